@@ -33,7 +33,7 @@ NEEDS_SHELL = re.compile(r"\n|&&|\|\||[|&;<>]|(?<!\S)~(?=/|\s|\Z)|" + IN_DOUBLE_
 SHELL_WORD = re.compile(
     r"[A-Za-z_]\w*=\S*|(?:\.|cd|eval|exec|export|set|source|ulimit|umask|unset)(?!\S)"
 )
-"""What comes before a program, or in place of one, in a shell alone."""
+"""What a shell alone takes before a program, or in place of one."""
 
 
 def take_words(config: DictConfig, overrides: Sequence[str], arguments: Sequence[str]) -> None:
@@ -164,9 +164,9 @@ def _merged(args: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]
 
 def _names(words: Sequence[str], style: str) -> list[str]:
     """Return the names of the flags among words."""
-    names = (word.partition("=")[0] for word in words if style != "hydra" or "=" in word)
     if style == "hydra":
-        return list(names)
+        return [word.partition("=")[0] for word in words if "=" in word]
+    names = (word.partition("=")[0] for word in words)
     return [name.removeprefix("--") for name in names if FLAG.fullmatch(name)]
 
 
@@ -178,9 +178,9 @@ def without_flags(words: Sequence[Any], names: Iterable[str], style: str) -> lis
     """
     kept = [str(word) for word in words]
     for name in names:
-        flags = (
-            (name,) if style == "hydra" or name.startswith("-") else (f"--{name}", f"--no-{name}")
-        )
+        flags = [f"--{name}", f"--no-{name}"]
+        if style == "hydra" or name.startswith("-"):
+            flags = [name]
         for flag in flags:
             kept = [word for word in kept if not word.startswith(f"{flag}=")]
             while flag in kept:
@@ -291,8 +291,7 @@ def _list_item(problems: Problems, where: str, value: object) -> str:
     text = _word(problems, where, value)
     if text.startswith("-") and not NUMBER.fullmatch(text):
         message = f"a program would take {text!r} in a list for a flag"
-        hint = "task.args_after takes words as they are"
-        problems.report(where, message, hint)
+        problems.report(where, message, "task.args_after takes words as they are")
     return text
 
 
@@ -316,10 +315,9 @@ def _in_hydra_grammar(value: object) -> str:
 
 
 def _word(problems: Problems, where: str, value: object) -> str:
-    text = scalar_text(value)
-    if text is None:
+    if scalar_text(value) is None:
         problems.report(where, f"{value!r} has no form as one word", "task.args_after takes words")
-    return text or ""
+    return scalar_text(value) or ""
 
 
 def _raw_words(problems: Problems, where: str, value: object) -> list[str]:
@@ -346,13 +344,12 @@ def _program(problems: Problems, task: Task) -> list[str]:
         words = value if isinstance(value, list) else _raw_words(problems, where, value)
         return list(read_value(problems, where, "texts", words) or [""])
     target = value or ""
-    is_module_name = re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", target)
-    if task.kind == "module" and (not is_module_name or target.endswith(".py")):
+    is_name = all(part.isidentifier() for part in target.split("."))
+    if task.kind == "module" and (not is_name or target.endswith(".py")):
         message = f"{target!r} is no module name such as package.train"
         problems.report(where, message, f"a file is task.script={target}")
     if task.kind == "script" and target.endswith(".ipynb"):
-        converted = shlex.quote(f"{target.removesuffix('.ipynb')}.py")
-        hint = f"jupyter nbconvert --to script {shlex.quote(target)}\ntask.script={converted}"
+        hint = f"jupyter nbconvert --to script {shlex.quote(target)} makes a script of it"
         problems.report(where, f"{target} is a notebook, which Python cannot run", hint)
     if task.kind == "script" and target.endswith((".sh", ".bash")):
         hint = f"task.command={shlex.quote(f'[bash, {target}]')}"
@@ -361,10 +358,7 @@ def _program(problems: Problems, task: Task) -> list[str]:
 
 
 def _refuse_shell_syntax(problems: Problems, key: str, text: str, *, expands: bool) -> None:
-    """Report what only a shell understands in a text, which none reads.
-
-    `expands`: variables are replaced without one.
-    """
+    """Report what only a shell understands; `expands`: variables are replaced without one."""
 
     def seen_by_shell(quoted: re.Match[str]) -> str:
         in_double = re.sub(r"\\.", "", quoted[0]) if quoted[0].startswith('"') else ""
@@ -399,12 +393,8 @@ def _local_rank_words(problems: Problems, task: Task) -> list[str]:
         return []
     if not re.fullmatch(r"--?[A-Za-z][\w-]*", flag):
         problems.report(where, f"{flag!r} is no flag", "such as --local_rank, or --local-rank")
-    reasons = {
-        "plain": "entry plain starts one process per node, so that there is no local rank",
-        "srun": "entry srun replaces nothing in arguments: ranks read LOCAL_RANK",
-        "launch": "torch.distributed.launch passes --local-rank by itself",
-    }
-    if task.entry in reasons:
+    if task.entry != "torchrun":
+        message = f"entry {task.entry} replaces nothing in arguments: ranks read LOCAL_RANK"
         hint = f"choose task.entry=torchrun, which passes {flag}, or leave it out"
-        problems.report(where, reasons[task.entry], hint)
+        problems.report(where, message, hint)
     return [f"{flag}={LOCAL_RANK_MACRO}"]

@@ -293,7 +293,11 @@ def read_slurm(
             problems.report("cluster.slurm.extra", f"{name} is the runner's own part", hint)
     min_nodes, count, spares = _nodes_of_job(problems, cluster, task, relaunches=relaunches)
     job = replace(asked, nnodes=count, spares=spares, exclude=",".join(cluster.exclude))
-    if cluster.transport != "local" and not cluster.login_node:
+    if cluster.transport == "local" and cluster.login_node:
+        message = "with transport local this machine is the login node"
+        hint = "leave it out, or set cluster.transport=ssh"
+        problems.report("cluster.login_node", message, hint)
+    elif cluster.transport != "local" and not cluster.login_node:
         message = f"cluster {cluster.name} names no machine that has sbatch"
         hint = "such as login_node: hpc.example; or cluster.transport=local on the login node"
         problems.report("cluster.login_node", message, hint)

@@ -122,14 +122,14 @@ def resolve(values: Mapping[str, Any], context: Context, problems: Problems) -> 
         secrets=secret_values,
         program=this_program(),
     )
-    _check_across(across, spec, values)
+    _check_across(across, spec)
     # What follows from a value that is not legal is no problem of its own.
     problems += [problem for problem in across if problem.subject not in known]
     problems.raise_any()
     return spec
 
 
-def _check_across(problems: Problems, spec: Spec, values: Mapping[str, Any]) -> None:
+def _check_across(problems: Problems, spec: Spec) -> None:
     """Report what no key says by itself."""
     _check_rendezvous(problems, spec)
     if spec.task.without_torchrun:

@@ -139,6 +139,7 @@ JOBS: list[Changes] = [
     {"cluster.master": "gpu1"},
     {"cluster.gpus_per_node": 4, "cluster.slurm.gres": "gpu:4"},
     {"cluster.login_node": None},
+    {"cluster.transport": "local"},
     {**SRUN, "task.local_rank_arg": "--local-rank"},
     {**SRUN, **C10D},
 ]

@@ -128,7 +128,8 @@ def test_the_same_again(composer: Composer, first: LaunchRequest, name: str) -> 
     assert again.config_yaml == text
 
 
-def test_words_change_it(composer: Composer, first: LaunchRequest) -> None:
+@pytest.mark.usefixtures("first")
+def test_words_change_it(composer: Composer) -> None:
     """As they change any other configuration; interpolations follow."""
     words = ["task.args.lr=0.5", "+task.args.x=1", "~task.args.s", "cluster.nodes.gpu03.gpus=2"]
     again = composer.compose(["rerun=first", *words, "dry_run=offline", "run_dir=there"])
