@@ -9,7 +9,7 @@ import itertools
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -52,7 +52,7 @@ def take_words(config: DictConfig, overrides: Sequence[str], arguments: Sequence
         message = "words after `--` are arguments, too"
         raise ConfigError([Problem("task.args_after", message, "give them in one place")])
     set_now = [key[len(ARGS_PREFIX) :] for key in typed if key.startswith(ARGS_PREFIX)]
-    flags = [*set_now, *_names(arguments, style)]
+    flags = [*set_now, *_flag_values(arguments, style)]
     after = task.get("args_after") or []
     if flags and "task.args_after" not in typed and "${" not in after:
         words = after if isinstance(after, list) else _split(after)
@@ -103,14 +103,12 @@ def parse_arguments(words: Sequence[str], style: str) -> dict[str, Any] | None:
 
 def _flag_values(words: Sequence[str], style: str) -> dict[str, Any]:
     """Return what each flag among words is set to, as far as that can be told."""
+    if style == "hydra":
+        return dict(word.split("=", maxsplit=1) for word in words if "=" in word)
     values: dict[str, Any] = {}
     rest = list(words)
     while rest:
         name, equals, value = rest.pop(0).partition("=")
-        if style == "hydra":
-            if equals:
-                values[name] = value
-            continue
         if not FLAG.fullmatch(name):
             continue
         own = [value] if equals else list(itertools.takewhile(_is_value, rest))
@@ -162,14 +160,6 @@ def _merged(args: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
-def _names(words: Sequence[str], style: str) -> list[str]:
-    """Return the names of the flags among words."""
-    if style == "hydra":
-        return [word.partition("=")[0] for word in words if "=" in word]
-    names = (word.partition("=")[0] for word in words)
-    return [name.removeprefix("--") for name in names if FLAG.fullmatch(name)]
-
-
 def without_flags(words: Sequence[Any], names: Iterable[str], style: str) -> list[Any]:
     """Return words without these flags and their values.
 
@@ -207,7 +197,7 @@ def words_of(problems: Problems, task: Task) -> tuple[str, tuple[str, ...]]:
         *own,
         *_raw_words(problems, "task.args_before", task.args_before),
         *_local_rank_words(problems, task),
-        *render(problems, task.args, task, given_later=_names(after, task.args_style)),
+        *render(problems, task.args, task, given_later=_flag_values(after, task.args_style)),
         *after,
     )
     return target, words
@@ -230,7 +220,7 @@ def _leaves(args: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def render(
-    problems: Problems, args: object, task: Task, given_later: Sequence[str] = ()
+    problems: Problems, args: object, task: Task, given_later: Collection[str] = ()
 ) -> list[str]:
     """Return `task.args` as words of a command line, without what is given later.
 
@@ -315,9 +305,10 @@ def _in_hydra_grammar(value: object) -> str:
 
 
 def _word(problems: Problems, where: str, value: object) -> str:
-    if scalar_text(value) is None:
+    text = scalar_text(value)
+    if text is None:
         problems.report(where, f"{value!r} has no form as one word", "task.args_after takes words")
-    return scalar_text(value) or ""
+    return text or ""
 
 
 def _raw_words(problems: Problems, where: str, value: object) -> list[str]:

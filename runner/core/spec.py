@@ -51,11 +51,6 @@ def setting(
     return field(default=default, metadata=metadata)
 
 
-def is_key(option: dataclasses.Field[Any]) -> bool:
-    """Return whether a field of the Spec is a key of the YAML."""
-    return "help" in option.metadata
-
-
 def section_of(option: dataclasses.Field[Any]) -> Optional[type]:
     """Return the class of the keys below a key, None for a key with a value."""
     factory: Any = option.default_factory
@@ -65,7 +60,8 @@ def section_of(option: dataclasses.Field[Any]) -> Optional[type]:
 
 def keys_of(section: type) -> Dict[str, dataclasses.Field[Any]]:
     """Return the keys of a section by their names."""
-    return {option.name: option for option in dataclasses.fields(section) if is_key(option)}
+    fields = dataclasses.fields(section)
+    return {option.name: option for option in fields if "help" in option.metadata}
 
 
 def written_default(option: dataclasses.Field[Any]) -> Any:
