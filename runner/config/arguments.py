@@ -385,7 +385,7 @@ def _local_rank_words(problems: Problems, task: Task) -> list[str]:
     if not re.fullmatch(r"--?[A-Za-z][\w-]*", flag):
         problems.report(where, f"{flag!r} is no flag", "such as --local_rank, or --local-rank")
     if task.entry != "torchrun":
-        message = f"entry {task.entry} replaces nothing in arguments: ranks read LOCAL_RANK"
+        message = f"it is for entry torchrun, not for {task.entry}"
         hint = f"choose task.entry=torchrun, which passes {flag}, or leave it out"
         problems.report(where, message, hint)
     return [f"{flag}={LOCAL_RANK_MACRO}"]
