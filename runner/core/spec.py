@@ -34,6 +34,10 @@ ENGINES = ("docker", "podman", "apptainer")
 RENDEZVOUS = ("static", "standalone", "c10d", "etcd", "etcd-v2")
 
 
+Option = Any
+"""A `dataclasses.Field`, which takes no type argument in Python 3.8."""
+
+
 def setting(
     help_text: str, kind: Union[str, Tuple[str, ...]], default: Any = None, written: Any = None
 ) -> Any:
@@ -51,20 +55,20 @@ def setting(
     return field(default=default, metadata=metadata)
 
 
-def section_of(option: dataclasses.Field[Any]) -> Optional[type]:
+def section_of(option: Option) -> Optional[type]:
     """Return the class of the keys below a key, None for a key with a value."""
     factory: Any = option.default_factory
     is_section = isinstance(factory, type) and dataclasses.is_dataclass(factory)
     return factory if is_section else None
 
 
-def keys_of(section: type) -> Dict[str, dataclasses.Field[Any]]:
+def keys_of(section: type) -> Dict[str, Option]:
     """Return the keys of a section by their names."""
     fields = dataclasses.fields(section)
     return {option.name: option for option in fields if "help" in option.metadata}
 
 
-def written_default(option: dataclasses.Field[Any]) -> Any:
+def written_default(option: Option) -> Any:
     """Return the default of a key as YAML has it."""
     nested = section_of(option)
     if nested is not None:
