@@ -150,9 +150,9 @@ def diagnose_stall(plan: Plan, tail: Tail) -> Diagnosis:
     stacks_by_node = {}
     for node in (node_plan.node for node_plan in plan.nodes):
         dumps = stacks.parse_dumps("\n".join(tail(node, name, DUMP_LINES)) + "\n")
-        if dumps and dumps[-1].is_complete:
+        if dumps:
             stacks_by_node[node] = dumps[-1].stacks
-    report = stacks.group_run_stacks(plan, stacks_by_node)
+    report = stacks.group_stacks(plan, stacks_by_node)
     excerpt = []
     for group in report.groups[:1]:  # the rarest
         frames = group.stack.frames[: tracebacks.EXCERPT_LINES]
