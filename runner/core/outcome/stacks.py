@@ -26,10 +26,12 @@ USAGE_LINE = "    so far: {cpu_s:.2f} s of CPU, {printed} bytes printed\n"
 MIN_CPU_SHARE = 0.05
 """A process that uses less than this part of a core is only polling."""
 
-_DUMP = re.compile(r"^=== stacks, (\S+): .*\n", re.MULTILINE)
+_DUMP = re.compile(r"=== stacks, (\S+): ")
 _PROCESS = re.compile(r"--- rank (\d{1,9}): process (\d{1,9}) \((.*)\), by (.*)")
 _USAGE = re.compile(r"    so far: (\d{1,12}\.\d\d) s of CPU, (\d{1,18}) bytes printed")
-_THREAD = re.compile(r"^(Current thread|Stack|Thread) .*\(most recent call first\):", re.MULTILINE)
+_THREAD = re.compile(
+    r"^(?=(?:Current thread|Stack|Thread) .*\(most recent call first\):)", re.MULTILINE
+)
 _FRAME = re.compile(r'^  File "(.*)", line (\d{1,9}|\?\?\?) in (.*)', re.MULTILINE)
 
 _PACKAGE = re.compile(r".*/(site|dist)-packages/")  # as pip installs it, or Debian and Ubuntu
@@ -133,9 +135,12 @@ class StackReport:
 
 def parse_dumps(text: str) -> List[StackDump]:
     """Return the dumps that have arrived whole in a host's log; other lines are skipped."""
-    _, *parts = _DUMP.split(text)
-    dumps = zip(parts[::2], parts[1::2])
-    return [StackDump(time, _stacks(block)) for time, block in dumps if block.endswith(DUMP_END)]
+    dumps: List[StackDump] = []
+    for block in re.split(r"^(?==== stacks, )", text, flags=re.MULTILINE):
+        header = _DUMP.match(block)
+        if header and block.endswith(DUMP_END):
+            dumps.append(StackDump(header[1], _stacks(block)))
+    return dumps
 
 
 def _stacks(block: str) -> List[Stack]:
@@ -159,9 +164,8 @@ def _stacks(block: str) -> List[Stack]:
 
 def _main_thread(text: str) -> Tuple[Frame, ...]:
     """Return the frames of the main thread; of several dumps of a process, those of the last."""
-    _, *parts = _THREAD.split(text)
-    threads = list(zip(parts[::2], parts[1::2]))
-    main = [thread for title, thread in threads if title != "Thread"] or parts[1::2]
+    _, *threads = _THREAD.split(text)
+    main = [thread for thread in threads if not thread.startswith("Thread ")] or threads
     calls = _FRAME.findall(main[-1]) if main else []
     frames = (Frame(file, int(n) if n.isdigit() else 0, function) for file, n, function in calls)
     return tuple(frame for frame in frames if not _OF_PRELOAD.search(frame.file))
