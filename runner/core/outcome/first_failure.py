@@ -8,9 +8,9 @@ from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
 
 from runner.core.model.plan import Plan
 from runner.core.model.results import Failure
-from runner.core.outcome.known_failures import is_secondary_error
 from runner.core.outcome.membership import Membership
 from runner.core.outcome.stacks import is_stall
+from runner.core.outcome.tracebacks import is_secondary_error
 from runner.core.protocol.events import (
     FINAL_CAUSES,
     Ended,

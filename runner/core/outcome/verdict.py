@@ -19,8 +19,8 @@ from runner.core.outcome.first_failure import (
     user_stop,
 )
 from runner.core.outcome.job_end import with_reason_of_job
-from runner.core.outcome.known_failures import is_secondary_error
 from runner.core.outcome.membership import Membership, Memberships
+from runner.core.outcome.tracebacks import is_secondary_error
 from runner.core.protocol.events import (
     Ended,
     ProgramExited,
