@@ -30,7 +30,7 @@ from runner.config.nodes import (
     select_nodes,
 )
 from runner.core.errors import Problem
-from runner.core.notification.target import MAX_TARGETS, MIN_HIDDEN_CHARS, target_problem
+from runner.core.notification import MAX_TARGETS, MIN_HIDDEN_CHARS, target_problem
 from runner.core.planning.container.base import engine_of
 from runner.core.planning.container.extra import extra_problems
 from runner.core.shell import expand_home, this_program

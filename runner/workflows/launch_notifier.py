@@ -9,13 +9,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from runner.control.record.run_store import RunStore
 from runner.core.model.plan import Plan
-from runner.core.notification.delivery import Place, deliver
-from runner.core.notification.message import Message, Subject
-from runner.core.notification.target import shown
+from runner.core.notification import POLL_S, Message, Subject, deliver
 from runner.core.outcome.diagnosis import Diagnosis
 from runner.core.outcome.first_failure import START_REFUSED
 from runner.core.outcome.verdict import Verdict
@@ -25,7 +22,6 @@ from runner.core.protocol.events import Event
 from runner.core.protocol.timing import NOTIFICATION_TIMEOUT_S
 from runner.core.spec import Spec
 
-POLL_S = 0.05
 MARGIN_S = 2.0
 KILL_S = 0.5
 """How long the commands of an interrupted launch are waited for, which are killed."""
@@ -60,8 +56,13 @@ class LaunchNotifier:
         if notify is None:
             return
         nodes = tuple(node_plan.node for node_plan in plan.nodes)
-        notify = replace(notify, nodes=nodes)
-        self._subject = Subject(plan.run_id, plan.attempt, notify, run_flags=self._run_flags)
+        self._subject = Subject(
+            run_id=plan.run_id,
+            attempt=plan.attempt,
+            notify=replace(notify, nodes=nodes),
+            secrets=tuple(secret.reveal() for secret in self._spec.secrets.values()),
+            run_flags=self._run_flags,
+        )
         self._hub = nodes[0]
         self._is_stalled = self._hosts_tell = self._teller_ended = False
 
@@ -81,22 +82,27 @@ class LaunchNotifier:
         elif isinstance(body, events.Stalled) and not self._is_stalled:
             self._is_stalled = True
             if self._subject is not None and not self._hosts_tell:
-                self._send(self._subject.stalled(body.seconds, self._seconds))
+                seconds = time.monotonic() - self._began_at
+                self._send(self._subject.stalled(body.seconds, seconds))
 
     def relaunching(self, upcoming: Plan, reason: str) -> None:
         """Tell that another attempt follows, as this launch has decided."""
-        if self._subject is None:
-            return
-        nodes = tuple(node_plan.node for node_plan in upcoming.nodes)
-        notify = replace(self._subject.notify, nodes=nodes)
-        self._send(self._subject.relaunched(notify, reason, self._seconds))
+        if self._subject is not None:
+            nodes = tuple(node_plan.node for node_plan in upcoming.nodes)
+            seconds = time.monotonic() - self._began_at
+            self._send(self._subject.relaunched(nodes, reason, seconds))
 
     def ended(self, verdict: Verdict, diagnosis: Diagnosis | None) -> None:
         """Tell of the end, unless a host has."""
-        subject, meaning = self._subject, diagnosis.meaning if diagnosis else ""
-        if subject is not None and not (self._hosts_tell and self._teller_ended):
-            end = (verdict.state, verdict.exit_code, verdict.seconds)
-            self._send(subject.ended(*end, verdict.first_failure, meaning))
+        if self._subject is not None and not (self._hosts_tell and self._teller_ended):
+            message = self._subject.ended(
+                verdict.state,
+                verdict.exit_code,
+                verdict.seconds,
+                verdict.first_failure,
+                diagnosis.meaning if diagnosis else "",
+            )
+            self._send(message)
 
     def finish(self, interrupted: Callable[[], bool]) -> None:
         """Wait for what is under way, till the deadline."""
@@ -104,10 +110,10 @@ class LaunchNotifier:
         while any(thread.is_alive() for thread in self._threads):
             if interrupted() or time.monotonic() > deadline:
                 self._say("note: the rest of the notifications is not waited for")
-                self._cancelled.set()  # kills commands: nobody would end them
-                deadline = time.monotonic() + KILL_S
+                self._cancelled.set()  # which kills the commands
+                killed_by = time.monotonic() + KILL_S
                 for thread in self._threads:
-                    thread.join(max(0.0, deadline - time.monotonic()))
+                    thread.join(max(0.0, killed_by - time.monotonic()))
                 break
             time.sleep(POLL_S)
         self.say_failures()
@@ -123,22 +129,22 @@ class LaunchNotifier:
                 where = (subject.run_id, "", subject.attempt, next(self._seq))
                 self._store.append(Event(*where, *times, body))
 
-    @property
-    def _seconds(self) -> float:
-        return time.monotonic() - self._began_at
-
     def _send(self, message: Message) -> None:
         """Send in a thread: neither the run nor its console waits."""
-        revealed = {name: secret.reveal() for name, secret in self._spec.secrets.items()}
-        secrets = [*revealed.values()]
-        environ = {**os.environ, **revealed}
-        place = Place(environ, self._cwd, secrets, self._cancelled.is_set)
-        data: dict[str, Any] = message.as_data(secrets)
+        secrets = {name: secret.reveal() for name, secret in self._spec.secrets.items()}
+        environ = {**os.environ, **secrets}
 
         def send() -> None:
-            failed = deliver(self._spec.notify, data, place)
+            failed = deliver(
+                self._spec.notify,
+                message,
+                environ,
+                self._cwd,
+                tuple(secrets.values()),
+                self._cancelled.is_set,
+            )
             for target, reason in failed:
-                self._failures.put((shown(target), reason, data["event"]))
+                self._failures.put((target, reason, message["event"]))
 
         thread = threading.Thread(target=send, daemon=True, name="notify")
         self._threads.append(thread)

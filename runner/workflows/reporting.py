@@ -17,7 +17,7 @@ from runner.core.errors import Interrupted, NotReady, Problem
 from runner.core.model.plan import Plan
 from runner.core.model.results import PullResult
 from runner.core.outcome.diagnosis import Diagnosis
-from runner.core.outcome.stacks import Stack, group_run_stacks, is_stall, parse_dumps
+from runner.core.outcome.stacks import Stack, group_stacks, is_stall, parse_dumps
 from runner.core.outcome.tracebacks import find_tracebacks
 from runner.core.outcome.verdict import Verdict
 from runner.core.protocol.events import Ended, Event, ProgressResumed, Stalled
@@ -86,7 +86,7 @@ class StallReporter:
                 continue
             dumps = parse_dumps(self._read_stacks(node))
             dumps = [dump for dump in dumps if dump.time == stall.dump_time]
-            if not dumps or not dumps[-1].is_complete:
+            if not dumps:
                 return
             stacks_by_node[node] = dumps[-1].stacks
         self._is_reported = True
@@ -94,7 +94,7 @@ class StallReporter:
         consequence = "; the run is being stopped" if first.stops_run else ""
         self._message(f"no progress on any rank for {first.seconds:.0f} s{consequence}")
         unreachable = [Problem(node, s.problem) for node, s in self._stalled.items() if s.problem]
-        groups = group_run_stacks(self._plan, stacks_by_node)
+        groups = group_stacks(self._plan, stacks_by_node)
         self._message(tables.render_stacks(groups, unreachable))
 
 

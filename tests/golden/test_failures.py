@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import signal
 from pathlib import Path
 
 import pytest
 
-from runner.core.outcome.known_failures import KNOWN_FAILURES, SIGNAL_EXPLANATIONS, explain
+from runner.core.outcome.known_failures import explain, known_failures
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "troubleshooting.md"
@@ -18,14 +17,11 @@ HEAD = "| name | what it means | what to do |\n|---|---|---|\n"
 
 def table() -> str:
     rows = []
-    for known in KNOWN_FAILURES:
+    for known in known_failures():
         explained = explain((WROTE / f"{known.name}.txt").read_text().splitlines())
         assert explained is not None
         assert explained.name == known.name
         rows.append((known.name, explained.meaning, explained.remedy))
-    for signum, (means, cure) in SIGNAL_EXPLANATIONS.items():
-        name = signal.Signals(signum).name
-        rows.append((name.lower(), f"killed by {name}: {means}", cure))
     return "".join(f"| `{name}` | {cell(means)} | {cell(cure)} |\n" for name, means, cure in rows)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.outcome.stacks import DUMP_HEADER, Stack, parse_dumps
+from runner.core.outcome.stacks import DUMP_END, DUMP_HEADER, Stack, parse_dumps
 from runner.host.process import procfs
 from runner.host.ranks import fault_dump, sitecustomize, stacks
 from runner.host.ranks.stacks import StackTarget
@@ -72,8 +72,9 @@ def told(*pids: int) -> list[Stack]:
         StackTarget(rank, pid, fault_dump.find_memory_file(pid)) for rank, pid in enumerate(pids)
     ]
     head = DUMP_HEADER.format(when="now", why="asked for")
-    (dump,) = parse_dumps(head + "".join(stacks._format_stacks(asked, "/no/such/python")))
-    return list(dump.stacks)
+    texts = stacks._format_stacks(asked, "/no/such/python")
+    (dump,) = parse_dumps(head + "".join(texts) + DUMP_END)
+    return dump.stacks
 
 
 def functions(stack: Stack) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from runner.cli.selection import Selection
@@ -30,7 +29,7 @@ def stacks(selection: Selection, run: str, json_: bool) -> int:
     The ranks are not stopped. Where ranks wait for others, it looks again a second later: those
     that did something meanwhile are moving. The hosts keep each look in the run's log `stacks`.
     """
-    from runner.core.outcome.stacks import group_run_stacks, moving_ranks
+    from runner.core.outcome.stacks import group_stacks, moving_ranks
     from runner.ui.reports import tables
     from runner.ui.reports.report import ended_notice
     from runner.workflows.runs.discovery import open_run_finder
@@ -42,14 +41,14 @@ def stacks(selection: Selection, run: str, json_: bool) -> int:
             _name_run(finder, run_found)
         plan = finder.load_record(run_found).plan
         stacks_by_node, problems = _look(finder, plan)
-        report = group_run_stacks(plan, stacks_by_node)
+        report = group_stacks(plan, stacks_by_node)
         if any(group.collective for group in report.groups):
             finder.pool.poll_for_stop(SECOND_LOOK_S)
             before = [stack for found in stacks_by_node.values() for stack in found]
             stacks_by_node, problems = _look(finder, plan)
             after = [stack for found in stacks_by_node.values() for stack in found]
             moving = moving_ranks(before, after, elapsed_s=SECOND_LOOK_S, backend=plan.backend)
-            report = replace(group_run_stacks(plan, stacks_by_node), moving=moving)
+            report = group_stacks(plan, stacks_by_node, moving)
     node_problems = [problems.get(s.node) or finder.unreachable.get(s.node) for s in plan.nodes]
     unreachable = [problem for problem in node_problems if problem]
     if json_:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Callable, List, Optional, Sequence, Tuple
 
 from runner.core.model.plan import Plan
-from runner.core.model.results import Failure, NodeResult
+from runner.core.model.results import Failure
 from runner.core.outcome import stacks, tracebacks
 from runner.core.outcome.known_failures import explain
 from runner.core.outcome.module_causes import ProjectFiles, explain_import
@@ -15,7 +15,7 @@ from runner.core.outcome.verdict import LOST, OWN_MASTER, Verdict
 from runner.core.protocol.events import is_scheduled, is_unattended
 from runner.core.protocol.paths import PROGRAM_LOG, STACKS_LOG, local_log_name, rank_source
 from runner.core.shell import cluster_flag
-from runner.core.text import describe_exit, format_ranges
+from runner.core.text import format_ranges
 
 Tail = Callable[[str, str, int], List[str]]
 """Takes (node, log, number) and returns the last lines of a log."""
@@ -60,17 +60,15 @@ def diagnose(
     if result and result.traceback and not tracebacks.traceback_starts(lines):
         lines += result.traceback.splitlines()
     context, excerpt = tracebacks.last_traceback(lines)
-    signum = result.signal if result and not result.exception else None  # else we sent it
-    launcher_signal = verdict.nodes.get(failure.node, NodeResult()).signal
-    if failure.reason == f"{plan.launcher} {describe_exit(None, launcher_signal)}":
-        signum = launcher_signal
-    texts = (failure.reason, *context[-CONTEXT_LINES:], *excerpt)
+    texts = [*context[-CONTEXT_LINES:], *excerpt]
+    if not (result and result.signal and result.exception):  # else we sent it
+        texts.insert(0, failure.reason)
     facts = {
         **(result.facts if result else {}),
         "cluster": cluster_flag(plan.cluster),
         "image" if plan.image else "bare": "",
     }
-    cause, meaning, remedy = explain(texts, signum, facts) or ("", "", "")
+    cause, meaning, remedy = explain(texts, facts) or ("", "", "")
     if cause == "argument_unknown":
         remedy = _other_spelling(lines) or remedy
     if cause in ("module_missing", "relative_import") and (files := find_files()):
@@ -81,11 +79,9 @@ def diagnose(
         remedy = OWN_MASTER
         planned = f"plan: {plan.master_addr}:{plan.master_port}"
         meaning = f"the program itself looks for the master at {sought} on each node ({planned})"
-    if cause and failure.rank is not None:
-        meaning += _same_error_elsewhere(plan, verdict, failure, excerpt, tail)
-        finished_ranks = [int(rank) for rank, end in verdict.ranks.items() if end.code == 0]
-        if cause in PEER_GONE_CAUSES and finished_ranks:
-            meaning, remedy = _explain_early_exit(verdict, finished_ranks)
+    finished_ranks = [int(rank) for rank, end in verdict.ranks.items() if end.code == 0]
+    if cause in PEER_GONE_CAUSES and failure.rank is not None and finished_ranks:
+        meaning, remedy = _explain_early_exit(verdict, finished_ranks)
     return Diagnosis(
         excerpt=tracebacks.truncate_middle(excerpt),
         context=tuple(context[-CONTEXT_LINES:]),
@@ -150,9 +146,9 @@ def diagnose_stall(plan: Plan, tail: Tail) -> Diagnosis:
     stacks_by_node = {}
     for node in (node_plan.node for node_plan in plan.nodes):
         dumps = stacks.parse_dumps("\n".join(tail(node, name, DUMP_LINES)) + "\n")
-        if dumps and dumps[-1].is_complete:
+        if dumps:
             stacks_by_node[node] = dumps[-1].stacks
-    report = stacks.group_run_stacks(plan, stacks_by_node)
+    report = stacks.group_stacks(plan, stacks_by_node)
     excerpt = []
     for group in report.groups[:1]:  # the rarest
         frames = group.stack.frames[: tracebacks.EXCERPT_LINES]
@@ -174,28 +170,3 @@ def _last_log_lines(plan: Plan, failure: Failure, tail: Tail) -> List[str]:
         if lines:
             return tracebacks.strip_rank_prefix(lines)
     return []
-
-
-def _same_error_elsewhere(
-    plan: Plan, verdict: Verdict, failure: Failure, excerpt: Sequence[str], tail: Tail
-) -> str:
-    """Return on how many other nodes a rank ended the same way, as text; "" for none."""
-    own = verdict.ranks[str(failure.rank)]
-
-    def ends_alike(node: str) -> bool:
-        ranks = [(rank, verdict.ranks[str(rank)]) for rank in verdict.ranks_on(node)]
-        alike = [
-            Failure(node, rank, "")
-            for rank, end in ranks
-            if (end.code, end.signal) == (own.code, own.signal)
-            or (end.exception and end.exception == own.exception)
-        ]
-        return any(excerpt[-1] in _last_log_lines(plan, end, tail) for end in alike)
-
-    others = [node_plan.node for node_plan in plan.nodes if node_plan.node != failure.node]
-    names = [node for node in others if excerpt and ends_alike(node)]
-    if not names:
-        return ""
-    if len(names) == len(others):
-        return ", on every node"
-    return f", also on {names[0] if len(names) == 1 else f'{len(names)} other nodes'}"

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass
-from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import (
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 from runner.core.model.plan import Plan
 from runner.core.model.results import Failure
-from runner.core.outcome.known_failures import is_secondary_error
 from runner.core.outcome.membership import Membership
 from runner.core.outcome.stacks import is_stall
+from runner.core.outcome.tracebacks import is_secondary_error
 from runner.core.protocol.events import (
     FINAL_CAUSES,
     Ended,
@@ -44,25 +55,16 @@ FOLLOWED_CAUSES = (*FINAL_CAUSES, StopCause.PEER, StopCause.SCHEDULER)
 OWN_CAUSES = (StopCause.LOCAL, StopCause.DEATH, StopCause.SCHEDULER)
 """The causes of a stop that is itself a failure of the run on that host."""
 
-Stops = Mapping[Tuple[str, int], Event]
-"""The event with which each node learned, in an attempt, that the others stop."""
+
+class NodeStop(NamedTuple):
+    """The stop with which a node learned, in an attempt, that its processes are to end."""
+
+    mono: float  # on the node's own clock
+    cause: StopCause
 
 
-@dataclass(frozen=True)
-class _Hub:
-    """The hub of an attempt, as the losses on record show it.
-
-    Where each of several others lost it, it was cut off, and what it said of them is no loss.
-    """
-
-    node: str
-    is_live: bool  # it was still there to be stopped
-    is_cut_off: bool
-
-    @property
-    def was_well(self) -> bool:
-        """Whether who lost it was cut off, and not the hub."""
-        return self.is_live and not self.is_cut_off
+Stops = Mapping[Tuple[str, int], NodeStop]
+"""The first stop of each node in each attempt."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,14 @@ class TimedFailure:
     failure: Failure
     is_loss: bool = False
     is_secondary: bool = False  # a rank only noticed that another one had gone
+
+
+class UserStop(NamedTuple):
+    """When a user asked for the end, by which signal, and who it was."""
+
+    at: float
+    signal: int
+    reason: str
 
 
 def find_failures(
@@ -90,28 +100,28 @@ def find_failures(
     stops = node_stops(events)
     own_stops = node_stops(events, causes=tuple(StopCause))
     stopped_by_user = user_stop(history) is not None
-    hub = _hub(plan, history, stops)
     failures: List[TimedFailure] = []
     consequences: List[TimedFailure] = []
     causes: List[TimedFailure] = []
     departed: Set[str] = set()
-    for timed in history:
-        _update_departed(departed, timed.event)
+    for timed, failure in _reported(plan, history):
+        event = timed.event
+        _update_departed(departed, event)
         superseded = plan.restarts_ranks and _is_superseded(timed, last)
-        if timed.event.node in departed or superseded:
+        if failure is None or event.node in departed or superseded:
             continue
-        failure = _failure(timed, hub, plan.launcher)
-        if failure:
-            by_torch = plan.restarts_ranks and _is_terminated(timed.event)
-            stop = stop_before(timed.event, stops)
-            if (by_torch and stopped_by_user) or _is_final(stop):
-                continue
-            is_late = stop is not None or (by_torch and departed)
-            (consequences if is_late else failures).append(failure)
-            cause = _own_failure(timed, failure, stop_before(timed.event, own_stops))
-            causes += [cause] if cause else []
+        stop = stop_before(event, stops)
+        by_torch = plan.restarts_ranks and _is_terminated(event)
+        if (by_torch and stopped_by_user) or (stop and stop.cause in FINAL_CAUSES):
+            continue
+        is_late = stop is not None or (by_torch and departed)
+        (consequences if is_late else failures).append(failure)
+        cause = _own_failure(timed, failure, stop_before(event, own_stops))
+        if cause:
+            causes.append(cause)
     failures = failures or consequences
-    return _root_cause(failures[0], causes) + failures if failures else []
+    root = _root_cause(failures[0], causes) if failures else None
+    return [root, *failures] if root else failures
 
 
 def failure_text(failure: Failure) -> str:
@@ -134,10 +144,8 @@ def departed_nodes(history: Iterable[TimedEvent]) -> Set[str]:
 
 def lost_nodes(plan: Plan, history: Sequence[TimedEvent]) -> Dict[str, str]:
     """Return the nodes that were lost, each with the reason given by whoever noticed first."""
-    hub = _hub(plan, history, node_stops(timed.event for timed in history))
     lost: Dict[str, str] = {}
-    for timed in history:
-        found = _failure(timed, hub, plan.launcher)
+    for _, found in _reported(plan, history):
         if found and found.is_loss:
             lost.setdefault(found.failure.node, found.failure.reason)
     return lost
@@ -150,24 +158,21 @@ def first_failure(
 ) -> Optional[TimedFailure]:
     """Return the failure that the others follow from; None if the user's stop came before any.
 
-    What torchrun reports at the end of an attempt in which every rank succeeded is no failure.
+    What torchrun reports at the end of an attempt in which every rank succeeded is no failure. What
+    a host itself reported when others lost it, as its supervisor died, is better than their word.
     """
     for timed in failures:
         if stop and timed.at >= stop.at:
             return None
-        if succeeded and not timed.is_loss:
-            continue
-        own_report = _self_reported(failures, timed) if timed.is_loss else None
-        return own_report or timed
+        if timed.is_loss:
+            for other in failures:
+                is_own = other.failure.node == timed.failure.node and other.failure.rank is None
+                if is_own and not other.is_loss and abs(other.at - timed.at) < SAME_EVENT_S:
+                    return other
+            return timed
+        if not succeeded:
+            return timed
     return None
-
-
-class UserStop(NamedTuple):
-    """When a user asked for the end, by which signal, and who it was."""
-
-    at: float
-    signal: int
-    reason: str
 
 
 def user_stop(history: Iterable[TimedEvent]) -> Optional[UserStop]:
@@ -176,30 +181,29 @@ def user_stop(history: Iterable[TimedEvent]) -> Optional[UserStop]:
     A stop that was requested elsewhere counts as SIGINT. Where both are on record, ours has the
     signal, whichever clock says that it came first.
     """
-    requested, reported = [], []
+    requested: List[UserStop] = []
+    reported: List[UserStop] = []
     for timed in history:
         body = timed.event.body
         if isinstance(body, StopRequested) and body.signal:
             requested.append(UserStop(timed.at, body.signal, body.reason))
         elif isinstance(body, Stopping) and body.cause is StopCause.USER:
             reported.append(UserStop(timed.at, int(signal.SIGINT), body.reason))
-    if not requested and not reported:
-        return None
-    own = (requested or reported)[0]
-    return own._replace(at=min(requested + reported).at)
+    stops = requested + reported
+    return stops[0]._replace(at=min(stops).at) if stops else None
 
 
 def node_stops(history: Iterable[Event], causes: Sequence[StopCause] = FOLLOWED_CAUSES) -> Stops:
     """Return the first stop of each node in each attempt: one that ends what has not failed."""
-    stops: Dict[Tuple[str, int], Event] = {}
+    stops: Dict[Tuple[str, int], NodeStop] = {}
     for event in history:
         body = event.body
         if isinstance(body, Stopping) and body.cause in causes:
-            stops.setdefault((event.node, event.attempt), event)
+            stops.setdefault((event.node, event.attempt), NodeStop(event.mono, body.cause))
     return stops
 
 
-def stop_before(event: Event, stops: Stops) -> Optional[Event]:
+def stop_before(event: Event, stops: Stops) -> Optional[NodeStop]:
     """Return the stop that a host was carrying out when a process of it ended, if any.
 
     The host's own clock decides: what is known of its offset may be wrong by more than the
@@ -231,40 +235,49 @@ def _is_superseded(timed: TimedEvent, last: Optional[Membership]) -> bool:
     return (is_death or isinstance(body, Ended)) and timed.at < last.started_at
 
 
-def _hub(plan: Plan, history: Sequence[TimedEvent], stops: Stops) -> _Hub:
-    """Return the hub of an attempt, and whether it was the one that was cut off."""
-    hub, *others = (node_plan.node for node_plan in plan.nodes)
-    events = [timed.event for timed in history]
-    losers = {e.node for e in events if isinstance(e.body, PeerLost) and e.body.peer == hub}
-    is_cut_off = len(others) > 1 and losers.issuperset(others)
-    return _Hub(hub, any(name == hub for name, _ in stops), is_cut_off)
-
-
-def _is_final(stop: Optional[Event]) -> bool:
-    return stop is not None and isinstance(stop.body, Stopping) and stop.body.cause in FINAL_CAUSES
-
-
 def _is_terminated(event: Event) -> bool:
     return isinstance(event.body, RankExited) and event.body.signal == signal.SIGTERM
 
 
-def _failure(timed: TimedEvent, hub: _Hub, launcher: str) -> Optional[TimedFailure]:
-    """Return the failure that an event reports, if any."""
-    event, body = timed.event, timed.event.body
-    if isinstance(body, (HostLost, PeerLost)):
-        node, reason = body.peer if isinstance(body, PeerLost) else event.node, body.reason
-        if node == hub.node and event.node != hub.node and hub.was_well:
-            node, reason = event.node or hub.node, f"out of touch with {hub.node}: {reason}"
-        elif isinstance(body, PeerLost) and event.node == hub.node and hub.is_cut_off:
-            return None
-        return TimedFailure(timed.at, Failure(node, None, reason), is_loss=True)
+def _reported(
+    plan: Plan, history: Sequence[TimedEvent]
+) -> Iterator[Tuple[TimedEvent, Optional[TimedFailure]]]:
+    """Yield every event with the failure that it reports, if any.
+
+    A hub that each of several others lost was cut off, and what it says of them is no loss. Where
+    it lived on to be stopped and was not, who lost it was cut off.
+    """
+    hub, *others = (node_plan.node for node_plan in plan.nodes)
+    events = [timed.event for timed in history]
+    losers = {e.node for e in events if isinstance(e.body, PeerLost) and e.body.peer == hub}
+    hub_cut_off = len(others) > 1 and losers.issuperset(others)
+    hub_stopped = any(node == hub for node, _ in node_stops(events))
+    for timed in history:
+        event = timed.event
+        body = event.body
+        if not isinstance(body, (HostLost, PeerLost)):
+            yield timed, _failure(timed, plan.launcher)
+        elif hub_cut_off and isinstance(body, PeerLost) and event.node == hub:
+            yield timed, None
+        else:
+            node = body.peer if isinstance(body, PeerLost) else event.node
+            reason = body.reason
+            if node == hub and event.node != hub and hub_stopped and not hub_cut_off:
+                node = event.node or hub
+                reason = f"out of touch with {hub}: {reason}"
+            yield timed, TimedFailure(timed.at, Failure(node, None, reason), is_loss=True)
+
+
+def _failure(timed: TimedEvent, launcher: str) -> Optional[TimedFailure]:
+    """Return the failure that an event other than a loss reports, if any."""
+    event = timed.event
+    body = event.body
     if isinstance(body, RankExited) and not body.succeeded:
         failed_by_itself = body.signal in (None, signal.SIGABRT)
+        reason = body.error or describe_exit(body.code, body.signal)
         return TimedFailure(
             at=timed.at - body.raised_s if failed_by_itself else timed.at,
-            failure=Failure(
-                event.node, body.rank, body.error or describe_exit(body.code, body.signal)
-            ),
+            failure=Failure(event.node, body.rank, reason),
             is_secondary=body.signal != signal.SIGKILL and is_secondary_error(body.exception),
         )
     reason = ""
@@ -281,14 +294,14 @@ def _failure(timed: TimedEvent, hub: _Hub, launcher: str) -> Optional[TimedFailu
 
 
 def _own_failure(
-    timed: TimedEvent, failure: TimedFailure, stop: Optional[Event]
+    timed: TimedEvent, failure: TimedFailure, stop: Optional[NodeStop]
 ) -> Optional[TimedFailure]:
     """Return the failure of a rank that did not only notice another's end; None for any other.
 
     A rank that was told to end, by a stop or by torch, had failed if it had raised before.
     """
     event = timed.event
-    body = timed.event.body
+    body = event.body
     if not isinstance(body, RankExited) or failure.is_secondary:
         return None
     if stop is None and body.signal != signal.SIGTERM:
@@ -299,25 +312,15 @@ def _own_failure(
     return TimedFailure(timed.at - body.raised_s, Failure(event.node, body.rank, reason))
 
 
-def _root_cause(first: TimedFailure, causes: Sequence[TimedFailure]) -> List[TimedFailure]:
-    """Return the failure that the first one follows from, or nothing.
+def _root_cause(first: TimedFailure, causes: Sequence[TimedFailure]) -> Optional[TimedFailure]:
+    """Return the failure that the first one to end follows from, if any.
 
     Python writes an exception down and then tears the process down; meanwhile ranks that follow
     may end first. Long before another's failure a rank may have handled what it wrote down.
     """
-    if first.is_secondary:
-        earlier = list(causes)
-    elif first.failure.rank is not None:
-        earlier = [each for each in causes if 0 < first.at - each.at < SAME_EVENT_S]
-    else:
-        earlier = []
-    return sorted(earlier, key=lambda each: each.at)[:1]
-
-
-def _self_reported(failures: Sequence[TimedFailure], loss: TimedFailure) -> Optional[TimedFailure]:
-    """Return what a host itself reported when others lost it: its supervisor died."""
-    for timed in failures:
-        is_own = timed.failure.node == loss.failure.node and timed.failure.rank is None
-        if is_own and not timed.is_loss and abs(timed.at - loss.at) < SAME_EVENT_S:
-            return timed
-    return None
+    if not first.is_secondary and first.failure.rank is None:
+        return None
+    earlier = [
+        cause for cause in causes if first.is_secondary or 0 < first.at - cause.at < SAME_EVENT_S
+    ]
+    return min(earlier, key=lambda cause: cause.at, default=None)

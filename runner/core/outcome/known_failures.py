@@ -1,112 +1,93 @@
-"""Explains a failure by what its log shows (`failure_patterns`) or by the signal that ended it."""
+"""Known failures: what the end of a log means, and what to do about it, by `known_failures.txt`."""
 
 from __future__ import annotations
 
+import configparser
+import functools
 import re
 import signal
+from pathlib import Path
 from typing import Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from runner.core.outcome.failure_patterns import FAILURE_PATTERNS
-from runner.core.outcome.library_failures import LIBRARY_FAILURES
-from runner.core.outcome.system_failures import SYSTEM_FAILURES
 from runner.core.shell import this_program
 from runner.core.text import signal_name
 
 MAX_LINE_CHARS = 2000
 """The patterns take quadratic time on some lines; of longer ones the middle is left out."""
 
-KNOWN_FAILURES = (*LIBRARY_FAILURES, *SYSTEM_FAILURES, *FAILURE_PATTERNS)
-
 ANYWHERE: Mapping[str, str] = {"bare": "", "image": ""}
 """Facts of which a remedy names those inside and outside of containers."""
+
+_PLACEHOLDER = re.compile(r"\{(\w+)(?:([:|])([^}]*))?\}")
 
 
 class Explanation(NamedTuple):
     """The meaning and remedy of a known failure."""
 
     name: str
+    meaning: str  # as a sentence without a full stop
+    remedy: str
+
+
+class KnownFailure(NamedTuple):
+    """An entry of the table; its texts have placeholders."""
+
+    name: str
+    pattern: "re.Pattern[str]"
     meaning: str
     remedy: str
 
 
-SIGNAL_EXPLANATIONS: Mapping[int, Tuple[str, str]] = {
-    signal.SIGKILL: (
-        "a user or the kernel killed it; the kernel does so when memory runs out",
-        "`dmesg -T` on that host shows it; max_rss in result.json is the memory the rank took",
-    ),
-    signal.SIGSEGV: (
-        "compiled code crashed",
-        "task.env.PYTHONFAULTHANDLER=1 shows where; often a library does not match torch",
-    ),
-    signal.SIGABRT: (
-        "compiled code aborted: an assertion, or threads that still ran when the program ended",
-        "the lines before it say why; after a Python exception, that is the cause",
-    ),
-    signal.SIGBUS: (
-        "mapped memory is missing: usually a full /dev/shm, or a truncated file",
-        "make /dev/shm larger there, or use fewer data loader workers",
-    ),
-    signal.SIGILL: (
-        "the processor lacks an instruction that the code was built for",
-        "use a build of torch or the extension for the oldest processor of the cluster",
-    ),
-    signal.SIGFPE: ("compiled code divided by zero", "task.env.PYTHONFAULTHANDLER=1 shows where"),
-}
-"""Meaning and remedy of a death by signal."""
-
-UNKNOWN_SIGNAL = (
-    "another process, or the program itself, sent it",
-    "the lines before may say who; `timeout`, a scheduler and a user's kill send TERM",
-)
-
-_BY_TORCH = re.compile(
-    r"\bgloo/|ProcessGroup|\bDist\w*Error\b|TCPStore|\bc10d\b|NCCL|"
-    r"^RuntimeError: (?=Connection reset|Broken pipe)"  # torch 2.0; Python's own is an OSError
-)
-_PEER_GONE = re.compile(
-    r"closed by (?:remote )?peer|reset by peer|Broken pipe|got 0 bytes", re.IGNORECASE
-)
-_SECONDARY_ERROR = re.compile(
-    r"Connection was likely closed|ncclRemoteError|remote process exited|Watchdog caught collective"
-)
+@functools.lru_cache(maxsize=None)
+def known_failures() -> Tuple[KnownFailure, ...]:
+    """Return the table, in its order."""
+    parser = configparser.ConfigParser(
+        delimiters=(":",),
+        comment_prefixes=("#",),
+        empty_lines_in_values=False,
+        interpolation=None,
+    )
+    parser.read(Path(__file__).with_name("known_failures.txt"), encoding="utf-8")
+    return tuple(
+        KnownFailure(
+            name=name,
+            pattern=re.compile(parser[name]["log"].replace("\n", ""), re.MULTILINE),
+            meaning=parser[name]["why"].replace("\n", " "),
+            remedy=parser[name]["cure"].replace("\n", " "),
+        )
+        for name in parser.sections()
+    )
 
 
-def is_secondary_error(error: str) -> bool:
-    """Return whether a rank with this error only noticed the end of another one.
-
-    Words of the operating system alone do not say so: any server may close a connection.
-    """
-    says_gone = _PEER_GONE.search(error) and _BY_TORCH.search(error)
-    return bool(says_gone or _SECONDARY_ERROR.search(error))
-
-
-def explain(
-    lines: Sequence[str], signum: Optional[int] = None, facts: Mapping[str, str] = ANYWHERE
-) -> Optional[Explanation]:
-    """Return the known failure that the last lines, or the signal, match.
+def explain(lines: Sequence[str], facts: Mapping[str, str] = ANYWHERE) -> Optional[Explanation]:
+    """Return the known failure that the last lines match.
 
     The first line may be how the program exited: a shell tells a signal by its exit code.
     """
     text = "\n".join(map(_shorten, lines))
-    for entry in KNOWN_FAILURES:
-        match = re.search(entry.pattern, text, re.MULTILINE)
+    for known in known_failures():
+        match = known.pattern.search(text)
         if match:
             found = match.groupdict().items()
             groups = {name.rstrip("0123456789"): value for name, value in found if value}
-            known = {**facts, **groups, "program": this_program()}
-            meaning = _substitute(entry.meaning, known)
-            return Explanation(entry.name, meaning, _substitute(entry.remedy, known))
-    shell_exit = re.match(r".*\bexited with (\d+)$", text, re.MULTILINE)
-    shell_signum = int(shell_exit[1]) - 128 if shell_exit else 0
-    if 0 < shell_signum <= signal.SIGRTMAX:
-        name = signal_name(shell_signum)
-        meaning, remedy = SIGNAL_EXPLANATIONS.get(shell_signum, UNKNOWN_SIGNAL)
-        meaning = f"a shell exits with 128 + {shell_signum} if {name} ended its command: {meaning}"
-        return Explanation(name.lower(), meaning, remedy)
-    if signum is not None and signum in SIGNAL_EXPLANATIONS:
-        meaning, remedy = SIGNAL_EXPLANATIONS[signum]
-        return Explanation(signal.Signals(signum).name.lower(), meaning, remedy)
-    return None
+            values = {**facts, **groups, "program": this_program()}
+            meaning = _substitute(known.meaning, values)
+            return Explanation(known.name, meaning, _substitute(known.remedy, values))
+    exited = re.match(r".*\bexited with (\d+)$", text, re.MULTILINE)
+    signum = int(exited[1]) - 128 if exited else 0
+    if not 0 < signum <= signal.SIGRTMAX:
+        return None
+    name = signal_name(signum)
+    ended = explain([f"was killed by {name}"])
+    if ended is None:
+        ended = Explanation(
+            name=name.lower(),
+            meaning="another process, or the program itself, sent it",
+            remedy="the lines before may say who; `timeout`, a scheduler and a user's kill send "
+            "TERM",
+        )
+    shell_text = f"a shell exits with 128 + {signum} if {name} ended its command"
+    return ended._replace(meaning=f"{shell_text}: {ended.meaning}")
 
 
 def _shorten(line: str) -> str:
@@ -116,16 +97,13 @@ def _shorten(line: str) -> str:
     return f"{line[: MAX_LINE_CHARS // 2]} … {line[-MAX_LINE_CHARS // 2 :]}"
 
 
-_PLACEHOLDER = re.compile(r"\{(\w+)(?:([:|])([^}]*))?\}")
-
-
-def _substitute(text: str, known: Mapping[str, str]) -> str:
-    """Fill in what a text of a `FailurePattern` names."""
+def _substitute(text: str, values: Mapping[str, str]) -> str:
+    """Fill in what a text of the table names."""
 
     def put(field: "re.Match[str]") -> str:
         name, kind, more = field.groups()
-        if name not in known:
+        if name not in values:
             return more if kind == "|" else ""
-        return more.replace("?", known[name]) if kind == ":" else known[name]
+        return more.replace("?", values[name]) if kind == ":" else values[name]
 
     return _PLACEHOLDER.sub(put, text)

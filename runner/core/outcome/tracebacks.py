@@ -28,6 +28,16 @@ _OBJECT_DUMP = re.compile(r"object (address  : 0x|refcount : \d)")  # CPython's 
 _CHAINED = re.compile(
     r"During handling of the above exception, another|The above exception was the direct cause of"
 )
+_BY_TORCH = re.compile(
+    r"\bgloo/|ProcessGroup|\bDist\w*Error\b|TCPStore|\bc10d\b|NCCL|"
+    r"^RuntimeError: (?=Connection reset|Broken pipe)"  # torch 2.0; Python's own is an OSError
+)
+_PEER_GONE = re.compile(
+    r"closed by (?:remote )?peer|reset by peer|Broken pipe|got 0 bytes", re.IGNORECASE
+)
+_SECONDARY_ERROR = re.compile(
+    r"Connection was likely closed|ncclRemoteError|remote process exited|Watchdog caught collective"
+)
 _AFTER_EXCEPTION = re.compile(f"{_TEARDOWN.pattern}|{_CHAINED.pattern}")
 
 
@@ -66,6 +76,15 @@ def find_tracebacks(lines: Sequence[str]) -> List[Traceback]:
 def is_stop_exception(text: str) -> bool:
     """Return whether an exception was raised because the program was told to stop."""
     return _STOP_EXCEPTION.match(text) is not None
+
+
+def is_secondary_error(error: str) -> bool:
+    """Return whether a rank with this error only noticed the end of another one.
+
+    Words of the operating system alone do not say so: any server may close a connection.
+    """
+    says_gone = _PEER_GONE.search(error) and _BY_TORCH.search(error)
+    return bool(says_gone or _SECONDARY_ERROR.search(error))
 
 
 def last_traceback(lines: Sequence[str]) -> Tuple[List[str], List[str]]:

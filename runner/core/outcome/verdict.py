@@ -10,6 +10,7 @@ from runner.core.errors import NotReady
 from runner.core.model.plan import Plan
 from runner.core.model.results import Failure, NodeResult, RankResult
 from runner.core.model.run_info import PastAttempt
+from runner.core.model.slurm import ENDS
 from runner.core.outcome.first_failure import (
     START_REFUSED,
     TimedFailure,
@@ -19,11 +20,11 @@ from runner.core.outcome.first_failure import (
     first_failure,
     user_stop,
 )
-from runner.core.outcome.job_end import with_reason_of_job
-from runner.core.outcome.known_failures import is_secondary_error
 from runner.core.outcome.membership import Membership, Memberships
+from runner.core.outcome.tracebacks import is_secondary_error
 from runner.core.protocol.events import (
     Ended,
+    JobEnded,
     ProgramExited,
     ProgramStarted,
     ProgressResumed,
@@ -36,9 +37,18 @@ from runner.core.protocol.events import (
     is_unattended,
 )
 
-SUCCEEDED, FAILED, STOPPED, LOST, STUCK = "succeeded", "failed", "stopped", "lost", "stuck"
-FAILED_CODE, LOST_CODE, STUCK_CODE = 1, 4, 5
-STOP_SIGNALS = (None, signal.SIGTERM, signal.SIGKILL)  # of ranks that did not end by themselves
+SUCCEEDED = "succeeded"
+FAILED = "failed"
+STOPPED = "stopped"
+LOST = "lost"
+STUCK = "stuck"
+FAILED_CODE = 1
+LOST_CODE = 4
+STUCK_CODE = 5
+STOP_SIGNALS = (None, signal.SIGTERM, signal.SIGKILL)
+"""Of ranks that did not end by themselves."""
+
+REQUEUED = "its job is to start again"
 
 OWN_MASTER = (
     "have the program use MASTER_ADDR and MASTER_PORT as they are set (os.environ.setdefault, "
@@ -160,6 +170,21 @@ def completed(verdict: Verdict, asked_again: Verdict) -> Verdict:
     )
 
 
+def with_reason_of_job(failure: Failure, history: Iterable[TimedEvent]) -> Failure:
+    """Return a failure with why Slurm ended the job, if it did.
+
+    A rank that got KILL may have taken too much memory; a node that was lost may have failed.
+    """
+    ends = [timed.event.body for timed in history if isinstance(timed.event.body, JobEnded)]
+    state = ends[-1].state if ends else ""
+    why = REQUEUED if state == "PENDING" else ENDS.get(state, "")
+    if not why or (failure.rank is not None and state != "OUT_OF_MEMORY"):
+        return failure
+    if is_scheduled(failure.reason):
+        return replace(failure, reason=f"{failure.reason}: {why}")
+    return replace(failure, reason=f"{failure.reason} (Slurm: {why})")
+
+
 def _memberships(history: Iterable[TimedEvent]) -> Tuple[Optional[Membership], int]:
     """Return the last membership, and how many there were."""
     memberships = Memberships()
@@ -178,8 +203,14 @@ def _node_results(plan: Plan, history: Iterable[TimedEvent]) -> Dict[str, NodeRe
         elif isinstance(body, ProgramExited):
             nodes[name] = replace(nodes[name], code=body.code, signal=body.signal, apart=body.apart)
         elif isinstance(body, Ended):
-            end = (body.verified, body.killed, body.survivors, body.reason, body.left_over)
-            nodes[name] = NodeResult(nodes[name].code, nodes[name].signal, *end, nodes[name].apart)
+            nodes[name] = replace(
+                nodes[name],
+                end_verified=body.verified,
+                killed=body.killed,
+                survivors=body.survivors,
+                end_reason=body.reason,
+                left_over=body.left_over,
+            )
     return nodes
 
 

@@ -6,7 +6,7 @@ import enum
 import json
 import re
 from dataclasses import dataclass, field
-from typing import Any, Dict, Optional, Tuple, Type
+from typing import Any, Dict, Iterable, Optional, Tuple, Type
 
 from runner.core.codec import abbreviate, bounded, decode, encode, parse_json
 from runner.core.protocol.paths import ATTEMPT, RANK
@@ -338,3 +338,11 @@ def parse(line: str) -> Event:
     if not isinstance(kind, str) or kind not in EVENT_TYPES:
         raise ValueError(f"unknown kind of event: {abbreviate(kind)}")
     return decode(Event, {**data, "body": decode(EVENT_TYPES[kind], data)})
+
+
+def is_requeued(events: Iterable[Event]) -> bool:
+    """Return whether the job waits to start the run again, after the last attempt of these."""
+    known = list(events)
+    last = max((event.attempt for event in known), default=0)
+    ends = (event.body for event in known if event.attempt == last)
+    return any(isinstance(body, JobEnded) and body.state == "PENDING" for body in ends)

@@ -15,8 +15,11 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Opt
 
 from runner.core.codec import decode
 from runner.core.model.plan import Order
-from runner.core.outcome.known_failures import is_secondary_error
-from runner.core.outcome.tracebacks import final_exception, strip_rank_prefix
+from runner.core.outcome.tracebacks import (
+    final_exception,
+    is_secondary_error,
+    strip_rank_prefix,
+)
 from runner.core.protocol.events import RankExited, RankStarted
 from runner.core.protocol.paths import RunPaths, rank_source
 from runner.core.text import describe_exit, format_size

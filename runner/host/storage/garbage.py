@@ -10,8 +10,12 @@ import time
 from dataclasses import replace
 from typing import Any, Collection, Dict, Generator, Iterator, Optional, Set, Tuple
 
-from runner.core.outcome.job_end import is_requeued
-from runner.core.protocol.events import Ended, NotificationFailed, ProgramStarted
+from runner.core.protocol.events import (
+    Ended,
+    NotificationFailed,
+    ProgramStarted,
+    is_requeued,
+)
 from runner.core.protocol.paths import (
     JOB_FOLDER,
     JobPaths,

@@ -11,12 +11,10 @@ import re
 import signal
 import time
 import traceback
-from dataclasses import replace
 from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Set, Tuple
 
 from runner.core.model.plan import Notify, Order
 from runner.core.model.results import Failure
-from runner.core.outcome.known_failures import explain
 from runner.core.protocol.events import (
     Ended,
     NotificationFailed,
@@ -36,7 +34,7 @@ from runner.host.supervisor.attempt import SupervisorArgs
 from runner.host.supervisor.stop_ladder import StopLadder
 
 if TYPE_CHECKING:
-    from runner.core.notification.message import Message, Subject
+    from runner.core.notification import Message, Subject
 
 MARGIN_S = 5.0  # to end a command that does not
 LAG_S = 1.5 * HEARTBEAT_S  # how late this host may hear of progress on another
@@ -91,30 +89,26 @@ class Notifier:
             return
         is_stalled = stalled_s >= limit_s + LAG_S
         if is_stalled and may_tell and not self._has_told_stall:
-            seconds = self.seconds
-            self.tell(notify, lambda subject: subject.stalled(stalled_s, seconds))
+            self.tell(notify, lambda subject: subject.stalled(stalled_s, self.seconds))
         self._has_told_stall = is_stalled and (may_tell or self._has_told_stall)
 
     def tell(self, notify: Notify, make_message: MakeMessage) -> None:
         """Send a message to everyone who is to be told."""
-        # Few runs need them.
-        from runner.core.notification.delivery import Place, deliver  # noqa: PLC0415
-        from runner.core.notification.message import Subject  # noqa: PLC0415
-        from runner.core.notification.target import shown  # noqa: PLC0415
+        from runner.core.notification import Subject, deliver  # noqa: PLC0415 (few runs need it)
 
         folder, order, environ = self._folder, self._order, self._environ
+        secrets = tuple(environ[name] for name in notify.secrets if name in environ)
+        subject = Subject(order.run_id, order.attempt, notify, secrets, told_by=order.node)
+        message = make_message(subject)
 
         def send() -> None:
             procfs.close_fds_except({0, 1, 2})  # such as the lock of the run
             signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a command need not read its input
-            secrets = [environ[name] for name in notify.secrets if name in environ]
-            subject = Subject(order.run_id, order.attempt, notify, told_by=order.node)
-            data = make_message(subject).as_data(secrets)
-            failed = deliver(notify.targets, data, Place(environ, folder.root, secrets))
+            failed = deliver(notify.targets, message, environ, folder.root, secrets)
             journal = EventLog(folder, order) if failed else None
             for target, reason in failed:
                 if journal is not None:
-                    journal.append(NotificationFailed(shown(target), reason, str(data["event"])))
+                    journal.append(NotificationFailed(target, reason, message["event"]))
 
         self._children.append(BoundedChild(send, NOTIFICATION_TIMEOUT_S + MARGIN_S))
 
@@ -140,13 +134,11 @@ class Notifier:
         upcoming = election.next_attempt if election is not None else None
         if upcoming is not None:
             nodes = tuple(node.name for node in upcoming.context.spec.nodes)
-            on_nodes = replace(notify, nodes=nodes)
-            self.tell(notify, lambda subject: subject.relaunched(on_nodes, reason, seconds))
+            self.tell(notify, lambda subject: subject.relaunched(nodes, reason, seconds))
             return
         state, code = _outcome(end, ladder)
         failure = _failure(self._order.node, reason) if code and state != "stopped" else None
-        meaning = (explain((reason,)) or ("", "", ""))[1] if failure is not None else ""
-        self.tell(notify, lambda subject: subject.ended(state, code, seconds, failure, meaning))
+        self.tell(notify, lambda subject: subject.ended(state, code, seconds, failure, ""))
 
 
 def _notify_of_voter(args: SupervisorArgs) -> Optional[Notify]:

@@ -14,12 +14,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from runner.core.outcome.known_failures import is_secondary_error
 from runner.core.outcome.tracebacks import (
     MAX_EXCEPTION_CHARS,
     TRACEBACK,
     Traceback,
     find_tracebacks,
+    is_secondary_error,
     is_stop_exception,
     strip_rank_prefix,
 )

@@ -13,8 +13,8 @@ from runner.control.record.host_record import HostRecord
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady
 from runner.core.launch_request import LaunchRequest
 from runner.core.model.run_info import current_hosts
-from runner.core.outcome.job_end import is_requeued
 from runner.core.outcome.verdict import Verdict, fold_events
+from runner.core.protocol.events import is_requeued
 from runner.workflows.runs.discovery import RunFinder
 from runner.workflows.slurm.queue import QueuedJob
 

@@ -58,7 +58,7 @@ from runner.core.model.replies import REPLY_TYPES
 from runner.core.model.run_info import HostRunStatus, PastAttempt, RunInfo
 from runner.core.model.samples import GpuSample, GpuUser, Sample, parse_sample
 from runner.core.outcome.diagnosis import diagnose
-from runner.core.outcome.stacks import group_run_stacks
+from runner.core.outcome.stacks import group_stacks
 from runner.core.outcome.verdict import fold_events
 from runner.core.planning.build_plan import build_plan
 from runner.core.planning.readiness import problems_of
@@ -584,7 +584,7 @@ def stacks_of_a_liar(pool: Pool) -> None:
     finder = RunFinder(Pool(None, pool.folder), "")
     finder.pool = pool
     stacks_by_node, problems = stacks._look(finder, PLAN)
-    report = group_run_stacks(PLAN, stacks_by_node)
+    report = group_stacks(PLAN, stacks_by_node)
     shown(tables.render_stacks(report, [*problems.values()]))
     json.dumps(tables.stacks_as_data(RUN_ID, report, [*problems.values()]))
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner.core.model.results import Failure
-from runner.core.outcome.job_end import REQUEUED, with_reason_of_job
-from runner.core.outcome.verdict import Verdict
+from runner.core.outcome.verdict import REQUEUED, Verdict, with_reason_of_job
 from runner.core.protocol.events import (
     ENDED_BY_SCHEDULER,
     Ended,

@@ -10,10 +10,8 @@ from runner.core.outcome.stacks import (
     DUMP_END,
     Frame,
     Stack,
-    blocking_collective,
-    group_by_stack,
-    group_equal,
-    group_run_stacks,
+    StackGroup,
+    group_stacks,
     moving_ranks,
     parse_dumps,
     summary,
@@ -38,7 +36,7 @@ Current thread 0x00007f0b (most recent call first):
 
 LATER = DUMP.replace("22:51", "22:52").replace("all_reduce", "barrier")
 
-NODES = {0: "a", 1: "a", 2: "b", 3: "b"}
+PLAN = builders.plan(2, 2)
 
 
 def stack(rank: int, *calls: str, pid: int = 1) -> Stack:
@@ -57,17 +55,17 @@ def waiting(rank: int, operation: str = "all_reduce", line: int = 27) -> Stack:
 def says(*stacks: Stack, silent: str = "") -> str:
     """What the stacks tell together; nothing is known of the `silent` node."""
     told = {
-        node: [stack for stack in stacks if NODES[stack.rank] == node]
+        node: [stack for stack in stacks if PLAN.node_of_rank[stack.rank] == node]
         for node in "ab"
         if node != silent
     }
-    return summary(group_by_stack(told, NODES, []))
+    return summary(group_stacks(PLAN, told))
 
 
 def test_dumps_are_read_back() -> None:
     """Each with its processes; of one with threads, the one that answered; torn lines are left."""
     first, second = parse_dumps(f"torn line\n{DUMP}{LATER}")
-    assert (first.time, first.reason) == ("2026-11-21T22:51:00+00:00", "asked for")
+    assert first.time == "2026-11-21T22:51:00+00:00"
     rank_0, rank_1 = first.stacks
     assert [frame.function for frame in rank_0.frames] == [
         *("all_reduce", "wrapper", "step", "<module>"),
@@ -75,12 +73,7 @@ def test_dumps_are_read_back() -> None:
     assert rank_0.frames[0].line == 3252
     assert (rank_1.frames, rank_1.method) == ((), "nothing: it is no Python")
     assert second.stacks[0].frames[0].function == "barrier"
-    assert (first.is_complete, second.is_complete, parse_dumps(DUMP[:-5])[0].is_complete) == (
-        True,
-        True,
-        False,
-    )
-    assert parse_dumps("") == []
+    assert parse_dumps(DUMP[:-5]) == parse_dumps("") == []
 
 
 @pytest.mark.promise(12)
@@ -96,7 +89,7 @@ def test_numbers_that_are_none_are_skipped(number: str, honest: str) -> None:
 def test_a_host_is_not_heard_on_the_ranks_of_another() -> None:
     """What it says of its own counts."""
     plan = builders.plan(1, 1)
-    report = group_run_stacks(plan, {"a": [waiting(0), waiting(1)], "b": [waiting(1, "barrier")]})
+    report = group_stacks(plan, {"a": [waiting(0), waiting(1)], "b": [waiting(1, "barrier")]})
     assert [(group.ranks, group.collective) for group in report.groups] == [
         *(((0,), "all_reduce"), ((1,), "barrier")),
     ]
@@ -105,9 +98,8 @@ def test_a_host_is_not_heard_on_the_ranks_of_another() -> None:
 def test_equal_stacks_are_one_and_the_odd_comes_first() -> None:
     """Who waits for others comes last; of a rank's processes the first counts."""
     odd = stack(2, "data.py:9:read")
-    groups = group_equal(
-        [waiting(0), odd, waiting(1), stack(1, "pool.py:3:work", pid=9), waiting(3)]
-    )
+    told = [waiting(0), odd, waiting(1), stack(1, "pool.py:3:work", pid=9), waiting(3)]
+    groups = group_stacks(builders.plan(4), {"a": told}).groups
     assert [group.ranks for group in groups] == [(2,), (0, 1, 3)]
     assert [group.collective for group in groups] == ["", "all_reduce"]
 
@@ -125,13 +117,15 @@ def test_what_is_waited_in_is_the_call_that_the_user_made() -> None:
     inner = "torch/distributed/distributed_c10d.py:1:_wait"
     outer = "torch/distributed/distributed_c10d.py:2:broadcast_object_list"
     wrapper = "torch/distributed/c10d_logger.py:3:wrapper"
-    assert (
-        blocking_collective(stack(0, inner, outer, wrapper, "a.py:1:f").frames)
-        == "broadcast_object_list"
-    )
-    backward = stack(0, "torch/autograd/graph.py:5:_engine_run_backward", "a.py:1:f")
-    assert blocking_collective(backward.frames) == "backward"
-    assert blocking_collective(stack(0, "a.py:1:f", outer).frames) == ""
+    backward = "torch/autograd/graph.py:5:_engine_run_backward"
+    mine = "a.py:1:f"
+    calls = {
+        "broadcast_object_list": (inner, outer, wrapper, mine),
+        "backward": (backward, mine),
+        "": (mine, outer),
+    }
+    for operation, frames in calls.items():
+        assert StackGroup((0,), stack(0, *frames)).collective == operation
 
 
 def test_who_waits_for_whom() -> None:
@@ -158,13 +152,13 @@ def test_ranks_that_move_accuse_nobody() -> None:
     for backend in ("nccl", "hccl"):
         assert moving_ranks(before, after, elapsed_s=1.0, backend=backend) == (1, 3)
     assert moving_ranks(before, before, elapsed_s=1.0, backend="gloo") == ()
-    report = group_by_stack({"a": after}, dict.fromkeys(range(4), "a"), [])
-    assert summary(replace(report, moving=(1, 2, 3))) == "ranks 1-3 are moving, in all_reduce"
+    report = group_stacks(builders.plan(4), {"a": after}, moving=(1, 2, 3))
+    assert summary(report) == "ranks 1-3 are moving, in all_reduce"
 
 
 def everywhere(*stacks: Stack) -> str:
     """What ranks 0 and 1, which are all there are, tell."""
-    return summary(group_by_stack({"a": stacks}, {0: "a", 1: "a"}, []))
+    return summary(group_stacks(builders.plan(2), {"a": stacks}))
 
 
 def test_ranks_that_wait_for_each_other() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from runner.core.outcome.known_failures import is_secondary_error
 from runner.core.outcome.tracebacks import (
     MAX_LINES_AFTER,
     TRACEBACK,
     final_exception,
+    is_secondary_error,
     strip_rank_prefix,
 )
 

@@ -1,1 +1,0 @@
-"""Notifications: targets, messages and their delivery, the same on the controller and on hosts."""
