@@ -115,7 +115,7 @@ class Preparation:
         others = [run for run in runs if run.is_active and run.run_id != spec.run_id]
         if not others:
             return
-        who = f"note: {describe_run(others[-1].info)}, is on {fold_names(others[-1].by_host)}, too"
+        who = f"{describe_run(others[-1].info)}, is on {fold_names(others[-1].by_host)}, too"
         how = f"stop {self._request.run_flags(others[-1].run_id)}"
         if others[1:]:
             who += f", and {len(others) - 1} more"
