@@ -1,3 +1,3 @@
 """fab -l shows what there is."""
 
-from runner.verbs import *  # noqa: F403
+from runner.fab import *  # noqa: F403

@@ -23,9 +23,9 @@ composed, `runner explain KEY` which file or word set a value and what it overri
 
 ## Files
 
-A run takes one file of each group: a **cluster** (`conf/cluster/NAME.yaml`) says which machines, a
-**task** (`conf/task/NAME.yaml`) what they do. Each begins with `defaults: [base]`, which stands for
-every default on this page.
+A run takes one file of each group: a **cluster** (`conf/cluster/NAME.yaml`, or `.yml`) says which
+machines, a **task** (`conf/task/NAME.yaml`) what they do. Each begins with `defaults: [base]`,
+which stands for every default on this page.
 
 ```yaml
 # conf/cluster/mine.yaml
@@ -82,8 +82,8 @@ Otherwise a launch needs a task, from the command line or from `conf/runner.yaml
 
 ## The command line
 
-`KEY=VALUE` sets a key, `GROUP=NAME` chooses a file. They hold in the order given and over every
-file.
+`KEY=VALUE` sets a key, `GROUP=NAME` chooses a file, as does `GROUP=PATH.yaml`. They hold in the
+order given and over every file.
 
 ```sh
 runner cluster=mine task=train task.args.lr=0.01 cluster.nodes.gpu2.gpus=4
@@ -99,16 +99,18 @@ without a `+`; only a new node needs one:
 runner cluster=mine task=train +cluster.nodes.gpu3.host=192.168.1.111 '~task.args.amp'
 ```
 
-Values are read by Hydra's grammar: numbers, `true`, `false`, `null`, lists `[a,b]`, mappings
-`{a:1}`; anything else is text. Text with spaces, commas, brackets or quotes needs quotes of its
-own inside those of the shell; a path such as `~/data` needs none:
+A value is the text that was written, in files and on the command line: `3.10`, `0123`, `16:9` and
+`off` reach the program so. Only `true`, `false` and `null` have a meaning, lists are `[a,b]`,
+mappings `{a:1}`. Text with commas, brackets or quotes needs quotes of its own inside those of the
+shell; a path such as `~/data` needs none:
 
 ```sh
 runner cluster=mine task=train 'task.args.note="a, b and c"' 'task.args.sizes=[3,4]'
 runner cluster=mine 'task.command=[bash,-c,"echo $RANK"]'
 ```
 
-Words after `--` are the program's own, after those of `task.args` and `task.extra_args`:
+Words after `--` are arguments of the program, and replace the same flags of `task.args`
+([programs.md](programs.md#arguments)):
 
 ```sh
 runner cluster=mine task=train -- --lr 0.01 --amp
@@ -136,8 +138,9 @@ its configuration, and the release it ran. Words change it (`rerun=latest task.a
 
 `gpu[01-16]` names sixteen machines, `rack[1-2]n[1-8]` sixteen others. Ranges may stand below
 `cluster.nodes`, and in `cluster.only`, `cluster.exclude` and `task.nodes`. A later entry for a
-member adds to what the range said, and the node keeps its place. Within the brackets or braces of
-YAML a range needs quotes, and so does `${...}`: `[gpu1, "gpu[03-08]"]`.
+member adds to what the range said, and the node keeps its place. `explain` shows each entry as it
+stands. A node's own `python` and `env` win over the cluster's, its `setup` follows. Within the
+brackets or braces of YAML a range needs quotes, and so does `${...}`: `[gpu1, "gpu[03-08]"]`.
 
 ```yaml
 # conf/cluster/big.yaml

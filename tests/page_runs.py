@@ -92,7 +92,7 @@ def load(node: str, start: float, end: float) -> NodeLoad:
         )
         for index in range(2)
     )
-    return NodeLoad(node, {"cpu": series(35, 10), "net_sent": series(4e8, 2e8)}, gpus)
+    return NodeLoad(node, {"cpu": series(35, 10)}, gpus)
 
 
 def failed_run(run_id: str = "1114-2213-digits-65a3", text: str = "plain") -> RunData:

@@ -9,7 +9,7 @@ from runner.checks.base import CheckContext, check, error, most_common, ok, used
 from runner.core.model.facts import Facts, Gpu, GpuProcess
 from runner.core.model.hardware import GpuHealth, Xid
 from runner.core.model.results import Finding, Level
-from runner.core.text import counted, format_age, format_ranges
+from runner.core.text import counted, format_age, format_ranges, format_size
 
 OLDEST_DRIVER = {13: 580, 12: 525, 11: 450}
 """The oldest driver branch for all of a CUDA major version: NVIDIA's CUDA Compatibility, table 1
@@ -29,7 +29,7 @@ The last is set along with the first two, and alone by older drivers."""
 
 XID_CATALOGUE = "https://docs.nvidia.com/deploy/xid-errors/"
 
-_RESET = "reset it (nvidia-smi --gpu-reset -i {gpu}, as root, while it is not in use) or reboot"
+_RESET = "reset it (nvidia-smi --gpu-reset -i GPU, as root, while it is not in use) or reboot"
 _REPLACE = _RESET + "; if it recurs, replace the GPU or its board"
 
 
@@ -38,7 +38,7 @@ class XidInfo:
     """An error of NVIDIA's "Xid Errors"; of memory, of its "GPU Memory Error Management"."""
 
     meaning: str
-    remedy: str  # "{gpu}" is the GPU's index
+    remedy: str  # `-i GPU` stands for its index
     caused_by_program: bool = False  # usually, so that the GPU is healthy
 
 
@@ -93,7 +93,7 @@ def gpus(context: CheckContext) -> Iterator[Finding]:
 
 
 def _process_text(process: GpuProcess) -> str:
-    memory = f", {process.memory >> 20} MiB" if process.memory else ""
+    memory = f", {format_size(process.memory)}" if process.memory else ""
     command = f" {process.command}" if process.command else ""
     return f"process {process.pid}{command} of {process.user or 'unknown'}{memory}"
 
@@ -161,7 +161,8 @@ def health(context: CheckContext) -> Iterator[Finding]:
             for text in _gpu_findings(gpu, facts.xids, node.name):
                 indices_by_text.setdefault(text, []).append(gpu.index)
         for (level, message, hint), indices in indices_by_text.items():
-            yield Finding(level, node.name, f"{format_ranges(indices, 'GPU')}: {message}", hint)
+            cure = hint.replace("-i GPU", f"-i {','.join(map(str, indices))}")
+            yield Finding(level, node.name, f"{format_ranges(indices, 'GPU')}: {message}", cure)
         yield from _unplaced_xid_findings(node.name, facts)
         yield from _mixed_mig_findings(node.name, used)
         measured = [gpu for gpu in used if gpu.health]
@@ -172,28 +173,28 @@ def health(context: CheckContext) -> Iterator[Finding]:
 
 def _gpu_findings(gpu: Gpu, logged_xids: Iterable[Xid], node: str) -> Iterator[FindingText]:
     if failure := gpu.error or (gpu.health.error if gpu.health else ""):
-        yield _driver_finding(failure, gpu.index, node)
+        yield _driver_finding(failure, node)
     if gpu.health:
-        yield from _memory_findings(gpu.health, gpu.index)
+        yield from _memory_findings(gpu.health)
         yield from _speed_findings(gpu.health)
-        yield from _mig_findings(gpu.health, gpu.index, node)
+        yield from _mig_findings(gpu.health, node)
         own_xids = (xid for xid in logged_xids if xid.bus == gpu.health.bus)
-        yield from (_xid_finding(xid, str(gpu.index)) for xid in own_xids)
+        yield from map(_xid_finding, own_xids)
 
 
-def _driver_finding(failure: str, index: int, node: str) -> FindingText:
+def _driver_finding(failure: str, node: str) -> FindingText:
     leave = f"leave it out: cluster.nodes.{node}.gpus=[...]"
     if "permission" in failure.lower():
         return Level.ERROR, f"no permission to use it ({failure})", leave
     if "reset" in failure.lower():
-        hint = f"nvidia-smi --gpu-reset -i {index} there, as root, or reboot it; or {leave}"
+        hint = f"nvidia-smi --gpu-reset -i GPU there, as root, or reboot it; or {leave}"
         return Level.ERROR, f"the driver asks for a reset ({failure})", hint
     message = f"no answer to the driver ({failure}); fallen off the bus (Xid 79)?"
     return Level.ERROR, message, f"dmesg | grep Xid, there; reboot it, or {leave}"
 
 
-def _memory_findings(state: GpuHealth, index: int) -> Iterator[FindingText]:
-    reset = f"nvidia-smi --gpu-reset -i {index} there, as root, while it is idle; or reboot it"
+def _memory_findings(state: GpuHealth) -> Iterator[FindingText]:
+    reset = "nvidia-smi --gpu-reset -i GPU there, as root, while it is idle; or reboot it"
     if state.volatile:
         errors = counted(state.volatile, "uncorrected memory error")
         message = f"{errors} since the driver was loaded; a run there may die"
@@ -201,7 +202,7 @@ def _memory_findings(state: GpuHealth, index: int) -> Iterator[FindingText]:
     elif state.aggregate:
         errors = counted(state.aggregate, "uncorrected memory error")
         message = f"{errors} in its life, none since the driver was loaded"
-        yield Level.WARNING, message, f"nvidia-smi -q -d ECC -i {index}, there; watch it"
+        yield Level.WARNING, message, "nvidia-smi -q -d ECC -i GPU, there; watch it"
     if state.repair_failed:
         message = "bad memory could not be remapped: the GPU has to be replaced"
         yield Level.WARNING, message, "leave it out and return it (nvidia-smi -q -d ROW_REMAPPER)"
@@ -227,11 +228,11 @@ def _speed_findings(state: GpuHealth) -> Iterator[FindingText]:
         yield Level.WARNING, message, "nvidia-smi -pm 1 there, as root; or run nvidia-persistenced"
 
 
-def _mig_findings(state: GpuHealth, index: int, node: str) -> Iterator[FindingText]:
+def _mig_findings(state: GpuHealth, node: str) -> Iterator[FindingText]:
     if state.mig and state.instances == 0:
         hint = (
-            f"nvidia-smi mig -i {index} -cgi PROFILE -C there, as root (-lgip lists them); or "
-            f"nvidia-smi -i {index} -mig 0\n"
+            f"nvidia-smi mig -i GPU -cgi PROFILE -C there, as root (-lgip lists them); or "
+            f"nvidia-smi -i GPU -mig 0\n"
             f"or leave it out: cluster.nodes.{node}.gpus=[...]"
         )
         yield Level.ERROR, "in MIG mode, but without an instance that a program could use", hint
@@ -240,7 +241,7 @@ def _mig_findings(state: GpuHealth, index: int, node: str) -> Iterator[FindingTe
         yield Level.OK, f"in MIG mode with {parts}; each rank gets one", ""
 
 
-def _xid_finding(xid: Xid, index: str) -> FindingText:
+def _xid_finding(xid: Xid) -> FindingText:
     times = "once" if xid.count == 1 else f"{xid.count} times"
     when = f"{times} since the boot, {'' if xid.count == 1 else 'last '}{format_age(xid.ago_s)} ago"
     info = XIDS.get(xid.code)
@@ -248,7 +249,7 @@ def _xid_finding(xid: Xid, index: str) -> FindingText:
         return Level.OK, f"Xid {xid.code}, {when}: {info.meaning}", ""
     means = info.meaning if info else xid.text or "unknown"
     cure = info.remedy if info else f"look it up: {XID_CATALOGUE}"
-    return Level.WARNING, f"Xid {xid.code}, {when}: {means}", cure.format(gpu=index)
+    return Level.WARNING, f"Xid {xid.code}, {when}: {means}", cure
 
 
 def _unplaced_xid_findings(node: str, facts: Facts) -> Iterator[Finding]:
@@ -258,7 +259,7 @@ def _unplaced_xid_findings(node: str, facts: Facts) -> Iterator[Finding]:
         return
     for xid in facts.xids:
         if xid.bus not in known_buses:
-            level, message, hint = _xid_finding(xid, "GPU")
+            level, message, hint = _xid_finding(xid)
             yield Finding(level, node, f"the GPU at {xid.bus}: {message}", hint)
 
 

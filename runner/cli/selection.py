@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,6 +35,8 @@ class Selection:
     cluster: str = ""  # the default one
     settings: tuple[str, ...] = ()  # overrides, as in a launch
     config_dirs: tuple[str, ...] = ()
+    verb: str = ""
+    keys: Sequence[str] | None = None  # what the verb takes beside those that reach hosts
 
     @property
     def overrides(self) -> list[str]:
@@ -69,9 +71,22 @@ class Selection:
             note(text)
         return replace(composed, config_dirs=self.config_dirs)
 
-    def contact(self, *keys: str) -> LaunchRequest:
-        """Compose what reaches the hosts of a cluster, and these keys; say which is the default."""
-        return self._with_note(self.compose(keys))
+    def refuse_ignored_words(self) -> None:
+        """Raise ConfigError for words that set keys which the verb does not take."""
+        if self.keys is None or not self.settings:
+            return
+        from runner.config.compose import ignored_words
+
+        ignored, taken = ignored_words(self.settings, self.keys)
+        hint = f"it takes {', '.join(taken)}"
+        message = f"{self.verb} does not use this key"
+        problems = [Problem(key_of(word), message, hint) for word in ignored]
+        if problems:
+            raise ConfigError(problems)
+
+    def contact(self) -> LaunchRequest:
+        """Compose what the verb takes of a cluster; say which is the default."""
+        return self._with_note(self.compose(self.keys or ()))
 
     def contact_latest(self) -> LaunchRequest:
         """Return how the hosts are reached that are chosen, or those of this folder's last run."""

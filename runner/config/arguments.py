@@ -84,8 +84,8 @@ def _refuse_ours(arguments: Sequence[str], style: str) -> None:
         key, equals, _ = word.partition("=")
         is_ours = key in GROUPS or key.partition(".")[0] in keys_of(Spec)
         if equals and is_ours:
-            message = "comes after `--`, so the program would get it"
-            hint = f"put it before the `--`; for a program that takes it: task.args_after=[{word}]"
+            message = "comes after the program or `--`, so the program would get it"
+            hint = f"put it first; for a program that takes it: task.args_after=[{word}]"
             raise ConfigError([Problem(word, message, hint)])
 
 
@@ -317,7 +317,10 @@ def _in_hydra_grammar(value: object) -> str:
 def _word(problems: Problems, where: str, value: object) -> str:
     text = scalar_text(value)
     if text is None:
-        problems.report(where, f"{value!r} has no form as one word", "task.args_after takes words")
+        hint = "task.args_after takes words"
+        if value is None:
+            hint = 'quotes make a text of null: "null" or "~"'
+        problems.report(where, f"{value!r} has no form as one word", hint)
     return text or ""
 
 

@@ -27,7 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 from runner.config import rerun, words
 from runner.config.arguments import drops_false, take_words
 from runner.config.errors import explain_error, unresolved_problem
-from runner.config.kinds import Problems
+from runner.config.kinds import Problems, suggest
 from runner.config.nodes import apply_words
 from runner.config.resolve import (
     PROGRAM_KEYS,
@@ -330,9 +330,15 @@ class Composer:
             message = f"{group} takes the name of a file; there are {options}"
             raise ConfigError([Problem(word, message)])
         path = Path(expand_home(option))
-        if group not in GROUPS or path.suffix not in SUFFIXES or not path.is_file():
+        if group not in GROUPS or path.suffix not in SUFFIXES:
             return word
-        YamlSource.given[f"{group}/{path.stem}"] = path.absolute()
+        if path.is_file():
+            YamlSource.given[f"{group}/{path.stem}"] = path.absolute()
+        elif "/" in option:
+            others = [path.with_suffix(suffix) for suffix in SUFFIXES]
+            hint = next((f"{group}={other}" for other in others if other.is_file()), "")
+            hint = hint or suggest(path.stem, self.files.options(group), f"{group}=")
+            raise ConfigError([Problem(word, "there is no such file", hint)])
         return f"{group}={path.stem}"
 
     def _record(self, typed: Sequence[str]) -> rerun.RecordedRun | None:
@@ -568,6 +574,20 @@ def _located(key: str, layers: Sequence[Layer]) -> str:
 
 def _key_of(layer: Layer) -> str:
     return words.key_of(layer.place.removeprefix("command line: "))
+
+
+def ignored_words(typed: Sequence[str], keys: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the words that set neither what reaches hosts nor these keys; and what may be set."""
+    taken = sorted({"cluster", *CONTACT_KEYS, *IF_RESOLVED, "cluster.python", rerun.KEY, *keys})
+    below = [key for key in taken if key != "cluster"]
+    sections = keys_of(Spec)
+    ignored = []
+    for word in typed:
+        key = words.key_of(word)
+        is_known = re.split(r"[./]", key)[0] in sections
+        if is_known and key != "cluster" and not _is_among(key, below):
+            ignored.append(word)
+    return ignored, taken
 
 
 def _contact_words(typed: Sequence[str], cluster: str) -> tuple[str, ...]:

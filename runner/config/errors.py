@@ -11,7 +11,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from runner.config.gone import KEYS
 from runner.config.kinds import suggest
-from runner.config.source import ConfigFiles, YamlSource, display_path, file_not_ours
+from runner.config.source import ConfigFiles, YamlSource, display_path, hidden_folder, is_ours
 from runner.config.words import hydra_value, is_readable, key_of, names_file
 from runner.core.errors import Problem
 from runner.core.shell import this_program
@@ -107,11 +107,12 @@ def _missing_option(
     folders = [folder / group for folder in files.folders if (folder / group).is_dir()]
     if folders:
         hints.append(f"looked in {' and '.join(map(display_path, folders))}")
-    if file := file_not_ours(name):
-        conf = display_path(file.parents[name.count("/")])
-        hints.append(
-            f"not in {conf}, which is another program's: an empty {conf}/runner.yaml adds it"
-        )
+    if conf := hidden_folder(name, files.folders):
+        shown = display_path(conf)
+        reason = f"another conf/ is nearer: --config-dir {shown} adds it"
+        if not is_ours(conf):
+            reason = f"it is another program's: an empty {shown}/runner.yaml adds it"
+        hints.append(f"not in {shown}: {reason}")
     where = choosing[-1] if choosing else group
     parent = re.match(r"In '([^']+)'", str(error))
     if not choosing and parent and parent[1] in YamlSource.loaded:

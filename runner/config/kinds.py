@@ -443,7 +443,10 @@ def _environment(problems: Problems, where: str, value: object) -> dict[str, str
             problems.report(f"{where}.{name}", f"must be a text, not {item!r}")
         elif found and (match := SHELL_VALUE.search(found)):
             message = f"{match[0]} reaches the program as it is: no shell reads this value"
-            hint = f"bash on the hosts reads cluster.setup: ['export {name}=\"{found}\"']"
+            line = f'export {name}="{found}"'
+            hint = f"bash on the hosts reads cluster.setup: ['{line}']"
+            if match[0][1:] in RESERVED_ENV:
+                hint = f"only ranks have it: command: [bash, -c, '{line}; exec PROGRAM']"
             problems.report(f"{where}.{name}", message, hint)
         env[name] = found
     return env

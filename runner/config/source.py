@@ -119,6 +119,9 @@ def parse(text: str, path: Path) -> YamlFile:
     except yaml.YAMLError as error:
         message = " ".join(str(error).split())
         raise ConfigError([Problem(display_path(path), message)]) from error
+    except RecursionError as error:
+        message = "a value is within itself, or too deep"
+        raise ConfigError([Problem(display_path(path), message)]) from error
     if not isinstance(content, dict):
         message = "must be a mapping of keys to values"
         raise ConfigError([Problem(display_path(path), message)])
@@ -249,12 +252,12 @@ def _is_of_group(group: str, file: Path) -> bool:
     return bool(keys) and section is not None and keys <= keys_of(section).keys()
 
 
-def file_not_ours(config: str) -> Path | None:
-    """Return the nearest file of a config in a `conf` that is not taken for ours, or None."""
+def hidden_folder(config: str, folders: Sequence[Path]) -> Path | None:
+    """Return the nearest `conf` upwards that has a config and is none of the folders."""
     for conf in _confs_upwards(Path.cwd()):
-        file = conf / f"{config}.yaml"
-        if file.is_file() and not is_ours(conf):
-            return file
+        files = (conf / f"{config}{suffix}" for suffix in SUFFIXES)
+        if conf not in folders and any(map(Path.is_file, files)):
+            return conf
     return None
 
 

@@ -11,15 +11,14 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
+from typing import TYPE_CHECKING, Any
 
 from runner.config.kinds import scalar_text
 from runner.core.errors import ConfigError, Problem
 from runner.core.spec import GROUPS, Spec, keys_of, section_of, written_default
+
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
 
 ASSIGNMENT = re.compile(r"(\+{0,2})([^\s=]+?)=(.*)", re.DOTALL)
 LITERALS = ("true", "false", "null")
@@ -110,7 +109,14 @@ def _holds_texts(key: str) -> bool:
 
 def parse(words: Sequence[str]) -> list[Override]:
     """Return what Hydra reads words as, or raise what it raises."""
-    return OverridesParser.create().parse_overrides([to_hydra(word) for word in words])
+    return _parse_written([to_hydra(word) for word in words])
+
+
+def _parse_written(words: Sequence[str]) -> list[Override]:
+    # Imported here, because most verbs need no grammar.
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    return OverridesParser.create().parse_overrides([*words])
 
 
 def runs_of_sweep(words: Sequence[str]) -> list[list[str]]:
@@ -128,7 +134,7 @@ def _values_of_word(word: str) -> list[str]:
     plus, key, value = match.groups()
     if not FUNCTION.fullmatch(value):
         return [f"{plus}{key}={each}" for each in split_values(value)]
-    override = OverridesParser.create().parse_overrides([word])[0]
+    override = _parse_written([word])[0]
     if not override.is_sweep_override():
         return [word]
     return [f"{plus}{key}={each}" for each in override.sweep_string_iterator()]
@@ -262,8 +268,10 @@ def option_of(key: str) -> Any:
 
 def is_readable(key: str) -> bool:
     """Return whether Hydra knows such a key."""
+    from hydra.errors import HydraException
+
     try:
-        OverridesParser.create().parse_overrides([f"{key}=1"])
+        _parse_written([f"{key}=1"])
     except HydraException:
         return False
     return True

@@ -6,6 +6,8 @@ import csv
 import difflib
 import io
 import math
+import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from runner.core.errors import ConfigError, Problem
@@ -26,14 +28,13 @@ NOT_FINITE = "NaN"
 SPARKS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 8
 MAX_CELL = 40  # characters
+DIGITS = 3  # of seconds and hours, after the point
 
-STAYING = ("run", LOSS, "end", "took", "code")
+STAYING = ("run", LOSS, "end", "code")
 """Columns that no terminal is too narrow for."""
 
-IF_DIFFERENT = ("cluster", "task", "code", "nodes", "GPUs")
-"""Columns that a table has if the runs differ in them."""
-
-NOT_IN_TABLES = ("exit code", "started", "sweep")
+NOT_IN_TABLES = ("exit_code", "started", "sweep")
+HEADERS = {"seconds": "took", "gpu_hours": "GPU h", "gpus": "GPUs"}
 
 Value = str | float | int | None
 Row = dict[str, Value]
@@ -54,28 +55,26 @@ def compare_runs(runs: Sequence[RunData]) -> list[Row]:
         for name in sorted(names, key=lambda name: (name != LOSS, name)):
             best = best_word(name)
             row[name] = _last(metrics.get(name))
-            row[f"{best} {name}"] = getattr(metrics.get(name), best, None)
+            row[f"{best}_{name}"] = getattr(metrics.get(name), best, None)
         row["run"] = run.run_id  # only now: a metric may have any name
         row["cluster"] = run.cluster or None
         row["task"] = run.task or None
         code = run.verdict.exit_code if run.verdict else None
         state = run.verdict.state if run.verdict else None
         row["end"] = f"{state} ({code})" if code else state
-        row["took"] = run.seconds
+        hours = gpu_hours(run)
+        began = run.launched_at
+        row["seconds"] = None if run.seconds is None else round(run.seconds, DIGITS)
         row["code"] = code_text(run) or None
-        row["GPU h"] = gpu_hours(run) or None
+        row["gpu_hours"] = None if hours is None else round(hours, DIGITS)
         row["step"] = run.step
         row["nodes"] = len(run.plans[-1].nodes) if run.plans else None
-        row["GPUs"] = run.gpu_count or None
-        row["exit code"] = code
-        row["started"] = run.launched_at
+        row["gpus"] = run.gpu_count or None
+        row["exit_code"] = code
+        row["started"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)) if began else None
         row["sweep"] = run.sweep_id or None
         rows.append(row)
     needless = {name for name in rows[0] if all(row[name] is None for row in rows)}
-    for name in names:
-        best = f"{best_word(name)} {name}"
-        if all(row[best] == row[name] for row in rows):
-            needless.add(best)
     return [{name: row[name] for name in row if name not in needless} for row in rows]
 
 
@@ -120,15 +119,25 @@ def _rank(value: Value) -> tuple[bool, float, str] | None:
 
 
 def render_runs(runs: Sequence[RunData], width: int) -> str:
-    """Return a table with a line for each run; columns without room are named below it."""
+    """Return a table with a line for each run; columns without room are named below it.
+
+    Results that are equal in all runs are left out, and so are the best values of metrics that are
+    their last ones.
+    """
     rows = compare_runs(runs)
     several = len({row.get("cluster") for row in rows}) > 1
+    best = {
+        f"{best_word(metric.name)}_{metric.name}": metric.name for r in runs for metric in r.metrics
+    }
     columns: dict[str, list[str]] = {}
+    commonest: dict[str, int] = {}  # how many rows have the value that most rows have
     for name in rows[0]:
         values = [row[name] for row in rows]
-        is_same = len({*values}) == 1
+        commonest[name] = max(Counter(values).values())
+        is_same = len(rows) > 1 and commonest[name] == len(rows)
+        is_best = name in best and values == [row.get(best[name]) for row in rows]
         is_of_machines = several and name.startswith("cluster.")
-        if name in NOT_IN_TABLES or is_of_machines or (is_same and name in IF_DIFFERENT):
+        if name in NOT_IN_TABLES or is_of_machines or is_best or (is_same and name not in STAYING):
             continue
         texts = [_header(name), *(cell_text(name, value) for value in values)]
         cells = [f"{text[:MAX_CELL]}…" if len(text) > MAX_CELL else text for text in texts]
@@ -140,8 +149,16 @@ def render_runs(runs: Sequence[RunData], width: int) -> str:
         commits = [text.partition(" ")[0] for text in columns["code"]]
         if len({*commits}) == len({*columns["code"]}):
             columns["code"] = commits
+    keys = {"cluster", "task", *differing_values(runs)}
+
+    def worth(name: str) -> tuple[int, int]:
+        """Results are left out first, keys that differ in most rows last, after the duration."""
+        if name in keys and 2 * commonest[name] <= len(rows):
+            return 3, -commonest[name]
+        return (1, -commonest[name]) if name in keys else (2 * (name == "seconds"), 0)
+
     left_out: list[str] = []
-    for name in [name for name in reversed(columns) if name not in STAYING]:
+    for name in sorted((name for name in reversed(columns) if name not in STAYING), key=worth):
         if _width(columns) > width:
             left_out.insert(0, columns.pop(name)[0].strip())
     curves = ["", *map(_curve, runs)]
@@ -157,7 +174,7 @@ def render_runs(runs: Sequence[RunData], width: int) -> str:
 
 
 def _header(name: str) -> str:
-    return printable(name.removeprefix(ARGUMENTS))
+    return printable(HEADERS.get(name, name.removeprefix(ARGUMENTS)))
 
 
 def cell_text(name: str, value: Value) -> str:
@@ -166,7 +183,7 @@ def cell_text(name: str, value: Value) -> str:
         return "-"
     if isinstance(value, str):
         return printable(value)
-    return format_duration(value) if name == "took" else number_text(value)
+    return format_duration(value) if name == "seconds" else number_text(value)
 
 
 def _curve(run: RunData) -> str:

@@ -59,7 +59,11 @@ def terminal_width(descriptor: int = 1) -> int:
 _PROGRAMS = r"sudo|ssh-\S+|ssh(?= -)|(?:\S*/)?(?:runner|fab|python[0-9.]* -m)"
 """What commands in messages begin with, besides this program as it was typed."""
 
-_QUOTED = re.compile(r"""`[^`]*`|(?<!\w)'[^']*'(?!\w)|(?<!\w)"[^"]*"(?!\w)""")
+_WHOLE = re.compile(
+    r"""`[^`]*`|(?<!\w)'[^']*'(?!\w)|(?<!\w)"[^"]*"(?!\w)"""
+    r"|\d (?:m?s|[mhdB]|[kMGT]B|[KMGTPE]iB)\b"
+)
+"""What is quoted, and numbers with their units."""
 
 
 def wrap_lines(text: str, width: int) -> str:
@@ -75,14 +79,14 @@ def _wrap_line(line: str, width: int) -> list[str]:
     if match := re.fullmatch(rf"(|.*?: | +)((?:nohup )?(?:{programs}) \S.*)", line):
         before = match[1].rstrip()
         return [*_wrap_line(before, width), f"    {match[2]}"] if before else [line]
-    return wrap(line[len(margin) :].rstrip(), width, margin, f"{margin}    ")
+    return wrap(line[len(margin) :].rstrip(), width, margin, f"{margin}  ")
 
 
 def wrap(text: str, width: int, margin: str = "", hanging_margin: str = "") -> list[str]:
-    """Return text as lines that are broken at blanks outside of quotes, to be copied."""
+    """Return text as lines broken at blanks, but not in quotes or between a number and its unit."""
     wrapper = textwrap.TextWrapper(width, margin, hanging_margin, break_long_words=False)
     wrapper.break_on_hyphens = False
-    joined = _QUOTED.sub(lambda match: match[0].replace(" ", "\0"), text)
+    joined = _WHOLE.sub(lambda match: match[0].replace(" ", "\0"), text)
     return [line.replace("\0", " ") for line in wrapper.wrap(joined)] or [""]
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 MAX_NAMED = 3
+COLOURS = {"warning": "33", "error": "1;31"}
 
 
 def show(text: str, file: TextIO | None = None, *, flush: bool = False) -> None:
@@ -36,14 +37,24 @@ def show(text: str, file: TextIO | None = None, *, flush: bool = False) -> None:
 def message_text(text: str, descriptor: int = 2) -> str:
     """Return lines of the runner's own as standard error takes them.
 
-    On a terminal they are broken at blanks, and notes are dim.
+    On a terminal they are broken at blanks, and coloured.
     """
     width = terminal_width(descriptor)
     lines = wrap_lines(printable_lines(text), width - 1)
     is_grey = os.environ.get("TERM", "dumb") == "dumb" or os.environ.get("NO_COLOR")
-    if width == UNLIMITED_WIDTH or is_grey:
-        return lines
-    return re.sub(r"(?m)^ *note: .*(?:\n    .*)*", "\x1b[2m\\g<0>\x1b[0m", lines)
+    return lines if width == UNLIMITED_WIDTH or is_grey else coloured(lines)
+
+
+def coloured(lines: str) -> str:
+    """Return lines with `warning` and `error` in colour; their hints, and notes, are dim."""
+    lines = re.sub(r"(?m)^ *note: .*(?:\n  .*)*", "\x1b[2m\\g<0>\x1b[0m", lines)
+    return re.sub(
+        r"(?m)^(warning|error)(: .*(?:\n  (?! ).*)*)((?:\n    .*)*)",
+        lambda match: (
+            f"\x1b[{COLOURS[match[1]]}m{match[1]}\x1b[0m{match[2]}\x1b[2m{match[3]}\x1b[0m"
+        ),
+        lines,
+    )
 
 
 def show_prose(text: str) -> None:

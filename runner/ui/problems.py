@@ -9,17 +9,9 @@ from typing import Any
 from runner.core.errors import Problem
 from runner.core.model.results import Finding, Level
 from runner.core.text import counted, printable, printable_lines
-from runner.ui.layout import (
-    fold_names,
-    group_names,
-    new_table,
-    table_lines,
-    wrap,
-    wrap_lines,
-)
+from runner.ui.layout import fold_names, group_names, new_table, table_lines, wrap, wrap_lines
+from runner.ui.output import coloured
 
-COLOURS = {Level.WARNING: "33", Level.ERROR: "1;31"}
-DIM = "2"
 MAX_NAMES_WIDTH = 20  # of nodes that are fine; of more, their number is shown
 
 FindingsByCheck = Mapping[str, Sequence[Finding]]
@@ -102,9 +94,6 @@ def render_findings(
     """
     from rich.text import Text
 
-    def coloured(text: str, code: str) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if colour and text else text
-
     table = new_table(show_header=False)
     for check, problem, count in _rows(by_check, Level.OK):
         names = problem.subject or "all"
@@ -113,18 +102,19 @@ def render_findings(
         table.add_row(Text(check), Text(Level.OK.value, "green"), where, message)
     lines = table_lines(table, width, colour=colour)
     counts: list[str] = []
-    for level, code in COLOURS.items():
+    paragraphs: list[str] = []
+    for level in (Level.WARNING, Level.ERROR):
         rows = _rows(by_check, level)
-        if rows and lines and not counts:
-            lines.append("")
         for check, problem, _ in rows:
             place = f"{problem.subject}: " if problem.subject else ""
             text = printable(f"{level.value}: {check}: {place}{problem.message}")
-            first, *more = wrap(text, width, hanging_margin="  ")
-            lines += [coloured(level.value, code) + first.removeprefix(level.value), *more]
+            paragraphs += wrap(text, width, hanging_margin="  ")
             hint = "\n".join(f"    {line}" for line in printable_lines(problem.hint).splitlines())
-            lines += [coloured(line, DIM) for line in wrap_lines(hint, width).splitlines()]
+            paragraphs += wrap_lines(hint, width).splitlines()
         counts = [counted(len(rows), level.value), *counts] if rows else counts
+    if paragraphs:
+        told = "\n".join(paragraphs)
+        lines += [*[""] * bool(lines), coloured(told) if colour else told]
     summary = "no problems found"
     if counts:
         consequence = "refuse or hang" if find_errors(by_check) else "continue"

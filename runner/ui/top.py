@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from runner.core.codec import encode
 from runner.core.model.samples import GpuSample, Sample
 from runner.core.text import format_age, format_ranges, natural_key, printable
-from runner.ui.figures import left_text, step_text
-from runner.ui.layout import new_table
+from runner.ui.figures import rate_text, step_text
+from runner.ui.layout import COLUMN_GAP, fold_names
 from runner.ui.reports.run_table import Row
 
 VIEW_VERSION = 2
@@ -24,11 +23,14 @@ LEVELS = "\N{LOWER ONE EIGHTH BLOCK}▂▃▄▅▆▇█"
 MAX_LEVELS = 16  # GPUs of a node that have a block of their own
 MAX_TEXT = 120  # characters of a host's word
 
-WIDE = 100
-"""In fewer columns, temperature, CPU and memory of the host are left out."""
+NODE_COLUMNS = ("NODE", "GPUS", "USE", "GPU MEM", "TEMP", "CPU", "RAM", "RUN")
+RUN_COLUMNS = ("RUN", "STATE", "STEP", "DONE", "LEFT", "RATE", "AGE", "NODES", "BY")
+AT_RIGHT = ("USE", "GPU MEM", "TEMP", "CPU", "RAM", "DONE", "LEFT")
+GIVING_WAY = ("RAM", "CPU", "TEMP", "GPU MEM", "BY", "NODES", "AGE", "RATE", "DONE")
+"""Columns that are left out where there is no room for all."""
 
-MEDIUM = 72
-"""In fewer columns, the memory of the GPUs is left out, too."""
+WHOLE = "whole"
+"""The cell that takes the rest of a line."""
 
 BUSY_PERCENT = 60
 IN_USE_SHARE = 0.01
@@ -58,6 +60,7 @@ class NodeView:
     name: str
     samples: tuple[Sample, ...] = ()  # the last ones, the newest last
     silence: str = ""  # why it does not answer
+    hint: str = ""  # what to do about it
     runs: tuple[str, ...] = ()  # the active ones that it takes part in
 
     @property
@@ -91,7 +94,7 @@ class ClusterView:
 
 
 def render_view(view: ClusterView, width: int, most: int | None = None) -> Group:
-    """Return a line for each node, and below them what is unusual, the worst first.
+    """Return a line for each node, the unusual first, what is unusual, and a line for each run.
 
     Of more than `most` lines, those of usual nodes are left out and counted.
     """
@@ -105,7 +108,8 @@ def render_view(view: ClusterView, width: int, most: int | None = None) -> Group
     unusual = {node.name: [*_unusual(node, working)] for node in view.nodes}
 
     def worst(node: NodeView) -> int:
-        return min((severity for severity, _ in unusual[node.name]), default=USUAL)
+        told_of_it = (severity for severity, _ in unusual[node.name])
+        return SILENT if node.silence else min(told_of_it, default=USUAL)
 
     nodes = sorted(view.nodes, key=lambda node: (worst(node), natural_key(node.name)))
     told = [(severity, node.name, text) for node in nodes for severity, text in unusual[node.name]]
@@ -114,89 +118,130 @@ def render_view(view: ClusterView, width: int, most: int | None = None) -> Group
         Text.assemble(
             f"{_clean(name)}: ",
             (text, "red" if severity <= BROKEN else "yellow"),
+            no_wrap=most is not None,
             overflow="ellipsis",
-            no_wrap=True,
         )
         for severity, name, text in told
     ]
+    run_cells = [_run_cells(row) for row in view.runs]
+    runs = _table(run_cells, RUN_COLUMNS, width) if run_cells else []
+    shown = nodes
     if most is not None:
-        below = below[: most // 2]
-        most = max(1, most - len(below))
-    shown = nodes[:most]
+        runs = runs[: most // 3]
+        below = below[: most // 3]
+        room = most - 2 - len(below) - len(runs) - bool(runs)
+        shown = nodes if len(nodes) <= room else nodes[: max(1, room - 1)]
+    titles, *rows = _table([_node_cells(node) for node in shown], NODE_COLUMNS, width)
+    lines = [_header(view, width), titles]
+    for node, row in zip(shown, rows, strict=True):
+        lines.append(row)
+        if most is None:
+            lines += [Text(f"    {printable(hint)}", "dim") for hint in node.hint.splitlines()]
     if len(shown) < len(nodes):
-        below.append(Text(f"and {len(nodes) - len(shown)} more nodes", "dim"))
-    return Group(_header(view), _table(shown, view.runs, width), *below)
+        lines.append(Text(f"and {len(nodes) - len(shown)} more nodes", "dim"))
+    lines += below
+    lines += [Text(), *runs] if runs else []
+    return Group(*lines)
 
 
-def _header(view: ClusterView) -> Text:
+def _header(view: ClusterView, width: int) -> Text:
     gpus = [gpu for node in view.nodes for gpu in node.gpus]
     answering = sum(node.sample is not None for node in view.nodes)
-    header = Text.assemble((_clean(view.title), "bold"))
+    header = Text.assemble((_clean(view.title), "bold"), no_wrap=True, overflow="ellipsis")
     hosts = f"  {answering} of {len(view.nodes)} nodes answer"
     header.append(hosts, "red" if answering < len(view.nodes) else "")
     if gpus:
         header.append(f"  {sum(map(_is_in_use, gpus))} of {len(gpus)} GPUs in use")
-    header.append(f"  {time.strftime('%H:%M:%S')}", "dim")
+        header.append(f"  mean use {_mean_use(gpus)}")
+    clock = time.strftime("  %H:%M:%S")
+    if header.cell_len + len(clock) <= width:
+        header.append(clock, "dim")
     return header
 
 
-def _table(nodes: Sequence[NodeView], runs: Iterable[Row], width: int) -> Table:
-    rows = {row.run_id: row for row in runs}
-    has_gpus = any(node.gpus for node in nodes)
-    table = new_table(header_style="dim")
-    headers = ["NODE"]
-    headers += ["GPUS", "USE"] if has_gpus else []
-    headers += ["GPU MEM"] if has_gpus and width >= MEDIUM else []
-    headers += ["TEMP"] if has_gpus and width >= WIDE else []
-    headers += ["CPU", "RAM"] if width >= WIDE or not has_gpus else []
-    for header in headers:
-        is_text = header in ("NODE", "GPUS")
-        table.add_column(
-            header, justify="left" if is_text else "right", no_wrap=True, overflow="ellipsis"
-        )
-    table.add_column("RUN", no_wrap=True, overflow="ellipsis")
-    table.add_column("PROGRESS")  # the one that gives way
-    for node in nodes:
-        cells = _cells(node)
-        runs_there = [*node.runs, *(u.run_id for gpu in node.gpus for u in gpu.users if u.run_id)]
-        names = dict.fromkeys(runs_there)
-        progress = ", ".join(_progress(rows[name]) for name in names if name in rows)
-        table.add_row(
-            *(cells[header] for header in headers),
-            Text(", ".join(map(_clean, names))),
-            Text(progress, no_wrap=True, overflow="ellipsis"),
-        )
-    return table
+def _table(rows: Sequence[Mapping[str, Text]], columns: Sequence[str], width: int) -> list[Text]:
+    """Return a line of headers and one per row; what no row has is no column.
+
+    Where not all have room, the columns of `GIVING_WAY` are left out, the first of them first;
+    then the end of a line is cut. The cell `WHOLE` takes the rest of its line.
+    """
+    widths = {
+        name: max(len(name), *(row[name].cell_len for row in rows if name in row))
+        for name in columns
+        if any(row.get(name) for row in rows)
+    }
+    for name in GIVING_WAY:
+        if sum(widths.values()) + COLUMN_GAP * (len(widths) - 1) > width:
+            widths.pop(name, None)
+    lines = []
+    for row in ({name: Text(name, "dim") for name in widths}, *rows):
+        cells = []
+        for name, size in widths.items():
+            cell = row.get(name, Text()).copy()
+            cell.align("right" if name in AT_RIGHT else "left", size)
+            cells.append(cell)
+        if WHOLE in row:
+            cells = [cells[0], row[WHOLE]]
+        line = Text(" " * COLUMN_GAP, no_wrap=True, overflow="ellipsis").join(cells)
+        line.rstrip()
+        lines.append(line)
+    return lines
 
 
-def _cells(node: NodeView) -> dict[str, Text]:
-    """Return the cells of a node by their headers."""
+def _node_cells(node: NodeView) -> dict[str, Text]:
+    """Return the cells of a node by their columns."""
+    cells = {"NODE": Text(_clean(node.name))}
+    if node.silence:
+        cells["NODE"].stylize("red")
+        cells[WHOLE] = Text(f"not answering: {_clean(node.silence)}", "red")
+        return cells
     sample = node.sample
     known = [gpu for gpu in node.gpus if gpu.memory_used is not None and gpu.memory_total]
-    used = sum(gpu.memory_used or 0 for gpu in known) / 1e9
-    total = sum(gpu.memory_total or 0 for gpu in known) / 1e9
-    rates = [gpu.utilization for gpu in node.gpus if gpu.utilization is not None]
-    hottest = max((g.temperature_c for g in node.gpus if g.temperature_c is not None), default=None)
-    is_hot = hottest is not None and hottest >= HOT_C
-    memory = None
+    if node.gpus:
+        cells["GPUS"] = _levels(node.gpus)
+        cells["USE"] = Text(_mean_use(node.gpus))
+    if known:
+        used = sum(gpu.memory_used or 0 for gpu in known) / 1e9
+        total = sum(gpu.memory_total or 0 for gpu in known) / 1e9
+        cells["GPU MEM"] = Text(f"{used:.0f}/{total:.0f} GB")
+    if (hottest := _hottest(node.gpus)) is not None:
+        cells["TEMP"] = Text(f"{hottest:.0f} °C", "red" if hottest >= HOT_C else "")
+    if sample and sample.cpu is not None:
+        cells["CPU"] = Text(f"{sample.cpu:.0f}%")
     if sample and sample.memory_used is not None and sample.memory_total:
-        memory = 100 * sample.memory_used / sample.memory_total
-    return {
-        "NODE": Text(_clean(node.name), "red" if node.silence else ""),
-        "GPUS": _levels(node.gpus),
-        "USE": _percent(sum(rates) / len(rates) if rates else None),
-        "GPU MEM": Text(f"{used:.0f}/{total:.0f} GB" if known else ""),
-        "TEMP": Text("" if hottest is None else f"{hottest:.0f} °C", "red" if is_hot else ""),
-        "CPU": _percent(sample.cpu if sample else None),
-        "RAM": _percent(memory),
+        cells["RAM"] = Text(f"{100 * sample.memory_used / sample.memory_total:.0f}%")
+    users = (user for gpu in node.gpus for user in gpu.users)
+    runs = [*dict.fromkeys([*node.runs, *(user.run_id for user in users if user.run_id)])]
+    if runs:
+        more = f" +{len(runs) - 1}" if len(runs) > 1 else ""
+        cells["RUN"] = Text(f"{_clean(runs[0])}{more}")
+    return cells
+
+
+def _run_cells(row: Row) -> dict[str, Text]:
+    """Return the cells of a run by their columns."""
+    texts = {
+        "RUN": row.run_id,
+        "STATE": row.state,
+        "AGE": format_age(row.age),
+        "NODES": fold_names(row.nodes),
+        "BY": row.owner,
     }
+    if done := row.progress:
+        texts["STEP"] = step_text(done)
+        texts["DONE"] = f"{100 * done.step // done.steps}%" if done.steps else ""
+        texts["LEFT"] = "" if done.left_s is None else format_age(done.left_s)
+        texts["RATE"] = rate_text(done)
+    return {name: Text(_clean(text)) for name, text in texts.items()}
 
 
-def _progress(row: Row) -> str:
-    if row.progress is None:
-        return f"{_clean(row.state)} {format_age(row.age)}"
-    texts = (step_text(row.progress), left_text(row.progress.left_s))
-    return ", ".join(filter(None, texts))
+def _mean_use(gpus: Iterable[GpuSample]) -> str:
+    rates = [gpu.utilization for gpu in gpus if gpu.utilization is not None]
+    return f"{sum(rates) / len(rates):.0f}%" if rates else ""
+
+
+def _hottest(gpus: Iterable[GpuSample]) -> float | None:
+    return max((gpu.temperature_c for gpu in gpus if gpu.temperature_c is not None), default=None)
 
 
 def _levels(gpus: Sequence[GpuSample]) -> Text:
@@ -215,31 +260,31 @@ def _levels(gpus: Sequence[GpuSample]) -> Text:
     return text
 
 
-def _percent(value: float | None) -> Text:
-    return Text("" if value is None else f"{value:.0f}%")
-
-
 def _unusual(node: NodeView, working: set[str]) -> Iterator[tuple[int, str]]:
     """Yield how much something unusual matters, 0 the most, and what it is."""
-    if node.silence:
-        yield SILENT, f"not answering: {_clean(node.silence)}"
     if node.sample and node.sample.gpu_error:
         yield BROKEN, _clean(node.sample.gpu_error)
-    found: dict[tuple[int, str], list[int]] = {}
+    found: dict[tuple[tuple[int, str], ...], list[GpuSample]] = {}
     for gpu in node.gpus:
-        for problem in _gpu_problems(node, gpu, working):
-            found.setdefault(problem, []).append(gpu.index)
-    for (severity, text), indices in sorted(found.items()):
-        yield severity, f"{format_ranges(sorted(indices), 'GPU')} {text}"
+        if problems := tuple(_gpu_problems(node, gpu, working)):
+            found.setdefault(problems, []).append(gpu)
+    for problems, gpus in found.items():
+        texts = []
+        for severity, text in problems:
+            degrees = f" ({_hottest(gpus):.0f} °C)" if severity == HOT else ""
+            texts.append(f"{text}{degrees}")
+        indices = sorted(gpu.index for gpu in gpus)
+        worst = min(severity for severity, _ in problems)
+        yield worst, f"{format_ranges(indices, 'GPU')} {', '.join(texts)}"
 
 
 def _gpu_problems(node: NodeView, gpu: GpuSample, working: set[str]) -> Iterator[tuple[int, str]]:
     if gpu.error:
         yield BROKEN, f"error: {_clean(gpu.error)}"
-    if reasons := [_clean(reason) for reason in gpu.throttled[:3] if reason != "power"]:
-        yield THROTTLED, f"throttled ({', '.join(reasons)})"
     if gpu.temperature_c is not None and gpu.temperature_c >= HOT_C:
         yield HOT, "hot"
+    if reasons := [_clean(reason) for reason in gpu.throttled[:3] if reason != "power"]:
+        yield THROTTLED, f"throttled ({', '.join(reasons)})"
     if foreign := next((user for user in gpu.users if not user.run_id), None):
         program = foreign.command.rpartition("/")[2]
         yield FOREIGN, f"used by {_clean(f'{foreign.user}:{program}')}, outside of runs"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import signal
 import time
-from collections.abc import Mapping
 
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.core.launch_request import LaunchRequest
@@ -45,27 +44,22 @@ def follow(run: FoundRun, tail: int | None = None, *, is_guest: bool = False) ->
 
 def _follow(run: FoundRun, tail: int | None, *, is_guest: bool) -> int:
     ending = Ending(run.console, run.finder.pool, run.store, run.flags)
-    start_at: dict[str, float] = {} if tail is None else {"tail": tail}
-    while True:
-        owns_record = run.store.reopen(run.request, run.plan)
-        monitor = _follow_attempt(run, start_at, owns_record=owns_record, is_guest=is_guest)
-        if monitor.hung_up or run.console.reader_gone:  # no one can read a report
-            return 128 + (signal.SIGHUP if monitor.hung_up else signal.SIGPIPE)
-        if monitor.detached:
-            ending.leave(run.plan, monitor, is_stopping=monitor.is_stopping)
-            return 0
-        run.console.reset_lines()
-        if not run.switch_to_next_attempt(monitor):
-            break
-        start_at = {}
-        run.store.unlock()
+    first = run.plan.attempt
+    monitor = run.follow(
+        lambda: _follow_attempt(run, tail if run.plan.attempt == first else None, is_guest=is_guest)
+    )
+    if monitor.hung_up or run.console.reader_gone:  # no one can read a report
+        return 128 + (signal.SIGHUP if monitor.hung_up else signal.SIGPIPE)
+    if monitor.detached:
+        ending.leave(run.plan, monitor, is_stopping=monitor.is_stopping)
+        return 0
     verdict = run.verdict(monitor)
     kinds: list[str] = []
-    if owns_record and verdict.has_begun and not monitor.interrupted:
+    if run.owns_record and verdict.has_begun and not monitor.interrupted:
         kinds += [LOG] if tail is not None else []  # what precedes the tail
         kinds += [OUTPUT] if run.plan.outputs and run.spec.pull_outputs == "auto" else []
     has_result = run.already_ended and run.store.has_result
-    writes_result = owns_record and not has_result and not run.outcome_unknown
+    writes_result = run.owns_record and not has_result and not run.outcome_unknown
     launched_at = run.record.info.launched_at if writes_result else None
     ending.conclude(run.plan, verdict, monitor, launched_at=launched_at, needs_logs=LOG in kinds)
     if run.already_ended and is_guest:
@@ -74,10 +68,9 @@ def _follow(run: FoundRun, tail: int | None, *, is_guest: bool) -> int:
     return verdict.exit_code
 
 
-def _follow_attempt(
-    run: FoundRun, start_at: Mapping[str, float], *, owns_record: bool, is_guest: bool
-) -> AttemptMonitor:
+def _follow_attempt(run: FoundRun, tail: int | None, *, is_guest: bool) -> AttemptMonitor:
     """Show one attempt to its end."""
+    run.owns_record = run.store.reopen(run.request, run.plan)
     inbox = run.finder.pool.inbox
     run.console.message(report.run_header(run.plan))
     for share in () if run.already_ended else run.plan.nodes:
@@ -86,7 +79,7 @@ def _follow_attempt(
     reporter = AttemptReporter(
         run.plan,
         run.console,
-        run.store if owns_record else None,
+        run.store if run.owns_record else None,
         report_stalls=not run.already_ended,
         on_reader_gone=lambda: enqueue_signal(inbox, signal.SIGPIPE),
     )
@@ -95,8 +88,11 @@ def _follow_attempt(
     if is_guest:
         monitor.on_interrupt = functools.partial(_leave, monitor)
     age_s = max(0.0, time.time() - run.record.info.launched_at)
+    start_at = {} if tail is None else {"tail": tail}
     monitor.attach(start_at=start_at, read_only=run.already_ended, age_s=age_s)
     monitor.run()
+    if not monitor.detached:
+        run.console.reset_lines()
     return monitor
 
 

@@ -6,11 +6,12 @@ import select
 import sys
 from collections.abc import Callable, Sequence
 
+from runner.control.attempt.stop import user_at_host
 from runner.control.record import run_index
 from runner.core.errors import ConfigError, Interrupted, Problem
 from runner.core.model.run_info import RunInfo
 from runner.core.text import counted
-from runner.ui.reports.run_table import describe_run
+from runner.ui.reports.run_table import run_lines
 from runner.workflows.host_pool import HostPool
 
 POLL_S = 0.1
@@ -29,15 +30,15 @@ def confirm(
         Interrupted: The answer is no.
     """
     folders = {run.run_id: run_index.other_folder(run) for run in runs}
-    for run in runs:
-        pool.console.message(f"{verb}: {describe_run(run, folders[run.run_id])}")
+    for line in run_lines(runs, user_at_host(), folders):
+        pool.console.message(f"{verb}: {line}")
     asked = [run for run in runs if not run_index.was_launched_here(run)]
     which = f"{counted(len(asked), 'run')} without a launch on record on this machine"
     if is_latest and not asked:
         asked = [run for run in runs if folders[run.run_id]]
         which = "the latest run, which was launched from another folder"
     if asked and not yes:
-        details = "\n".join(describe_run(run, folders[run.run_id]) for run in asked)
+        details = "\n".join(run_lines(asked, user_at_host(), folders))
         ask(f"{verb} {which}", details, pool.console.message, pool)
 
 

@@ -257,9 +257,8 @@ def signal_pending(inbox: Inbox) -> bool:
     return False
 
 
-def leave_on_signal(monitor: AttemptMonitor) -> list[int]:
-    """Have every signal end the monitor and nothing else; return where they are noted."""
-    signals: list[int] = []
+def leave_on_signal(monitor: AttemptMonitor, signals: list[int]) -> None:
+    """Have every signal end the monitor and nothing else, and be noted among `signals`."""
 
     def leave(signum: int) -> bool:
         signals.append(signum)
@@ -267,7 +266,6 @@ def leave_on_signal(monitor: AttemptMonitor) -> list[int]:
         return False
 
     monitor.on_interrupt = leave
-    return signals
 
 
 @contextlib.contextmanager

@@ -44,7 +44,7 @@ from runner.core.protocol.states import AttemptState
 from runner.core.relaunch.handover import AttemptOrders, relaunch_context, run_info
 from runner.core.relaunch.next_attempt import assign_voters
 from runner.core.shell import this_program
-from runner.core.text import join_some
+from runner.core.text import format_ranges, join_some
 from runner.ui.console.console import open_console
 from runner.ui.layout import fold_names
 from runner.ui.output import note, show
@@ -277,8 +277,10 @@ class LaunchSession:
         started_at = time.monotonic()
         if self._notifier:
             self._notifier.begin(plan)
-        absent = report.absent_ranks(plan, self._request.spec.console_ranks)
-        self._console.message(report.run_header(plan) + absent)
+        self._console.message(report.run_header(plan))
+        ranks = () if plan.torch_assigns_ranks else self._request.spec.console_ranks or ()
+        if absent := sorted(rank for rank in ranks if rank >= plan.world_size):
+            self._console.message(f"note: console_ranks: the run has no {format_ranges(absent)}")
         if not (plan.attempt or self._pool.spec.detach):
             self._console.message(report.outliving_line(plan, self._ending.run_flags))
         is_passing = bool(self._pool.spec.debug_rank)  # how to attach to its rank
@@ -355,7 +357,9 @@ class LaunchSession:
             self._ending.leave(monitor.plan, monitor)
             return 0
         self._console.flush_ranks(FLUSH_TIMEOUT_S)
-        self._console.verdict(report.started_again_notice(monitor.plan, self._ending.run_flags))
+        told = "the hosts had relaunched it before they received the stop"
+        stop = f"{this_program()} stop {self._ending.run_flags}"
+        self._console.verdict(f"run {monitor.plan.run_id}: {told}\n  {stop}")
         return StopUnverified.exit_code
 
 

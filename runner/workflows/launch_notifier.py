@@ -36,7 +36,10 @@ class LaunchNotifier:
     def __init__(
         self, spec: Spec, store: RunStore, say: Callable[[str], None], run_flags: str, cwd: str
     ) -> None:
-        self._spec, self._store, self._say, self._run_flags = spec, store, say, run_flags
+        self._spec = spec
+        self._store = store
+        self._say = say
+        self._run_flags = run_flags
         self._threads: list[threading.Thread] = []
         self._failures = queue.SimpleQueue[tuple[str, str, str]]()  # that are not yet said
         self._cancelled = threading.Event()

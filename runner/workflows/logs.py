@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.record.log_dump import LogDump, RankDiscovery
 from runner.core.errors import ConfigError, Interrupted, NotReady
 from runner.core.model.plan import Plan
@@ -36,10 +37,16 @@ class RankLogs:
         if run.plan.attempt:
             last = f"attempt {run.plan.attempt + 1}, the last one"
             console.message(f"{last}; pull brings those before it, too")
-        problems = self._discover_ranks()
-        ranks = self._select(run.plan)
         sessions = {name: each for name, each in pool.sessions.items() if not each.closed}
         inbox, lost_s = pool.inbox, run.spec.lost_s
+        problems: dict[str, str] = {}
+        if run.plan.torch_assigns_ranks:
+            discovery = RankDiscovery(sessions, inbox, lost_s, console.node_status)
+            ranks_by_node = discovery.ranks_by_node(run.plan.nodes)
+            problems = discovery.problems
+            nodes = (replace(s, ranks=ranks_by_node.get(s.node, ())) for s in run.plan.nodes)
+            run.plan = replace(run.plan, nodes=tuple(nodes))
+        ranks = self._select(run.plan)
         is_full = lambda: console.is_full  # noqa: E731
         log_dump = LogDump(
             sessions, inbox, lost_s, self._show, self._start_at, is_full, console.node_status
@@ -63,49 +70,36 @@ class RankLogs:
         Return 0, or 3 if some of it is missing; 128 and a signal.
         """
         run = self._run
-        start_at = self._start_at
         first = run.plan.attempt
-        while True:
-            self._discover_ranks()
-            try:
-                ranks = self._select(run.plan)
-            except ConfigError as error:  # the node takes no part in this attempt
-                if run.plan.attempt == first:
-                    raise
-                run.console.message(str(error))
-                return 0
+        signals: list[int] = []
+
+        def follow_attempt() -> AttemptMonitor:
+            ranks = self._select(run.plan)
+            start_at = self._start_at if run.plan.attempt == first else {}
+            if run.plan.attempt > first:
+                run.console.message(f"attempt {run.plan.attempt + 1}")
             run.show_participants()
             monitor = run.finder.pool.monitor(run.plan, log=self._show_log)
-            signals = leave_on_signal(monitor)
+            leave_on_signal(monitor, signals)
             monitor.attach(start_at=start_at, ranks=ranks, read_only=True)
             monitor.run()
             run.console.reset_lines()
-            if signals:
-                return 128 + signals[0]
-            if not run.switch_to_next_attempt(monitor):
-                break
-            start_at = {}
-            run.console.message(f"attempt {run.plan.attempt + 1}")
+            return monitor
+
+        try:
+            monitor = run.follow(follow_attempt)
+        except ConfigError as error:  # the node takes no part in this attempt
+            if run.plan.attempt == first:
+                raise
+            run.console.message(str(error))
+            return 0
+        if signals:
+            return 128 + signals[0]
+        ranks = self._select(run.plan)
         events = (timed.event for timed in monitor.timed_events)
         unverified = (event.node for event in events if isinstance(event.body, EndUnverified))
-        missing = any(set(run.plan.node(node).ranks) & set(ranks) for node in unverified)
+        missing = any({*(run.plan.node(n).ranks or ranks)} & {*ranks} for n in unverified)
         return NotReady.exit_code if missing else 0
-
-    def _discover_ranks(self) -> dict[str, str]:
-        """Put into the plan which ranks each node had so far, if only torch decides that.
-
-        Return why those of a node are not known.
-        """
-        run = self._run
-        problems: dict[str, str] = {}
-        if run.plan.torch_assigns_ranks:
-            pool, show = run.finder.pool, run.console.node_status
-            discovery = RankDiscovery(pool.sessions, pool.inbox, run.spec.lost_s, show)
-            ranks_by_node = discovery.ranks_by_node(run.plan.nodes)
-            problems = discovery.problems
-            nodes = (replace(s, ranks=ranks_by_node.get(s.node, ())) for s in run.plan.nodes)
-            run.plan = replace(run.plan, nodes=tuple(nodes))
-        return problems
 
     def _show_log(self, node: str, source: str, stream: str, _: int, data: bytes) -> None:
         self._show(node, source_rank(source), stream, data)

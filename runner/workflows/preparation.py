@@ -27,6 +27,9 @@ from runner.ui.problems import find_errors, warning_lines
 from runner.ui.reports.run_table import describe_run
 from runner.workflows.host_pool import HostPool
 
+OTHER_RUNS_TIMEOUT_S = 2.0
+"""How long a launch waits for the runs of its hosts, of which it only makes a note."""
+
 
 def open_code_source(request: LaunchRequest) -> CodeSource:
     """Return the code source of a run; a snapshot is hashed in the background.
@@ -50,7 +53,17 @@ def launch_notes(request: LaunchRequest, source: CodeSource) -> list[str]:
         files = unsaid(f"files of {request.spec.cluster.name}", files)
     if is_launch and not request.recorded_code:
         code = unsaid("code", code)
-    return [*request.notes, *files, *code]
+    return [*request.notes, *_unused_ranks(request), *files, *code]
+
+
+def _unused_ranks(request: LaunchRequest) -> list[str]:
+    """Return that a number of ranks was typed for a task that has one process on each node."""
+    typed = [word for word in request.overrides if word.startswith("cluster.nproc_per_node=")]
+    count = request.spec.cluster.nproc_per_node or 1
+    if not (typed and request.spec.task.is_plain and count > 1):
+        return []
+    text = "task.entry=plain starts one process on each node"
+    return [f"{typed[-1]} is not used: {text}; task.entry=torchrun starts {count} ranks"]
 
 
 def without_pulls(request: LaunchRequest) -> LaunchRequest:
@@ -92,21 +105,22 @@ class Preparation:
         return {**facts, **standby}
 
     def _say_other_runs(self) -> None:
-        """Name the runs that are on the same hosts, as far as these answer."""
+        """Name the runs that are on the same hosts, as far as these answer in time."""
         spec = self._pool.spec
         hosts = {node.name: node.host for node in spec.nodes}
         broadcast = self._pool.broadcast(hosts, show=lambda *_: None)
-        answers, _ = broadcast.collect("runs", {"others": [*hosts]}, "runs")
+        request = {"others": [*hosts]}
+        answers, _ = broadcast.collect("runs", request, "runs", OTHER_RUNS_TIMEOUT_S)
         runs, _ = merge_statuses(answers, hosts)
         others = [run for run in runs if run.is_active and run.run_id != spec.run_id]
         if not others:
             return
-        who = f"{describe_run(others[-1].info)}, is on {fold_names(others[-1].by_host)}, too"
+        who = f"note: {describe_run(others[-1].info)}, is on {fold_names(others[-1].by_host)}, too"
         how = f"stop {self._request.run_flags(others[-1].run_id)}"
         if others[1:]:
             who += f", and {len(others) - 1} more"
             how = f"ps {self._request.selector}".rstrip()
-        self._pool.console.message(f"{who}: {this_program()} {how}")
+        self._pool.console.message(f"note: {who}: {this_program()} {how}")
 
     def facts_request(self, node: Node) -> FactsRequest:
         """Return what to ask a node."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from runner.control.record import run_index
 from runner.core.errors import Interrupted
 from runner.core.model.results import PullResult
 from runner.core.outcome.verdict import Verdict, completed
@@ -51,7 +52,8 @@ def complete_result(run: FoundRun) -> None:
         NotReady: The result cannot be read.
     """
     store = run.store
-    if not (run.already_ended and store.has_unproven_end and store.reopen(run.request, run.plan)):
+    is_unproven = run.already_ended and run_index.has_unproven_end(store.folder)
+    if not (is_unproven and store.reopen(run.request, run.plan)):
         return
     try:
         if not store.has_result:  # what was on record is the end of an attempt before
@@ -67,7 +69,8 @@ def complete_result(run: FoundRun) -> None:
 def _read_verdict(run: FoundRun) -> Verdict:
     pool, record = run.finder.pool, run.store.append
     monitor = pool.monitor(run.plan, record, message=lambda _: None)  # all of it is over
-    signals = leave_on_signal(monitor)
+    signals: list[int] = []
+    leave_on_signal(monitor, signals)
     monitor.attach(ranks=(), read_only=True)
     monitor.run()
     if signals:

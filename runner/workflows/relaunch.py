@@ -16,6 +16,8 @@ from runner.core.outcome.verdict import Verdict
 from runner.core.relaunch.losses import Losses, classify_losses, may_relaunch, past_attempt
 from runner.core.relaunch.next_attempt import next_spec
 from runner.core.spec import Spec
+from runner.core.text import counted
+from runner.ui.layout import fold_names
 from runner.ui.reports import report
 from runner.workflows.host_pool import HostPool
 from runner.workflows.preparation import Preparation
@@ -160,7 +162,9 @@ class Relauncher:
             self._say(f"not relaunching: {spec.task.decides} decides the end, and cannot be used")
             return
         available = [n.name for n in (*spec.nodes, *spec.spares) if n.name not in excluded]
-        self._say(report.too_few_nodes(available, spec.min_nodes or len(spec.nodes)))
+        needed = counted(spec.min_nodes or len(spec.nodes), "node")
+        names = f" ({fold_names(available)})" if available else ""
+        self._say(f"not relaunching: {needed} needed, {len(available)} available{names}")
 
     def _retry_with_other_port(self, plan: Plan, facts: dict[str, Facts]) -> PlannedAttempt | None:
         """Return an attempt with other ports of store and hub; None if the master has no others."""

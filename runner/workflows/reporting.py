@@ -17,7 +17,7 @@ from runner.core.errors import Interrupted, NotReady, Problem
 from runner.core.model.plan import Plan
 from runner.core.model.results import PullResult
 from runner.core.outcome.diagnosis import Diagnosis
-from runner.core.outcome.stacks import Stack, group_stacks, parse_dumps
+from runner.core.outcome.stacks import Stack, group_stacks, is_stall, parse_dumps
 from runner.core.outcome.tracebacks import find_tracebacks
 from runner.core.outcome.verdict import Verdict
 from runner.core.protocol.events import Ended, Event, ProgressResumed, Stalled
@@ -198,9 +198,12 @@ class Ending:
         return diagnosis
 
     def _without_shown(self, verdict: Verdict, diagnosis: Diagnosis | None) -> Diagnosis | None:
-        """Return the diagnosis with no more than the exception of a traceback just above."""
+        """Return the diagnosis without what stands just above: stacks, a traceback's lines."""
         if not (diagnosis and verdict.first_failure):
             return diagnosis
+        if is_stall(verdict.first_failure.reason):
+            is_shown = self.console.has_just_shown("", [diagnosis.meaning])
+            return replace(diagnosis, excerpt=()) if is_shown else diagnosis
         quoted = [line for line in diagnosis.excerpt if not line.startswith("  … ")]
         exceptions = [each.exception for each in find_tracebacks(diagnosis.excerpt)]
         named = exceptions[-1][:1] if exceptions else ()

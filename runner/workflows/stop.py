@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 
+from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.attempt.stop import user_at_host
+from runner.control.record import run_index
 from runner.core.errors import Interrupted
 from runner.core.outcome.verdict import STOPPED, Verdict
 from runner.ui.layout import fold_names
+from runner.workflows.pull import complete_result
 from runner.workflows.runs.found_run import FoundRun
 
 
@@ -17,23 +21,10 @@ def stop(run: FoundRun) -> tuple[Verdict, dict[str, int | str]]:
     The end is recorded if the run is on record here. Return the verdict, and for each node how many
     processes are left, or why that is unknown.
     """
-    run_id, store = run.plan.run_id, run.store
-    # Where the launch is on, that writes the record.
-    owns_record = store.folder.exists() and store.reopen(run.request, run.plan)
-    record = store.append if owns_record else lambda _: None
-    monitor = run.finder.pool.monitor(run.plan, record)
-    monitor.attach(ranks=(), read_only=run.already_ended)
-    if run.already_ended:
-        state = "is between two attempts" if run.relaunch_pending else "had ended"
-        run.console.message(f"run {run_id} {state}; looking for what is left of it")
-    else:
-        monitor.stop_by_user(f"stop requested by {user_at_host()}")
-    monitor.run()
+    run_id = run.plan.run_id
+    store = run.store
     try:
-        is_relaunched = monitor.peer_status.next_attempt_number  # the hosts had decided on it
-        if is_relaunched and run.switch_to_next_attempt(monitor):
-            store.unlock()
-            return stop(run)
+        monitor = run.follow(functools.partial(_stop_attempt, run))
     except Interrupted as error:
         message = f"interrupted; run {run_id} was asked to stop, its end was not seen"
         raise Interrupted(error.exit_code, message) from None
@@ -44,11 +35,30 @@ def stop(run: FoundRun) -> tuple[Verdict, dict[str, int | str]]:
     verdict = run.verdict(monitor)
     leftovers = _kill_leftovers(run, monitor.unfollowed)
     is_over = verdict.state == STOPPED and not any(leftovers.values())
-    if owns_record and is_over and not store.has_result:
+    if run.owns_record and is_over and not store.has_result:
         diagnosis = store.diagnose(run.plan, verdict)
         store.write_result(run.plan, verdict, run.record.info.launched_at, diagnosis)
     store.unlock()
+    if run_index.has_unproven_end(store.folder) and not any(leftovers.values()):
+        run.reported = run.finder.find(run_id)
+        complete_result(run)
     return verdict, leftovers
+
+
+def _stop_attempt(run: FoundRun) -> AttemptMonitor:
+    """Stop one attempt, and follow it to its end."""
+    # Where the launch is on, that writes the record.
+    run.owns_record = run.store.folder.exists() and run.store.reopen(run.request, run.plan)
+    record = run.store.append if run.owns_record else lambda _: None
+    monitor = run.finder.pool.monitor(run.plan, record)
+    monitor.attach(ranks=(), read_only=run.already_ended)
+    if run.already_ended:
+        state = "is between two attempts" if run.relaunch_pending else "had ended"
+        run.console.message(f"run {run.plan.run_id} {state}; looking for what is left of it")
+    else:
+        monitor.stop_by_user(f"stop requested by {user_at_host()}")
+    monitor.run()
+    return monitor
 
 
 def _kill_leftovers(run: FoundRun, unfollowed: set[str]) -> dict[str, int | str]:

@@ -77,7 +77,11 @@ def run_sweep(requests: Sequence[LaunchRequest], job: Callable[[LaunchRequest], 
     else:
         show(render_sweep(runs, is_planned=is_planned), file=sys.stderr)
     left = [r for r, swept in zip(requests, runs, strict=True) if swept.exit_code is None]
-    for command in (*commands_for(left), *_report_commands(requests)):
+    commands = commands_for(left)
+    place = requests[0].sweep
+    if place is not None and (_sweep_folder(requests[0], place) / SWEEP_FILE).is_file():
+        commands.append(f"{this_program()} report {line([place.sweep])}")
+    for command in commands:
         show(f"  {command}", file=sys.stderr)
     codes = [swept.exit_code for swept in runs if swept.exit_code]
     return next((code for code in codes if code in STOPPING_CODES), codes[0] if codes else 0)
@@ -98,14 +102,6 @@ def commands_for(requests: Sequence[LaunchRequest]) -> list[str]:
         words = [both if word == changes[0][0] else word for word in first.overrides]
         words_of_runs = [["-m", *folders, *words]]
     return [f"{this_program()} {line(words)}" for words in words_of_runs]
-
-
-def _report_commands(requests: Sequence[LaunchRequest]) -> list[str]:
-    """Return what shows a sweep by its id, if it is on record."""
-    place = requests[0].sweep
-    if place is None or not (_sweep_folder(requests[0], place) / SWEEP_FILE).is_file():
-        return []
-    return [f"{this_program()} report {line([place.sweep])}"]
 
 
 def _sweep_folder(request: LaunchRequest, place: SweepPlace) -> Path:

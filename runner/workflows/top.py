@@ -25,7 +25,7 @@ from runner.ui.top import ClusterView, NodeView, render_view
 from runner.workflows.runs.discovery import RunFinder, open_run_finder
 
 POLL_S = 2.0
-FIRST_POLL_S = 1.0  # the first sample has no rates
+FIRST_POLL_S = 1.0  # the first sample has no CPU
 RUNS_S = 5.0
 RETRY_S = 30.0
 """How often hosts that do not answer are tried again; the view stands still meanwhile."""
@@ -80,8 +80,8 @@ def _follow(watch: HostWatch) -> None:
     console = Console(markup=False, highlight=False, emoji=False)
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while watch.end is None:
-            rows = max(1, console.height - 5)
-            live.update(render_view(watch.view(), console.width, rows), refresh=True)
+            view = render_view(watch.view(), console.width, console.height)
+            live.update(view, refresh=True)
             try:
                 watch.finder.pool.poll_for_stop(POLL_S)
                 watch.poll()
@@ -138,17 +138,20 @@ class HostWatch:
                 on_node[node if node in self._in_jobs else asked].append(run.run_id)
         names = dict.fromkeys([node.name for node in self.finder.cluster_nodes])
         nodes = []
+        hints: dict[str, str] = {}  # told once for the nodes with the same problem
         for name in {**names, **self._in_jobs}:
             problem = self.problems.get(name)
             if self._run and name not in on_node and problem is None:
                 continue
             known = self.samples.get(name, ())
+            kind = (problem.shared or problem).hint if problem else ""
             samples = (replace(each, node=name, gpus=each.gpus[:MAX_GPUS]) for each in known)
             nodes.append(
                 NodeView(
                     name,
                     samples=tuple(samples),
                     silence=problem.message if problem else self._in_jobs.get(name, ""),
+                    hint=problem.hint if problem and hints.setdefault(kind, name) == name else "",
                     runs=tuple(on_node[name]),
                 )
             )

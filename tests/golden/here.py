@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli.main import for_each_run
+from runner.cli.main import main
 from runner.core.launch_request import LaunchRequest
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -55,6 +55,8 @@ class Here:
             runs.append(composed)
             return job(composed)
 
-        code = for_each_run(words, note)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("runner.cli.commands.launch.launcher", lambda _: note)
+            code = main(words)
         captured = self._capsys.readouterr()
         return Said(code, runs, captured.out, captured.err)

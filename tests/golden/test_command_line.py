@@ -76,9 +76,10 @@ def test_the_conf_of_another_program_is_not_ours(
     assert conf_folders([]) == [mine, CONF]
     said = here("task=hopper").err
     assert f"    looked in {mine}/task and {CONF}/task\n" in said
-    assert (
-        "    not in conf, which is another program's: an empty conf/runner.yaml adds it\n" in said
-    )
+    assert "    not in conf: it is another program's: an empty conf/runner.yaml adds it\n" in said
+    (theirs / "runner.yaml").touch()
+    hidden = f"not in {mine}: another conf/ is nearer: --config-dir {mine} adds it\n"
+    assert hidden in here("task=mine").err
     for name, text in {
         "runner.yaml": "",
         "cluster/broken.yaml": "# mine\ndefaults:\n  - base\nnodes: [\n",
@@ -278,8 +279,30 @@ def test_a_working_directory_that_is_gone(here: Here, tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     os.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    said = [here(line) for line in ("task=mine", "--help", "ps", "compare 0314")]
+    said = [here(line) for line in ("task=mine", "ps", "compare 0314")]
     os.chdir(here.folder)
     error = "error: the working directory is not there any more"
     wanted = f"{error}\n    cd to one that is there\n"
     assert {(each.code, each.err) for each in said} == {(2, wanted)}
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("cluster=sub/pair.yaml", ""),
+        ("cluster=sub/pair.yml", "no such file\n    cluster=sub/pair.yaml"),
+        ("cluster=sub/pairs.yaml", "no such file\n    did you mean cluster=pair?"),
+        ("cluster=pair.yaml", ""),
+        ("cluster=pair.yml", ""),
+        (
+            "conf/cluster/pair.yaml",
+            "after the key that takes it\n    cluster=conf/cluster/pair.yaml",
+        ),
+        ("sub/pair.yaml", "such as cluster=sub/pair.yaml or task=sub/pair.yaml"),
+    ],
+)
+def test_a_file_is_chosen_by_its_path(here: Here, word: str, told: str) -> None:
+    """Or the file that nearly is it is named."""
+    here.write({"sub/pair.yaml": "defaults: [base]\nnodes: {a: {}}\n"})
+    said = here("task=mine", word)
+    assert (said.code, told in said.err) == (2 if told else 0, True), said.err

@@ -97,3 +97,6 @@ def test_json_has_every_column_and_is_json() -> None:
     assert [each["loss"] for each in data][2] == "NaN"
     assert data[0]["task.args.lr"] == "0.001"
     assert data[3]["end"] is None
+    names = ("started", "seconds", "gpu_hours", "exit_code", "least_loss")
+    values = [data[1][name] for name in names]
+    assert values == ["2023-11-14T22:13:20Z", 2000.0, 0.133, 1, data[1]["loss"]]

@@ -45,7 +45,11 @@ LINES = [
     "task=mine --dry-run",
     "task=mine cluster = pair",
     f"task.args.lr 0.1 {PAIR}",
-    f"{PAIR} task=mine -m train.py ps =x",
+    f"{PAIR} task=mine -m train.sh ps =x",
+    f"train.py {PAIR} --lr 0.1",
+    "conf/cluster/pair.yaml",
+    "pair.yaml train",
+    f"{PAIR} task=mine detahc",
     f"task=own {PAIR} 'task.args_after=[c]' -- d",
     f"task=mine {PAIR} hydra/launcher=joblib",
     f"task=mine {PAIR} hydra.run.dir=/tmp/x",
@@ -60,16 +64,39 @@ LINES = [
     "detach",
     "watch",
     "cancel",
+    "note hello",
     "lgos",
     "restart",
     "OMP_NUM_THREADS=1 /usr/bin/python3.11 -m torch.distributed.run train.py",
     "torchrun --nnodes=2 train.py --lr 1",
     "--nproc_per_node=2 task.script=train.py",
-    "ps -a",
+    "ps -A",
+    "ps --all=yes",
+    "ps --help=3",
+    "-h -m",
+    "launch launch",
+    "logs -tail 5",
+    "-mx",
+    "-cn x",
+    "-task train",
+    "--nodes 2 train.py",
+    "-v",
+    "version",
+    f"train.py --cluster pair {PAIR}",
+    "ps pair task.args.lr=1 lost_s=3 task=mine",
+    "deploy pair cluster.setup=[] watch.stall_s=3",
     f"config {PAIR} task=mine -- x",
     "logs --clster x",
     "logs --run a --run b",
     "logs --rank",
+    "logs -n 0",
+    "stop a b",
+    "stop",
+    "explain",
+    "exec 'ls' --cluster pair -- ls",
+    "check --skip nothing",
+    "clean --older-than 7",
+    "--shell-completion tcsh",
     "ps --cluster hy --cluster hy",
     "init a=1",
 ]
@@ -128,7 +155,7 @@ def test_mistakes_on_the_command_line(
 ) -> None:
     """Each is told with where it is, what is legal and what next; exit 2, and no run."""
     task = "defaults: [base]\nscript: x\nextra_args: [a]\n"
-    here.write({"conf/task/own.yaml": task, "train.py": ""})
+    here.write({"conf/task/own.yaml": task, "train.py": "", "train.sh": ""})
     page = [f"$ runner {line}\n{refused(here, capsys, line)}" for line in LINES]
     check_screen("mistakes-typed.txt", "\n".join(page))
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from docs import reference
-from runner.cli.main import for_each_run
+from runner.cli.main import main
 from runner.config.kinds import legal_values
 from runner.core.launch_request import LaunchRequest
 from runner.core.spec import Cluster, Node, SlurmSpec, Ssh, keys_of
@@ -35,7 +35,8 @@ def runs_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., li
             runs.append(request)
             return 0
 
-        assert for_each_run(words, note) == 0
+        monkeypatch.setattr("runner.cli.commands.launch.launcher", lambda _: note)
+        assert main(words) == 0
         return runs
 
     for name, text in re.findall(r"```yaml\n# (\S+)\n(.*?)```", reference.render(), re.DOTALL):

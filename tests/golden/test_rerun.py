@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli.main import _confirm_record
+from runner.cli.commands.launch import _confirm_record
 from runner.config.compose import Composer, open_composer
 from runner.config.rerun import find_record
 from runner.core.codec import encode

@@ -148,7 +148,7 @@ def test_a_comment_stays_a_comment() -> None:
     """Such as those of a dry run, beside what is to be pasted."""
     told = "#   note: no GPU on gpu1: 1 rank on the CPU (cluster.nproc_per_node sets more)"
     assert wrap_lines(told, 59) == (
-        "#   note: no GPU on gpu1: 1 rank on the CPU\n#       (cluster.nproc_per_node sets more)"
+        "#   note: no GPU on gpu1: 1 rank on the CPU\n#     (cluster.nproc_per_node sets more)"
     )
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from runner.cli import main
 from runner.core.errors import NotReady, Problem
 from runner.core.launch_request import LaunchRequest, SweepPlace
 from runner.workflows.sweep import commands_for
@@ -24,6 +23,7 @@ SWEPT: Any = SimpleNamespace(
     overrides=("cluster=pair", "task.args.lr=1"),
     config_dirs=(),
 )
+COMPOSE = "runner.cli.commands.launch._compose"
 NOTE = "note: an edit of the code reaches later runs of this sweep; cluster.project=null "
 
 
@@ -60,7 +60,7 @@ def test_a_sweep_ends_where_a_run_was_interrupted(
     codes: tuple[int, ...], code: int, started: int, here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or where something of it could not be stopped; a failed run does not end it."""
-    monkeypatch.setattr(main, "_compose_runs", lambda _: [SWEPT] * len(codes))
+    monkeypatch.setattr(COMPOSE, lambda *_, **__: [SWEPT] * len(codes))
     left = iter(codes)
     said = here(job=lambda _: next(left))
     assert (said.code, len(said.runs)) == (code, started)
@@ -75,7 +75,7 @@ def test_errors_of_a_run_are_printed_once(here: Here, monkeypatch: pytest.Monkey
     def interrupt(_: LaunchRequest) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(main, "_compose_runs", lambda _: [SWEPT, SWEPT])
+    monkeypatch.setattr(COMPOSE, lambda *_, **__: [SWEPT, SWEPT])
     said = here(job=refuse)
     text = "error: gpu1: no torch\n    install it\nerror: gpu2: no python\n"
     assert said.code == 3

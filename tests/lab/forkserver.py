@@ -33,7 +33,7 @@ RUNNER_ARGV = [sys.executable, "-m", "runner"]
 ROOT = str(Path(__file__).parents[2])
 LENGTH = 8
 """Bytes of the length before each request."""
-SKIPPED = ("runner.host", "runner.tasks", "runner.verbs", "runner.__main__")
+SKIPPED = ("runner.host", "runner.tasks", "runner.fab", "runner.__main__")
 USED_LATER = [
     "antlr4",
     "fabric",

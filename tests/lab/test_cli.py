@@ -15,8 +15,10 @@ from tests.lab.waiting import PATIENCE
 HEAVY = ("torch", "numpy", "fabric", "paramiko", "invoke", "rich", "ClusterShell", "asyncio")
 PROBE = """
 import sys
-from runner.cli.main import for_each_run
-code = for_each_run(sys.argv[1:], lambda run: 0)
+from runner.cli.main import main
+from runner.cli.commands import launch
+launch.launcher = lambda count: lambda run: 0
+code = main(sys.argv[1:])
 print(*[name for name in {heavy!r} if name in sys.modules])
 sys.exit(code)
 """
@@ -56,8 +58,8 @@ def test_no_module_is_taken_from_the_users_folder(folder: Path) -> None:
         (folder / f"{name}.py").write_text("raise ImportError('of the user')\n")
     (folder / "train.py").touch()
     for words in (["-m", "runner"], [str(Path(sys.executable).with_name("fab"))]):
-        (folder / "fabfile.py").write_text("from runner.verbs import *\n")
-        done = python(folder, *words, "config", "task.script", "task=mine")
+        (folder / "fabfile.py").write_text("from runner.fab import *\n")
+        done = python(folder, *words, "config", "--key=task.script", "--set=task=mine")
         assert (done.returncode, done.stdout) == (0, "train.py\n"), done
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.lab.lab import Lab
 from tests.lab.launching import ROOT, Launcher
 
-TOUCH = ["exec", "cluster=lab", "--", "touch", "/tmp/was-here"]
+TOUCH = ["exec", "--cluster=lab", "--command", "touch /tmp/was-here"]
 OWN_TASK = """
 from fabric.exceptions import GroupException
 
@@ -38,42 +38,35 @@ def project(on_lab: Launcher) -> Launcher:
 
 
 @pytest.mark.all
-def test_flags_of_fabric_that_would_be_ignored_are_refused(lab: Lab, project: Launcher) -> None:
-    """Exit 2 with the words to use instead; nothing is done on any host, nobody is asked."""
-    only = "cluster.only="
-    config = ("config", "lost_s")
-    for words, hint in (
-        (("-H", "node1", *TOUCH), only),
-        ((TOUCH[0], "-H", "node1", *TOUCH[1:]), only),
-        (("--dry", *TOUCH), "leave it out"),
-        (("-i", "key", *config), "cluster.ssh.key=FILE"),
-        (("--ssh-config=file", *config), "cluster.ssh.config=FILE"),
-        (("--prompt-for-login-password", *config), "ssh-copy-id"),
-        (("-t", "3", *config), "cluster.ssh.connect_timeout=SECONDS"),
-        (("config", "-w", "lost_s"), "tasks with `run`"),
-    ):
-        done = project.fab(*words)
+def test_flags_of_fabric_that_would_mislead_are_refused(lab: Lab, project: Launcher) -> None:
+    """With -H a verb would run once for each host, and --dry would not keep it from running."""
+    for flags in (("-H", "node1"), ("--dry",)):
+        done = project.fab(*flags, *TOUCH)
         assert (done.code, done.out) == (2, ""), done
-        assert done.err.startswith("error: fab -"), done
-        assert hint in done.err
+        assert done.err.startswith("error: fab exec: connects to the nodes of a cluster by itself")
     assert not [name for name, host in lab.hosts.items() if host.sh("ls /tmp/was-here || true")]
 
 
-def test_words_are_those_of_the_verb(project: Launcher) -> None:
-    """KEY=VALUE, flags and the subject in any order, and further tasks in the same line."""
-    words = ["cluster=lab", "lost_s=9"]
-    chain = project.fab("config", *words, "--key=lost_s", "disks", "lab", "config", "lost_s")
+def test_a_verb_is_a_task_with_its_flags(project: Launcher) -> None:
+    """Several in a line, with tasks of one's own between them; a failure has the verb's code."""
+    words = "config --cluster lab --set lost_s=9 --set grace_s=1 --key lost_s"
+    chain = project.fab(*words.split(), "disks", "lab", "config", "--key=lost_s")
     assert chain.code == 0, chain
     lines = chain.out.splitlines()
-    assert (lines[0], lines[-1]) == ("9.0", "15.0"), chain
+    assert (lines[0], lines[-1]) == ("9", "15.0"), chain
     assert sorted(line.split()[0] for line in lines[1:-1]) == ["node1", "node2"]
-    listed = project.fab("status", "lab", "deploy", "lab")
+    listed = project.fab("ps", "--cluster", "lab", "deploy", "--cluster", "lab")
     assert (listed.code, listed.out.count("nothing is running")) == (0, 1), listed
     assert "node[1-2]  stored" in listed.out
-    words = ["cluster=lab", "task=env", "dry_run=offline"]
-    launch = project.fab("run", *words)
-    said = f"error: fab run: fab has no launch\n    runner {' '.join(words)}\n"
-    assert (launch.code, launch.err) == (2, said)
+    planned = project.fab("launch", "--cluster=lab", "--set", "task=env", "--set=dry_run=offline")
+    assert planned.code == 0, planned
+    cut = project.fab("exec", "--cluster", "lab", "--", "true")
+    assert (cut.code, cut.err) == (
+        2,
+        "error: fab exec: takes no words after `--`; use --command\n",
+    )
+    refused = project.fab("stop")
+    assert (refused.code, refused.err.splitlines()[0]) == (2, "error: --run: no run is given")
 
 
 @pytest.mark.all

@@ -58,7 +58,7 @@ def test_tracebacks_that_follow_from_the_first_failure_are_folded(
     assert "\n  | RuntimeError: no learning rate\n" in done.err
     consequences = [line for line in done.err.splitlines() if line.startswith("[node1:0]")]
     (folded,) = consequences
-    assert "traceback (whole in logs): RuntimeError: Connection closed by peer" in folded
+    assert "traceback (in logs): RuntimeError: Connection closed by peer" in folded
     assert "Traceback" in done.log("node1", 0, "err")
     again = on_lab("attach", "--run", controller.run_id)
     assert (again.code, [line for line in again.err.splitlines() if "[node1:0]" in line]) == (

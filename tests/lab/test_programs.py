@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.lab.lab import Lab
 from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, ROOT, Launcher, Result
@@ -91,6 +92,51 @@ def test_a_plain_rank_knows_its_place(on_lab: Launcher) -> None:
             "MASTER_ADDR": plan["master_addr"],
             "MASTER_PORT": str(plan["master_port"]),
         }
+
+
+@pytest.mark.promise(14)
+def test_each_node_has_its_own_python_setup_and_environment(
+    on_lab: Launcher, lab: Lab, tmp_path: Path
+) -> None:
+    """Over and after the cluster's; the script of a shell finds them, and its place, in variables.
+
+    `dry_run` prints the same.
+    """
+    nodes: dict[str, dict[str, object]] = {}
+    for name in BOTH:
+        python = tmp_path / name / "python3"
+        python.parent.mkdir()
+        python.symlink_to(Path(sys.executable).resolve())
+        nodes[name] = {"python": str(python), "setup": [f"export OF={name} ALL=$ALL+{name}"]}
+    nodes["node2"]["env"] = {"MODE": "off"}
+    path = lab.write_cluster(
+        on_lab.conf, names=BOTH, setup=["export ALL=all"], env={"MODE": "3.10"}
+    )
+    cluster = yaml.safe_load(path.read_text())
+    for name, keys in nodes.items():
+        cluster["nodes"][name].update(keys)
+    path.write_text(yaml.safe_dump(cluster, sort_keys=False))
+    shown_names = "OF=$OF ALL=$ALL MODE=$MODE PYTHON=$(command -v python3) PLACE=$NODE_RANK/$NNODES"
+    (on_lab.folder / "t.sh").write_text(f"printf '%s\\n' {shown_names}\n")
+    (on_lab.folder / "t.py").touch()
+    command = ("cluster=lab", PLAIN_ENTRY, "task.command=[bash,t.sh]")
+    done = on_lab(*command)
+    assert done.code == 0, done
+    for node, rank in BOTH.items():
+        assert shown(done, BOTH)[rank] == {
+            "OF": node,
+            "ALL": f"all+{node}",
+            "MODE": "off" if rank else "3.10",
+            "PYTHON": str(nodes[node]["python"]),
+            "PLACE": f"{rank}/2",
+        }
+    planned = on_lab("cluster=lab", PLAIN_ENTRY, "task.script=t.py", "dry_run=true")
+    assert planned.code == 0, planned
+    for node, keys in nodes.items():
+        plan = planned.out.partition(f"# {node} (")[2].partition("\n\n")[0]
+        assert f"{keys['python']} -u t.py" in plan, planned
+        assert f"export OF={node}" in plan, planned
+    assert planned.out.count("MODE=off") == 1
 
 
 @pytest.mark.promise(14)

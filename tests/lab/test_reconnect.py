@@ -135,7 +135,7 @@ def test_a_run_outlives_its_terminal(
 ) -> None:
     """By default, and the launch has said so, with how to find it."""
     controller = begin()
-    attach = f"python -m runner attach {controller.run_id}"
+    attach = f"python -m runner attach --run {controller.run_id}"
     line = f"  Ctrl-C stops it, closing the terminal does not: {attach}\n"
     assert line in controller.err, controller.err
     controller.send(how)

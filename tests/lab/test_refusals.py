@@ -85,5 +85,5 @@ def test_a_start_that_failed_names_what_there_is(lab: Lab, on_lab: Launcher) -> 
     assert "first failure: node2: could not start: " in done.err
     assert "cure: " in done.err
     assert "record: runs/no-room" in done.err
-    for wrong in ("the ranks' working folder", "pull", "logs:"):
+    for wrong in ("working folder on each host", "pull", "logs:"):
         assert wrong not in done.err

@@ -109,8 +109,7 @@ def test_a_stop_from_elsewhere_ends_a_later_attempt(
     controller.until_printed("attempt 1 from", 2)
     stopped = on_lab("stop", "--run", controller.run_id, "--cluster", "lab4")
     assert stopped.code == 0, stopped
-    for name in ("node1", "node2", "node3"):
-        assert f"  {name}  0 processes" in stopped.out, stopped
+    assert "  node[1-3]  0 processes on each\n" in stopped.out, stopped
     done = controller.wait()
     assert done.code == 130, done
     assert "attempt 3" not in done.err
@@ -198,7 +197,7 @@ def test_the_verbs_know_the_attempts(
 
     listed = said("ps", "--all")
     (row,) = (line for line in listed.out.splitlines() if line.startswith(done.folder.name))
-    assert row.split()[3] == "failed", row
+    assert " failed " in row, row
     assert row.endswith(" 3"), row  # the attempt, from 1
     why = said("why")
     assert why.out.count("rank 1 on node") == 2, why

@@ -90,7 +90,9 @@ def test_a_run_needs_nothing_of_what_launched_it(
         said = on_lab(*words_.split())
         assert (said.code, is_right(said)) == (0, True), (words_, said)
     not_ended = on_lab("why", "--run", run)
-    assert (not_ended.code, "has not ended" in not_ended.err) == (3, True), not_ended
+    assert (not_ended.code, f"error: run {run} has not ended" in not_ended.err) == (3, True), (
+        not_ended
+    )
     assert [attach, ["stacks", *attach[1:]]] == printed_commands(not_ended)
     elsewhere = on_lab.in_folder(tmp_path)
     refused = elsewhere("logs")
@@ -103,12 +105,12 @@ def test_a_run_needs_nothing_of_what_launched_it(
     who = rf"run {run} stopped after .* by {getpass.getuser()}@{socket.gethostname()}\n"
     assert (told.code, re.search(who, told.err) is not None) == (130, True), told
     assert elsewhere(*pull).code == 0
-    assert f"stop: run {run}, task rank, of " in ended.err
+    assert re.search(rf"^stop: {run}  rank  \d+ s ago$", ended.err, re.MULTILINE), ended
     assert ended.out.endswith(f"run {run}: no process is left\n")
     why = on_lab("why", "--run", run)
     assert (why.code, re.search(who, why.out) is not None) == (0, True), why
     again = on_lab("stop", "--run", "latest")
-    assert (again.code, "no run that was launched from this folder is on" in again.err) == (2, True)
+    assert (again.code, "no run launched from this folder is running" in again.err) == (2, True)
 
 
 def test_latest_is_this_folders_and_stop_takes_one_that_is_on(on_lab: Launcher) -> None:
@@ -133,6 +135,7 @@ def test_latest_is_this_folders_and_stop_takes_one_that_is_on(on_lab: Launcher) 
     assert [row["folder"] for row in listed] == [str(other.folder)]
     # With a cluster named it is the latest of this user at this machine, wherever it was launched.
     named = rf"run {theirs}, task rank, of \S+, launched \d+ s ago from \S*/other$"
+    asked_about = rf"{theirs}  rank  \d+ s ago  from \S*/other$"
     for verb in ("logs", "stacks"):
         said = on_lab(verb, "--cluster", "lab")
         note = re.search(f"^note: your latest run there is {named}", said.err, re.MULTILINE)
@@ -141,7 +144,7 @@ def test_latest_is_this_folders_and_stop_takes_one_that_is_on(on_lab: Launcher) 
     last = ("stop", "--cluster", "lab", "--run", "latest", "--json")
     refused = on_lab(*last)
     assert (refused.code, "launched from another folder" in refused.err) == (2, True), refused
-    assert re.search(f"^stop: {named}", refused.err, re.MULTILINE), refused
+    assert re.search(f"^stop: {asked_about}", refused.err, re.MULTILINE), refused
     assert re.search("    --yes is the answer$", refused.err, re.MULTILINE), refused
     ended = on_lab(*last, "--yes")
     assert (ended.code, json.loads(ended.out)["run_id"]) == (0, theirs), ended
@@ -164,7 +167,7 @@ def test_a_run_of_another_machine_is_named_and_asked_about(lab: Lab, on_lab: Lau
     assert laptop("pull", run, "--cluster", "lab").code == 0  # a record of it, not of its launch
     refused = laptop("stop", run, "--cluster", "lab")
     assert refused.code == 2, refused
-    assert re.search(rf"run {run}, task rank, of ann\+\S+, launched \d+ s ago", refused.err)
+    assert re.search(rf"{run}  rank  \d+ s ago  of ann\+", refused.err)
     assert "--yes" in refused.err
     argv = [*RUNNER_ARGV, "stop", run, "--cluster", "lab"]
     with closing(Terminal(argv, laptop.folder, laptop.env)) as terminal:
@@ -178,10 +181,11 @@ def test_a_run_of_another_machine_is_named_and_asked_about(lab: Lab, on_lab: Lau
     wait_until(lambda: not lab["node1"].processes("sleep=600"), "its end")
     clean = ("clean", "--cluster", "lab", "--older-than", "0s")
     refused = laptop(*clean)
-    assert (refused.code, f"run {run}, task rank" in refused.err) == (2, True), refused
+    assert (refused.code, f"{run}  rank  " in refused.err) == (2, True), refused
     assert info.exists()
     cleaned = on_lab(*clean)  # on record here
-    assert (cleaned.code, f"remove: run {run}, task rank, of ann+" in cleaned.err) == (0, True)
+    named = re.search(rf"^remove: {run}  rank  \d+ s ago  of ann\+", cleaned.err, re.MULTILINE)
+    assert (cleaned.code, bool(named)) == (0, True), cleaned
     assert not info.exists()
 
 

@@ -7,6 +7,7 @@ run is still there.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -154,16 +155,29 @@ def test_an_unplugged_host_is_named_and_the_others_are_stopped(
 
 
 @pytest.mark.slow
-def test_ctrl_c_with_a_silent_host_is_5(lab: Lab, begin: Callable[..., Controller]) -> None:
-    """A stop that cannot be proven names the host; that ends its part when it hears of it."""
+def test_ctrl_c_with_a_silent_host_is_5(
+    lab: Lab, on_lab: Launcher, begin: Callable[..., Controller]
+) -> None:
+    """A stop that cannot be proven names the host; that ends its part when it hears of it.
+
+    Until then it is the run that `stop --run latest` takes, and afterwards its end is on record.
+    """
     controller = begin(overrides=("lost_s=120",))
     lab["node2"].unplug()
     controller.send()
     done = controller.wait()
     assert done.code == 5, done
     assert "node2: could not verify that all processes ended" in done.err
+    unsure = on_lab("stop", "--run", "latest")
+    assert (unsure.code, f"{controller.run_id} may be on" in unsure.err) == (5, True), unsure
     lab["node2"].plug()
+    stopped = on_lab("stop", "--run", controller.run_id)
+    assert stopped.code == 0, stopped
     assert lab.wait_idle(40) == {}
+    result = json.loads((controller.folder / "result.json").read_text())
+    assert (result["state"], result["unverified"]) == ("stopped", []), result
+    over = on_lab("stop", "--run", "latest")
+    assert (over.code, "no run launched from this folder is running" in over.err) == (2, True), over
 
 
 @pytest.mark.slow

@@ -87,16 +87,17 @@ def test_one_look_tells_gpus_whose_they_are_and_runs(
     assert table.code == 0, table
     lines = table.out.splitlines()
     assert "2 of 3 nodes answer  3 of 4 GPUs in use" in lines[0]
-    rows = lines[2:5]
-    assert [row.split()[0] for row in rows] == ["node3", "node2", "node1"]
-    assert rows[2].split()[2:4] == ["94%", "81/172"]
-    assert re.search(f"{running}  3/10", rows[2])
-    assert lines[5].startswith("node3: not answering: ")
-    assert lines[6:] == [
-        "node2: GPU 0 throttled (thermal)",
-        "node2: GPU 0 hot",
-        "node2: GPU 0 memory in use by no known process",
+    assert lines[2].startswith("node3  not answering: ")
+    assert any("ssh -v" in line for line in lines if line.startswith("    "))
+    at = {line.split()[0]: line for line in lines if line}
+    assert at["node1"].split()[2:4] == ["94%", "81/172"]
+    assert re.match(f"{running}  running  3/10 ", at[running])
+    first = next(number for number, line in enumerate(lines) if line.startswith("node2: "))
+    assert lines[first : first + 2] == [
+        "node2: GPU 0 hot (91 °C), throttled (thermal), memory in use by no known process",
+        "",
     ]
+    assert not any(line.endswith(" ") for line in lines)
     assert data.code == 0, data
     _assert_documented(json.loads(data.out), running, mine[0][0])
     assert (one.code, one.out) == (3, ""), one
@@ -112,7 +113,7 @@ def _assert_documented(data: dict[str, Any], running: str, pid: int) -> None:
     assert (first["utilization"], first["memory_used"]) == (93, 40 * GB)
     (user,) = first["users"]
     assert (user["pid"], user["run_id"]) == (pid, running)
-    assert data["nodes"]["node1"]["cpu"] is not None, "rates need two samples"
+    assert data["nodes"]["node1"]["cpu"] is not None, "it needs two samples"
     (run,) = data["runs"]
     assert (run["run_id"], run["progress"]["step"]) == (running, 3)
 

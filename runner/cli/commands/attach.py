@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import click
+
 from runner.cli.selection import Selection
-from runner.cli.verb import parse_tail, verb
+from runner.cli.verb import Count, run_option, verb
 
 
-@verb("attach", tail="begin with this many lines of each rank; by default with the first byte")
-def attach(selection: Selection, run: str = "", tail: str = "") -> int:
+@verb("attach", examples={"attach": "the latest run", "attach 1128-0931-fit-a1b2": "another"})
+@run_option
+@click.option(
+    "-n",
+    "--tail",
+    type=Count(),
+    metavar="100",
+    help="begin with this many lines of each rank; by default with the first byte",
+)
+def attach(selection: Selection, run: str, tail: int | None) -> int:
     """Follow a run as its launch would show it, from any machine.
 
     Ctrl-C detaches: the run goes on. `stop` ends it.
@@ -17,10 +27,9 @@ def attach(selection: Selection, run: str = "", tail: str = "") -> int:
     from runner.workflows.runs.discovery import open_run_finder
     from runner.workflows.runs.found_run import FoundRun
 
-    lines = parse_tail(tail) if tail else None
     composed = selection.contact_for_run(run)
     with open_run_finder(composed, "attach") as finder:
         workflow.await_start(composed, finder)
-        code = workflow.follow(FoundRun(composed, finder), lines, is_guest=True)
+        code = workflow.follow(FoundRun(composed, finder), tail, is_guest=True)
         finder.console.close(deadline(FLUSH_TIMEOUT_S))
     return code

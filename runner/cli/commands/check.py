@@ -8,8 +8,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
+import click
+
 from runner.cli.selection import Selection, open_pool
-from runner.cli.verb import exit_code, verb
+from runner.cli.verb import exit_code, json_option, verb
+from runner.config.kinds import suggest
 from runner.config.words import key_of
 from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, NotReady, Problem
 from runner.core.shell import this_program
@@ -21,16 +24,20 @@ NODE_KEYS = ("task.nodes", "task.nnodes")
 
 @verb(
     "check",
-    skip="leave this check out; repeatable",
-    smoke="then a real run, 20 seconds of all_reduce on the ranks and the backend of a launch",
-    bandwidth="then a real run that measures between every two nodes, and names the slow one",
+    subject="cluster",
+    keys=None,
+    examples={"check lab3": "the machines", "check lab3 task=fit": "with what a task needs"},
 )
+@click.option(
+    "--smoke", is_flag=True, help="then run 20 seconds of all_reduce, on the backend of a launch"
+)
+@click.option(
+    "--bandwidth", is_flag=True, help="then measure between every two nodes, and name the slow one"
+)
+@click.option("--skip", multiple=True, metavar="gpus", help="leave this check out; repeatable")
+@json_option
 def check(
-    selection: Selection,
-    skip: Sequence[str] = (),
-    smoke: bool = False,
-    bandwidth: bool = False,
-    json_: bool = False,
+    selection: Selection, skip: Sequence[str], smoke: bool, bandwidth: bool, json_: bool
 ) -> int:
     """Look for what is wrong with a cluster, before a run does.
 
@@ -51,7 +58,8 @@ def check(
     unknown = sorted(set(skip) - all_checks().keys())
     if unknown:
         message = f"there is no check {unknown[0]!r}"
-        raise ConfigError([Problem("--skip", message, f"there are {', '.join(all_checks())}")])
+        hint = f"{suggest(unknown[0], all_checks())}\nthere are {', '.join(all_checks())}"
+        raise ConfigError([Problem("--skip", message, hint.strip())])
     composed = without_pulls(selection.compose())
     with open_pool(replace(composed, spec=replace(composed.spec, run_id="check"))) as pool:
         findings_by_check = run_preflight(composed, pool, skip)

@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
+
 from runner.cli.selection import Selection, open_pool, workdir_request
-from runner.cli.verb import parse_duration, verb
+from runner.cli.verb import json_option, parse_duration, verb
 from runner.core.codec import encode
 from runner.core.errors import Interrupted, NotReady, Problem
 from runner.ui.output import show, show_prose
@@ -17,18 +19,27 @@ DEFAULT_AGE = "7d"
 
 @verb(
     "clean",
-    older_than="the age since the end or last use: 7d, 12h, 30m; by default " + DEFAULT_AGE,
-    dry_run="remove nothing, only list what would be removed",
-    yes="remove runs that are not on record on this machine without asking",
-    local="remove kept code from ./runs instead: that of no run on record, or of older ones, too",
+    subject="cluster",
+    examples={"clean lab3 --dry-run": "what would go", "clean lab3 --older-than 12h": "more"},
 )
+@click.option("--dry-run", is_flag=True, help="remove nothing, only list what would be removed")
+@click.option(
+    "--older-than",
+    default="",
+    metavar=DEFAULT_AGE,
+    help=f"the age since the end or last use: 12h, 30m; by default {DEFAULT_AGE}",
+)
+@click.option(
+    "-y", "--yes", is_flag=True, help="remove runs that are not on record here without asking"
+)
+@click.option(
+    "--local",
+    is_flag=True,
+    help="remove kept code from ./runs instead: that of no run on record, or of older ones, too",
+)
+@json_option
 def clean(
-    selection: Selection,
-    older_than: str = "",
-    dry_run: bool = False,
-    yes: bool = False,
-    local: bool = False,
-    json_: bool = False,
+    selection: Selection, older_than: str, dry_run: bool, yes: bool, local: bool, json_: bool
 ) -> int:
     """Remove old runs and releases from every host.
 
@@ -37,6 +48,7 @@ def clean(
     if local:
         return _clean_local(older_than, dry_run=dry_run, as_json=json_)
 
+    from runner.control.attempt.stop import user_at_host
     from runner.control.record.host_record import merge_statuses
     from runner.core.model.run_info import RunInfo
     from runner.core.planning.readiness import workdir_problems
@@ -67,7 +79,9 @@ def clean(
                 message = "interrupted; what was removed is gone, the rest is intact"
                 raise Interrupted(error.exit_code, message) from None
     results = {node.name: tables.CleanResult.from_reply(cleaned[node.name]) for node in spec.nodes}
-    text = tables.render_clean(results, runs, older_than or DEFAULT_AGE, dry_run=dry_run)
+    age = older_than or DEFAULT_AGE
+    reader = user_at_host()
+    text = tables.render_clean(results, runs, age, dry_run=dry_run, reader=reader)
     if json_:
         show(json.dumps(encode(results)))
     else:

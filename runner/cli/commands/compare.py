@@ -10,7 +10,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from runner.cli.verb import verb
+import click
+
+from runner.cli.verb import json_option, runs_option, verb
 from runner.control.code.code_store import STORE, CodeStore, StoredRelease
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.history.run_data import RunData
@@ -25,18 +27,16 @@ MAX_TEXT = 1 << 20
 
 @verb(
     "compare",
-    run="a run id or its beginning, latest, a folder, or a sweep's id; repeatable",
-    sort="any column, such as loss, took or a key; -COLUMN for the most first",
-    code="print the difference between the code of two runs",
-    csv="print CSV, with every key that differs",
+    examples={"compare": "the last 10 runs", "compare --sort -loss": "by a column, reversed"},
 )
-def compare(
-    run: tuple[str, ...] = (),
-    sort: str = "",
-    code: bool = False,
-    csv: bool = False,
-    json_: bool = False,
-) -> int:
+@runs_option
+@click.option(
+    "--sort", default="", metavar="loss", help="any column or key; -COLUMN for the most first"
+)
+@click.option("--code", is_flag=True, help="print the difference between the code of two runs")
+@click.option("--csv", is_flag=True, help="print CSV, with every key that differs")
+@json_option
+def compare(run: tuple[str, ...], sort: str, code: bool, csv: bool, json_: bool) -> int:
     """Print what differs between runs on record, and what came of them.
 
     Without a RUN, these are the last 10 runs launched from this folder.

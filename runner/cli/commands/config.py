@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import json
 
+import click
+
 from runner.cli.selection import Selection
-from runner.cli.verb import verb
+from runner.cli.verb import json_option, key_option, verb
 from runner.ui.output import show
 
 
-@verb("config", key="only the part below this key", resolve="with every ${...} resolved")
-def config(selection: Selection, key: str = "", resolve: bool = False, json_: bool = False) -> int:
+@verb(
+    "config",
+    subject="key",
+    keys=None,
+    examples={"config cluster.ssh --cluster lab3": "a part of it"},
+)
+@key_option
+@click.option("--resolve", is_flag=True, help="with every ${...} resolved")
+@json_option
+def config(selection: Selection, key: str, resolve: bool, json_: bool) -> int:
     """Print the whole configuration, or a part of it."""
     from runner.config.explain import value_below
     from runner.config.source import dump

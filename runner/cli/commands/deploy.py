@@ -7,15 +7,21 @@ import time
 from pathlib import Path
 
 from runner.cli.selection import Selection, open_pool, workdir_request
-from runner.cli.verb import verb
+from runner.cli.verb import json_option, verb
 from runner.core.codec import encode
 from runner.core.errors import ConfigError, Problem
 from runner.core.shell import this_program
 from runner.ui.output import show, show_prose
 
 
-@verb("deploy")
-def deploy(selection: Selection, json_: bool = False) -> int:
+@verb(
+    "deploy",
+    subject="cluster",
+    keys=("cluster.project", "deploy"),
+    examples={"deploy lab3": "the folder you stand in"},
+)
+@json_option
+def deploy(selection: Selection, json_: bool) -> int:
     """Push the code of the working directory to every host.
 
     A launch does so for the hosts that lack it.
@@ -25,11 +31,11 @@ def deploy(selection: Selection, json_: bool = False) -> int:
     from runner.core.planning.readiness import workdir_problems
     from runner.ui.reports import tables
 
-    composed = selection.contact("cluster.project", "deploy")
+    composed = selection.contact()
     spec = composed.spec
     if not spec.deploy.enabled:
-        cluster = spec.cluster
-        message = f"cluster {cluster.name} takes no code: it is in {cluster.project} on its hosts"
+        where = f"in {spec.cluster.project} on its hosts"
+        message = f"cluster {spec.cluster.name} takes no code: it is {where}"
         hint = "cluster.project=null pushes it"
         if not selection.names_cluster:
             hint = f"which cluster? {this_program()} deploy --cluster NAME"

@@ -9,8 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import click
+
 from runner.cli.selection import Selection, open_pool, workdir_request
-from runner.cli.verb import parse_duration, verb
+from runner.cli.verb import json_option, parse_duration, verb
 from runner.core.errors import ConfigError, Problem
 from runner.core.shell import this_program
 from runner.ui.output import show
@@ -21,22 +23,37 @@ if TYPE_CHECKING:
 
 @verb(
     "exec",
-    command="the command as one line of shell; or give its words after `--`",
-    timeout="the time limit: 90, 10m, 2h; by default 10m",
-    quiet_equal="print answers when all have come, equal ones once",
+    subject="command",
+    keys=("cluster.setup",),
+    examples={
+        "exec --cluster lab3 -- nvidia-smi -L": "a program and its words",
+        "exec --cluster lab3 'df -h ~ | tail -1'": "a line of shell",
+    },
 )
+@click.option(
+    "--command",
+    default="",
+    metavar="nvidia-smi",
+    help="the command as one line of shell; or give its words after `--`",
+)
+@click.option(
+    "--timeout", default="10m", metavar="90", help="the time limit: 90, 10m, 2h; by default 10m"
+)
+@click.option(
+    "--quiet-equal", is_flag=True, help="print answers when all have come, equal ones once"
+)
+@json_option
 def exec_(
     selection: Selection,
-    command: str = "",
-    timeout: str = "10m",
-    quiet_equal: bool = False,
-    json_: bool = False,
-    *,
-    words: Sequence[str] = (),
+    command: str,
+    timeout: str,
+    quiet_equal: bool,
+    json_: bool,
+    words: Sequence[str],
 ) -> int:
     """Run a command on every host, and show its output line by line as it comes.
 
-    The exit code is the worst of the commands'. Example: exec --cluster NAME -- nvidia-smi -L
+    The exit code is the worst of the commands'.
     """
     from runner.control.remote_exec import RemoteCommand
     from runner.core.planning.readiness import setup_problems
@@ -53,7 +70,7 @@ def exec_(
     timeout_s = parse_duration("--timeout", timeout)
     if not timeout_s:
         raise ConfigError([Problem("--timeout", "must be more than 0", "such as --timeout 60")])
-    composed = selection.contact("cluster.setup")
+    composed = selection.contact()
     spec = composed.spec
     with open_pool(composed) as pool:
         pool.collect_facts(

@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from runner.cli.verb import verb
+import click
+
+from runner.cli.verb import runs_option, verb
 from runner.core.errors import ConfigError, NotReady, Problem, reason_of
 from runner.core.history.comparison import set_values
 from runner.core.history.run_data import RunData
@@ -25,10 +27,16 @@ NO_METRICS = "printed no metrics"
 
 @verb(
     "export",
-    run="a run id or its beginning, latest, a folder, or a sweep's id; repeatable",
-    tensorboard="write TensorBoard's event files into this folder, below it one for each run",
+    examples={"export --tensorboard tb": "the latest run"},
 )
-def export(run: tuple[str, ...] = (), tensorboard: str = "") -> int:
+@click.option(
+    "--tensorboard",
+    default="",
+    metavar="tb",
+    help="write TensorBoard's event files into this folder, below it one for each run",
+)
+@runs_option
+def export(run: tuple[str, ...], tensorboard: str) -> int:
     """Write the metrics and keys of runs on record for TensorBoard.
 
     Without a RUN, it is the latest one. A repeated export replaces the one before.

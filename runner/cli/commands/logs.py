@@ -7,8 +7,10 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import click
+
 from runner.cli.selection import Selection
-from runner.cli.verb import parse_tail, verb
+from runner.cli.verb import Count, run_option, verb
 from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, Problem
 from runner.core.model.plan import Plan
 from runner.core.text import format_ranges
@@ -19,18 +21,26 @@ if TYPE_CHECKING:
 
 @verb(
     "logs",
-    rank="only these ranks: 3, or 0,4-7; repeatable",
-    node="only the ranks of this node",
-    follow="follow the output until the run ends",
-    tail="the last lines of each rank: 100",
+    examples={"logs -f": "the latest run, as it comes", "logs --rank 0 -n 100": "the last lines"},
 )
+@click.option("-f", "--follow", is_flag=True, help="follow the output until the run ends")
+@click.option(
+    "-n",
+    "--tail",
+    type=Count(),
+    metavar="100",
+    help="so many of the last lines of each rank",
+)
+@click.option("--rank", multiple=True, metavar="0,4-7", help="only these ranks; repeatable")
+@click.option("--node", default="", metavar="gpu2", help="only the ranks of this node")
+@run_option
 def logs(
     selection: Selection,
-    run: str = "",
-    rank: Sequence[str] = (),
-    node: str = "",
-    follow: bool = False,
-    tail: str = "",
+    run: str,
+    rank: Sequence[str],
+    node: str,
+    follow: bool,
+    tail: int | None,
 ) -> int:
     """Show the output of the ranks of a run, during the run and afterwards.
 
@@ -41,7 +51,7 @@ def logs(
     from runner.workflows.runs.discovery import open_run_finder
     from runner.workflows.runs.found_run import FoundRun
 
-    start = {"tail": parse_tail(tail)} if tail else {}
+    start = {"tail": tail} if tail else {}
     composed = selection.contact_for_run(run)
     with open_run_finder(composed, "logs", plain=True) as finder:
         console = finder.console

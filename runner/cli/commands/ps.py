@@ -7,8 +7,10 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import click
+
 from runner.cli.selection import Selection
-from runner.cli.verb import verb
+from runner.cli.verb import json_option, verb
 from runner.core.codec import encode
 from runner.core.errors import NotReady
 from runner.core.shell import this_program
@@ -21,15 +23,21 @@ if TYPE_CHECKING:
 MAX_COMMANDS = 3  # of each cluster
 
 
-@verb("ps", all_="include ended runs")
-def ps(selection: Selection, all_: bool = False, json_: bool = False) -> int:
+@verb(
+    "ps",
+    subject="cluster",
+    examples={"ps": "the cluster of the last run", "ps lab3 --all": "ended runs, too"},
+)
+@click.option("-a", "--all", "all_", is_flag=True, help="include ended runs")
+@json_option
+def ps(selection: Selection, all_: bool, json_: bool) -> int:
     """List the runs on the cluster's hosts.
 
     Yours, and those of other users whose folders are readable.
     """
     from runner.control.attempt.stop import user_at_host
     from runner.control.record import run_index
-    from runner.ui.layout import terminal_width
+    from runner.ui.layout import terminal_width, wrap_lines
     from runner.ui.reports import run_table
     from runner.workflows.runs.discovery import open_run_finder
 
@@ -55,7 +63,7 @@ def ps(selection: Selection, all_: bool = False, json_: bool = False) -> int:
     text = run_table.render(rows, silent, hidden, all_=all_, width=width, reader=user_at_host())
     notes = [run_table.next_step(row, composed.run_flags(row.run_id)) for row in rows]
     notes += [] if selection.names_cluster else others_from_here(composed.spec.cluster.name)
-    show("\n".join(filter(None, (text, *notes))))
+    show(wrap_lines("\n".join(filter(None, (text, *notes))), width))
     return 0
 
 
@@ -74,7 +82,8 @@ def others_from_here(shown: str) -> list[str]:
             run_ids.setdefault(request.spec.cluster.name, []).append(request.spec.run_id)
     lines = []
     for cluster, ids in run_ids.items():
-        lines.append(f"launched from here on {cluster}, without an end on record: {join_some(ids)}")
+        where = f"launched from here on {cluster}, without a proven end on record"
+        lines.append(f"{where}: {join_some(ids)}")
         lines += [f"  {this_program()} why --run {run_id}" for run_id in ids[:MAX_COMMANDS]]
     return lines
 

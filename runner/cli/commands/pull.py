@@ -6,7 +6,7 @@ import json
 import sys
 
 from runner.cli.selection import Selection
-from runner.cli.verb import verb
+from runner.cli.verb import json_option, run_option, verb
 from runner.core.codec import encode
 from runner.core.errors import Problem
 from runner.ui.output import show, show_prose
@@ -14,7 +14,9 @@ from runner.ui.problems import render_problems
 
 
 @verb("pull")
-def pull(selection: Selection, run: str = "", json_: bool = False) -> int:
+@run_option
+@json_option
+def pull(selection: Selection, run: str, json_: bool) -> int:
     """Download the logs, records and outputs of a run into runs/RUN.
 
     Only what is missing here is downloaded. A launch does so at its end.

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from runner.cli.verb import parse_duration, verb
+import click
+
+from runner.cli.verb import parse_duration, runs_option, verb
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.history.run_data import RunData
-from runner.core.text import counted
+from runner.core.text import counted, format_size
 from runner.ui.output import note_incomplete, show
 
 MAX_BEFORE = 20  # of the newest records are searched for the run before
@@ -18,11 +20,19 @@ MAX_BEFORE = 20  # of the newest records are searched for the run before
 
 @verb(
     "report",
-    run="a run id or its beginning, latest, a folder, or a sweep's id; several are compared",
-    out="write the page to this file, not to the run's record",
-    watch="write it again every so many seconds until the runs have ended; the page follows",
+    examples={"report latest": "one page", "report latest --watch 5": "a page that follows"},
 )
-def report(run: tuple[str, ...] = (), out: str = "", watch: str = "") -> int:
+@click.option(
+    "--out", default="", metavar="run.html", help="write to this file, not to the run's record"
+)
+@click.option(
+    "--watch",
+    default="",
+    metavar="5",
+    help="write it again every so many seconds until the runs have ended; the page follows",
+)
+@runs_option
+def report(run: tuple[str, ...], out: str, watch: str) -> int:
     """Write what a run did as a page for a browser, in one file.
 
     How it ended and why, metrics, nodes and ranks, load, logs; several runs beside each other.
@@ -38,7 +48,7 @@ def report(run: tuple[str, ...] = (), out: str = "", watch: str = "") -> int:
     runs = _write(records, path, every_s, is_named=bool(out))
     unended = [each.run_id for each in runs if each.verdict is None]
     what = f"run {runs[0].run_id}" if len(runs) == 1 else counted(len(runs), "run")
-    show(f"{what}: {path}\n  {path.as_uri()}")
+    show(f"{what}, {format_size(path.stat().st_size)}\n  {path.as_uri()}")
     note_incomplete(unended, "the page")
     if every_s and unended:
         show(f"  written again every {every_s} s until the end; Ctrl-C ends that, and no run")

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from runner.cli.selection import Selection
-from runner.cli.verb import verb
+from runner.cli.verb import json_option, run_option, verb
 from runner.core.errors import NotReady, Problem
 from runner.ui.output import note, show
 
@@ -21,7 +21,9 @@ SECOND_LOOK_S = 1.0
 
 
 @verb("stacks")
-def stacks(selection: Selection, run: str = "", json_: bool = False) -> int:
+@run_option
+@json_option
+def stacks(selection: Selection, run: str, json_: bool) -> int:
     """Show the Python stacks of every rank of a run, with equal stacks folded.
 
     The ranks are not stopped. Where ranks wait for others, it looks again a second later: those

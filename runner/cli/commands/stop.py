@@ -6,8 +6,10 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import click
+
 from runner.cli.selection import Selection
-from runner.cli.verb import verb
+from runner.cli.verb import json_option, run_option, verb
 from runner.core.errors import ConfigError, NotReady, Problem, StopUnverified
 from runner.core.shell import this_program
 from runner.ui.output import show, show_prose
@@ -23,10 +25,17 @@ if TYPE_CHECKING:
 
 @verb(
     "stop",
-    run="the run's id, or latest: the last run that has not ended",
-    yes="end without asking, also a run that was not launched here or another folder's latest",
+    examples={"stop latest": "the last run of this folder", "stop 1128-0931-fit-a1b2": "another"},
 )
-def stop(selection: Selection, run: str = "", yes: bool = False, json_: bool = False) -> int:
+@run_option
+@click.option(
+    "-y",
+    "--yes",
+    is_flag=True,
+    help="end without asking, also a run that was not launched here or another folder's latest",
+)
+@json_option
+def stop(selection: Selection, run: str, yes: bool, json_: bool) -> int:
     """End a run on every host, and prove that nothing of it is left.
 
     It works even if the launch, the agents or the supervisors of the run are dead.
@@ -51,7 +60,7 @@ def stop(selection: Selection, run: str = "", yes: bool = False, json_: bool = F
 
 
 def _latest_unfinished(selection: Selection) -> LaunchRequest:
-    """Return the contact of the last run of this folder that has not ended, as its hosts say.
+    """Return the contact of the last run of this folder that is on or broken, as its hosts say.
 
     Raises:
         StopUnverified: None is on, as far as the hosts that answered say; it names all others.
@@ -79,8 +88,8 @@ def _latest_unfinished(selection: Selection) -> LaunchRequest:
             problems.append(Problem("--run", message, f"{this_program()} stop {flags}"))
     if problems:
         raise StopUnverified(problems)
-    message = "no run that was launched from this folder is on"
-    raise ConfigError([Problem("--run", message, f"{_list_hint()} of a cluster: --cluster NAME")])
+    message = "no run launched from this folder is running"
+    raise ConfigError([Problem("", message, f"{_list_hint()} of a cluster: --cluster NAME")])
 
 
 def _runs_on_hosts(request: LaunchRequest) -> Answer:

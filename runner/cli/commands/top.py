@@ -7,8 +7,10 @@ import re
 import sys
 from dataclasses import replace
 
+import click
+
 from runner.cli.selection import Selection
-from runner.cli.verb import verb
+from runner.cli.verb import run_option, verb
 from runner.control.record import run_index
 
 LIKE_A_RUN = re.compile(r"\d{4}-\d{4}-")
@@ -18,11 +20,12 @@ LIKE_A_RUN = re.compile(r"\d{4}-\d{4}-")
 @verb(
     "top",
     subject="cluster",
-    run="only this run and its hosts: its id, or latest",
-    once="print a table once; that is also what happens in a pipe",
-    json_="print JSON once",
+    examples={"top lab3": "its machines", "top --run latest": "those of a run"},
 )
-def top(selection: Selection, run: str = "", once: bool = False, json_: bool = False) -> int:
+@run_option
+@click.option("--once", is_flag=True, help="print a table once, as in a pipe")
+@click.option("--json", "json_", is_flag=True, help="print JSON once")
+def top(selection: Selection, run: str, once: bool, json_: bool) -> int:
     """Watch the hosts of a cluster or of a run: GPUs, whose processes they have, runs.
 
     What is unusual comes first. Ctrl-C ends the view, and no run.

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from runner.cli.selection import Selection
-from runner.cli.verb import verb
+from runner.cli.verb import json_option, run_option, verb
 from runner.core.errors import NotReady, Problem
 from runner.core.shell import this_program
 from runner.ui.output import note, show, show_prose
@@ -17,19 +17,22 @@ if TYPE_CHECKING:
 
 
 @verb("why")
-def why(selection: Selection, run: str = "", json_: bool = False) -> int:
+@run_option
+@json_option
+def why(selection: Selection, run: str, json_: bool) -> int:
     """Print again how a run ended, and why.
 
     It reads the record here, or the hosts' if there is none here.
     """
+    from runner.control.record import run_index
     from runner.control.record.file_names import RESULT_FILE
     from runner.control.record.run_store import RunStore
     from runner.ui.reports import report
 
     composed = selection.contact_for_run(run)
     store = RunStore(composed.run_dir)
-    is_whole = store.has_result and not store.has_unproven_end and _has_logs(store)
-    if not is_whole:  # `stop` fetches no logs
+    is_proven = store.has_result and not run_index.has_unproven_end(store.folder)
+    if not (is_proven and _has_logs(store)):  # `stop` fetches no logs
         store = _ask_hosts(composed, store)
     if json_:
         show(json.dumps(json.loads((store.folder / RESULT_FILE).read_text(encoding="utf-8"))))
@@ -74,7 +77,7 @@ def _ask_hosts(composed: LaunchRequest, known: RunStore) -> RunStore:
                 message = f"run {found.plan.run_id} {state}, as far as the hosts say"
                 flags = found.flags
                 hint = f"{this_program()} attach {flags}\n{this_program()} stacks {flags}"
-                raise NotReady([Problem("--run", message, hint)])
+                raise NotReady([Problem("", message, hint)])
             pull_run(found, (RECORD, LOG, SAMPLES))
     except NotReady as error:
         if not known.has_result:

@@ -161,7 +161,7 @@ class NodeMonitor:
             backoff.on_failure(reason)
         else:
             node.connection.begin_backoff(reason)
-            if not node.has_ended:
+            if not (node.has_ended or node.is_lost):
                 self._observer.node_status(node.name, "reconnecting")
                 self._observer.message(f"{node.name}: {reason}; reconnecting")
 

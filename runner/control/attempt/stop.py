@@ -91,9 +91,12 @@ class StopSequence:
         """
         if self._unnamed and (at_once or time.monotonic() >= self._name_at):
             text, failure = first_failure()
-            self._observer.message(f"{text or self._unnamed}; stopping the rest")
+            reason = text or self._unnamed
             self._unnamed = ""
-            if failure is not None and not is_stall(failure.reason):  # which is of no rank
+            if is_stall(reason):  # which is of no rank, and is shown with the stacks
+                return
+            self._observer.message(f"{reason}; stopping the rest")
+            if failure is not None:
                 self._observer.first_failure(failure.node, failure.rank)
 
     def extend_deadline(self) -> None:

@@ -45,16 +45,12 @@ def parse_record(payload: bytes, run_id: str, progress_pattern: str) -> HostReco
     for part in record.plan.nodes:
         if {record.plan.run_id, part.order.run_id} != {run_id} or part.order.node != part.node:
             raise ValueError(f"its order for {part.node} is of another run or node")
-    info = replace(record.info, run_id=run_id)
-    return replace(record, plan=_with_pattern(record.plan, progress_pattern), info=info)
-
-
-def _with_pattern(plan: Plan, progress_pattern: str) -> Plan:
     nodes = []
-    for part in plan.nodes:
+    for part in record.plan.nodes:
         order = replace(part.order, progress_pattern=progress_pattern)
         nodes.append(replace(part, order=order))
-    return replace(plan, nodes=tuple(nodes))
+    plan = replace(record.plan, nodes=tuple(nodes))
+    return replace(record, plan=plan, info=replace(record.info, run_id=run_id))
 
 
 def agreed_record(records: Mapping[str, HostRecord], *, per_host: bool) -> HostRecord:

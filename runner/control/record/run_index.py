@@ -7,6 +7,7 @@ of links, one per run id, belongs to the user; the link `runs/latest` belongs to
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,10 +91,18 @@ def launched_here() -> Iterator[Path]:
     return (f for f in records() if f.parent in runs or _launch_place(f) in _here())
 
 
+def has_unproven_end(folder: Path) -> bool:
+    """Return whether the result on record names hosts that have not proven that nothing is left."""
+    try:
+        return bool(json.loads((folder / RESULT_FILE).read_bytes())["unverified"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
 def unfinished() -> Iterator[Path]:
-    """Yield those of them whose end is not on record, without damaged ones."""
+    """Yield those of them without an end on record, or with an unproven one; no damaged ones."""
     for folder in launched_here():
-        if not (folder / RESULT_FILE).exists():
+        if not (folder / RESULT_FILE).exists() or has_unproven_end(folder):
             with contextlib.suppress(ConfigError):
                 read_contact(folder)
                 yield folder

@@ -214,15 +214,6 @@ class RunStore:
         """Return whether there is a log of each of these nodes."""
         return all(any((self.logs / node).glob("*")) for node in nodes)
 
-    @property
-    def has_unproven_end(self) -> bool:
-        """Whether the result on record names hosts that had not proven that nothing is left."""
-        try:
-            text = (self.folder / RESULT_FILE).read_text(encoding="utf-8")
-            return bool(json.loads(text)["unverified"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return False
-
     def write_result(
         self, plan: Plan, verdict: Verdict, began_at: float, diagnosis: Diagnosis | None
     ) -> None:

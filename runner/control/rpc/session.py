@@ -78,6 +78,7 @@ class HostSession:
         self.handshake_done = False  # the agent runs at the other end
         self.closed_locally = False
         self.rejected = ""  # why the host is not believed any more
+        self.abandoned: set[int] = set()  # ids of requests whose replies nobody waits for any more
         self._channel, self._inbox = channel, inbox
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -188,6 +189,8 @@ class HostSession:
     def _on_frame(self, frame: Frame, size: int) -> None:
         if "mono" in frame.data:
             self.clock.on_pong(frame.data["id"], frame.data["mono"], frame.data["wall"])
+        if frame.data.get("id") in self.abandoned:
+            return
         while not self.quota.take(frame, size):
             self.last_heard = time.monotonic()  # it is not silent: we do not read
         self._inbox.put((self, frame))

@@ -210,16 +210,18 @@ class Broadcast(WaitLoop):
     ) -> tuple[dict[str, dict[str, Any]], dict[str, Problem]]:
         """Return the replies to a request of `kind`, and the problem of every other host.
 
-        The payload of a reply is its entry `payload`. A host has `timeout_s` to reply.
+        The payload of a reply is its entry `payload`. A host has `timeout_s` to reply; what it
+        replies later is dropped.
         """
         self._replies: dict[str, dict[str, Any]] = {}
         self._problems: dict[str, Problem] = {}
+        self._request_ids: dict[str, int] = {}
         self._action = kind.replace("_", " ")
         self._reply_kind = reply_kind
         self._timeout_s = timeout_s
         self._deadline = time.monotonic() + timeout_s
         for name, session in self.sessions.items():
-            session.request(kind, {"node": name, **data}, payload)
+            self._request_ids[name] = session.request(kind, {"node": name, **data}, payload)
             self._show(name, "working")
         self.wait()
         return self._replies, self._problems
@@ -239,6 +241,7 @@ class Broadcast(WaitLoop):
         if self._timeout_s == math.inf:
             super()._on_late(name)
         else:
+            self.sessions[name].abandoned.add(self._request_ids[name])
             self._on_lost(name, f"did not {self._action} within {self._timeout_s:g} s")
 
     def _on_lost(self, name: str, reason: str) -> None:

@@ -85,8 +85,8 @@ def code_text(run: RunData) -> str:
         return ""
     plan = run.plans[-1]
     mark = "+" if plan.commit.endswith("+") else ""
-    commit = plan.commit.rstrip("+")[:9]
-    return f"{commit}{mark} {plan.release[:8]}".strip()
+    commit = plan.commit.rstrip("+")[:7]
+    return f"{commit}{mark} {plan.release[:7]}".strip()
 
 
 def gpu_hours(run: RunData) -> Optional[float]:

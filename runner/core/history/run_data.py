@@ -33,10 +33,6 @@ LOAD_FIGURES = (
     LoadFigure("GPU temperature", "temperature_c", True, "°C"),
     LoadFigure("CPU", "cpu", False, "%"),
     LoadFigure("memory", "memory_used", False, "B"),
-    LoadFigure("network in", "net_received", False, "B/s"),
-    LoadFigure("network out", "net_sent", False, "B/s"),
-    LoadFigure("disk read", "disk_read", False, "B/s"),
-    LoadFigure("disk write", "disk_written", False, "B/s"),
 )
 """What pages and exports show of samples."""
 

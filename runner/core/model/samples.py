@@ -17,7 +17,6 @@ SAMPLES_VERSION = 1
 
 PERCENT = bounded(0, 100)
 WATTS, CELSIUS = bounded(0, 1e5), bounded(-300, 1e4)
-BYTES_PER_S = bounded(0, 1e15)
 
 
 @dataclass(frozen=True)
@@ -50,19 +49,17 @@ class GpuSample:
 
 @dataclass(frozen=True)
 class Sample:
-    """The load of one host; rates are means of the time since the sample before."""
+    """The load of one host."""
 
     node: str = field(metadata=NODE_NAME)
     attempt: int = field(metadata=ATTEMPT)
     wall: float = field(metadata=TIME)  # since 1970, by the clock of the host
     cores: Optional[int] = field(default=None, metadata=COUNT)
-    cpu: Optional[float] = field(default=None, metadata=PERCENT)  # of all cores
+    cpu: Optional[float] = field(
+        default=None, metadata=PERCENT
+    )  # of all cores, since the one before
     memory_used: Optional[int] = field(default=None, metadata=COUNT)  # in bytes
     memory_total: Optional[int] = field(default=None, metadata=COUNT)  # in bytes
-    net_received: Optional[float] = field(default=None, metadata=BYTES_PER_S)
-    net_sent: Optional[float] = field(default=None, metadata=BYTES_PER_S)
-    disk_read: Optional[float] = field(default=None, metadata=BYTES_PER_S)
-    disk_written: Optional[float] = field(default=None, metadata=BYTES_PER_S)
     gpus: Tuple[GpuSample, ...] = ()
     gpu_error: str = ""  # why there are no GPUs in it, where the host has a driver
 

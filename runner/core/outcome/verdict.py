@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass, field, replace
 from typing import Dict, FrozenSet, Iterable, Mapping, Optional, Tuple
 
@@ -45,6 +46,7 @@ FAILED_CODE = 1
 LOST_CODE = 4
 STUCK_CODE = 5
 
+STOP_SIGNALS = (None, signal.SIGTERM, signal.SIGKILL)  # of ranks that did not end by themselves
 REQUEUED = "its job is to start again"
 
 OWN_MASTER = (
@@ -61,7 +63,7 @@ class Verdict:
     exit_code: int  # of the launch
     seconds: float  # that the last attempt took
     first_failure: Optional[Failure] = None  # what the others follow from
-    consequences: int = 0  # how many ranks failed after it
+    consequences: int = 0  # how many ranks ended by themselves because of it
     same_failures: int = 0  # how many other ranks failed by themselves in the same way
     unverified: Tuple[str, ...] = ()  # nodes that did not prove that nothing of the run is left
     stalled_s: float = 0.0  # how long no rank had made progress at the end
@@ -286,14 +288,15 @@ def _others(ranks: Mapping[int, RankResult], first: Failure) -> Tuple[int, int]:
     if is_unattended(first.reason):
         return 0, 0
     others = [result for rank, result in ranks.items() if rank != first.rank]
-    failed = [result for result in others if result.code or result.signal]
+    failed = [each for each in others if each.code or each.signal not in STOP_SIGNALS]
     cause = ranks[first.rank] if first.rank is not None else RankResult(first.node)
     is_unknown = cause.code is None or (cause.code, cause.exception) == (1, "")
     if is_unknown or is_secondary_error(cause.exception):
         return len(failed), 0
     # A rank that was stopped while it ended, too, has written what it had raised.
-    same_failures = sum(
-        each.exception == cause.exception and (bool(each.exception) or each.code == cause.code)
-        for each in failed
-    )
-    return len(failed) - same_failures, same_failures
+    same = [
+        each
+        for each in others
+        if each.exception == cause.exception and (each.exception or each.code == cause.code)
+    ]
+    return len([each for each in failed if each not in same]), len(same)

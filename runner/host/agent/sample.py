@@ -11,7 +11,7 @@ from runner.host.sampling.sampler import Sampler
 
 
 class Handler(RequestHandler):
-    """Takes samples; rates are means of the time since the sample before of this conversation."""
+    """Takes samples; the CPU's is the mean since the sample before of this conversation."""
 
     def __init__(self, context: AgentContext) -> None:
         super().__init__(context)

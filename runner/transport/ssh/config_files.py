@@ -1,13 +1,11 @@
-"""OpenSSH's configuration files: which hosts they name, and whether all alike (ssh_config(5))."""
+"""OpenSSH's configuration files: whether they treat all hosts alike (ssh_config(5))."""
 
 from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-
-from runner.core.shell import expand_home
 
 SYSTEM_CONFIG = "/etc/ssh/ssh_config"
 
@@ -22,25 +20,6 @@ def treat_all_alike(files: Sequence[str]) -> bool:
     False in any doubt: a file that cannot be read, a token such as `%h`, canonical names.
     """
     return all(_is_uniform(file, 0) for file in files)
-
-
-def host_names(file: Path, depth: int = 0) -> Iterator[str]:
-    """Yield the names of `Host` lines without patterns, in the order of the files."""
-    try:
-        text = file.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return
-    for line in text.splitlines():
-        found = re.match(r"\s*([^\s=#]+)[\s=]*(.*?)\s*$", line)
-        keyword = found[1].lower() if found else ""
-        words = found[2].replace('"', "").split() if found else []
-        if keyword == "host":
-            yield from (word for word in words if word.isprintable() and not set(word) & set("*?!"))
-        if keyword == "include" and depth < _MAX_DEPTH:
-            for pattern in words:
-                place = str(Path.home() / ".ssh" / expand_home(pattern))
-                for included in sorted(glob.glob(place)):  # noqa: PTH207
-                    yield from host_names(Path(included), depth + 1)
 
 
 def is_plain_name(host: str) -> bool:

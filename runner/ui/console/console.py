@@ -109,14 +109,15 @@ class Console:
 
     def message(self, text: str) -> None:
         """Write lines of the runner's own, after earlier ones of ranks; they may quote hosts."""
+        self._last_pieces.append(text.encode(errors="replace"))
         self._put_message(message_text(text, ERR))
 
     def phase(self, text: str, elapsed_s: float = 0.0) -> None:
-        """Note the phase ("connecting", "running", "stopping") and how long it has lasted."""
+        """Note the phase, and how long it has lasted."""
         self._area.phase(text, elapsed_s)
 
     def node_status(self, node: str, text: str) -> None:
-        """Note the state of a node: "ready", "2 of 4 ranks", "lost"."""
+        """Note the state of a node."""
         self._area.node_status(node, text)
 
     def verdict(self, text: str) -> None:
@@ -174,7 +175,7 @@ class Console:
                 self._folder = TracebackFolder(lambda: terminal_width(ERR))
 
     def has_just_shown(self, node: str, lines: Sequence[str]) -> bool:
-        """Return whether all these lines of a rank are among the last that were shown."""
+        """Return whether all these lines are among the last that were shown."""
         seen = b"\n".join(self._last_pieces).split(b"\n")[-SEEN_LINES:]
         text = "\n".join(lines).encode(errors="surrogateescape")
         bare = _TORCH_PREFIX.sub(b"", self._with_short_paths(node, text))
@@ -254,9 +255,9 @@ class Console:
         self._put_equal_lines()
         self._put_figures(None)
 
-    def _put_figures(self, now: float | None) -> None:
-        """Write the figures that no line has shown, if there are any."""
-        state = self._bar.pop_news(now) if self._bar else None
+    def _put_figures(self, now: float | None, of: Source | None = None) -> None:
+        """Write the figures that no line has shown, if there are any, or if they are `of` it."""
+        state = self._bar.pop_news(now, of) if self._bar else None
         if state:
             self._next_figures = self._clock() + FIGURES_S
             self._emit([state.source], OUT, "  ".join(state.texts).encode())
@@ -279,10 +280,13 @@ class Console:
         """
         source, descriptor = stream
         now = self._clock()
-        for piece in lines.split(b"\n") if self._is_live and b"\r" in lines else [lines]:
+        is_split = b"\r" in lines if self._is_live else self._bar and STEP_KEY in lines
+        for piece in lines.split(b"\n") if is_split else [lines]:
             shown = self._shown(stream, piece)
             if shown is None:
                 continue
+            if not self._is_live:
+                self._put_figures(None, source)
             is_behind = self._writers[ERR].waiting_bytes > MAX_BEHIND
             if self._equal_lines and piece.startswith(b"\r"):
                 same = without_rates(shown.decode(errors="surrogateescape"))

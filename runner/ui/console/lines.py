@@ -5,10 +5,8 @@ Pure: the caller passes the time.
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -191,7 +189,7 @@ def _newest_form(line: bytes) -> bytes:
     return newest if newest == text else b"\r" + newest
 
 
-@dataclass
+@dataclass(eq=False)
 class HeldLine:
     """A line of the stream `descriptor`, and the ranks that wrote it so far."""
 
@@ -199,19 +197,20 @@ class HeldLine:
     descriptor: int
     line: bytes
     text: bytes | str  # what has to be equal
+    depth: int  # how many lines of its first rank were held when it came
     sources: list[Source] = field(default_factory=list)
 
 
 class LineDeduplicator:
-    """Lines that wait a moment for equal ones from other ranks, in order of arrival.
+    """Lines that wait a moment for equal ones from other ranks.
 
-    The order per rank is kept: a rank joins a line only if that comes after all its own.
+    The order per rank is kept: a rank joins a line only if that comes after all its own. A line
+    that is new comes before those that may be equal to the rank's next ones.
     """
 
     def __init__(self) -> None:
-        self._held: deque[HeldLine] = deque()
-        self._popped_count = 0
-        self._next_number: dict[Source, int] = {}  # of the first line that a rank may join
+        self._held: list[HeldLine] = []
+        self._last: dict[Source, HeldLine] = {}  # of each rank
 
     def accepts(self, lines: bytes) -> bool:
         """Return whether the flow is slow enough for these lines to wait."""
@@ -222,21 +221,29 @@ class LineDeduplicator:
         source, descriptor = stream
         for line in lines.split(b"\n"):
             text = line if same is None else same
-            index = max(0, self._next_number.get(source, 0) - self._popped_count)
-            for held in itertools.islice(self._held, index, None):
+            last = self._last.get(source)
+            later = self._held[self._held.index(last) + 1 if last else 0 :]
+            for held in later:
                 if held.text == text and held.descriptor == descriptor:
                     break
-                index += 1
             else:
-                held = HeldLine(now, descriptor, line, text)
-                self._held.append(held)
+                held = HeldLine(now, descriptor, line, text, depth=last.depth + 1 if last else 0)
+                after = [each.depth > held.depth for each in later]
+                index = after.index(True) if True in after else len(later)
+                self._held.insert(len(self._held) - len(later) + index, held)
             held.sources.append(source)
-            self._next_number[source] = self._popped_count + index + 1
+            self._last[source] = held
 
     def pop_due(self, now: float = math.inf) -> list[HeldLine]:
         """Remove and return the lines that have waited long enough, by default all."""
-        ready = []
-        while self._held and now - self._held[0].since >= HOLD_S:
-            ready.append(self._held.popleft())
-        self._popped_count += len(ready)
+        count = 0
+        for number, held in enumerate(self._held):
+            waited_s = now - held.since
+            # What came before an older line must not hold it up for long.
+            if waited_s >= 2 * HOLD_S or (waited_s >= HOLD_S and count == number):
+                count = number + 1
+        ready = self._held[:count]
+        del self._held[:count]
+        gone = set(ready)
+        self._last = {source: held for source, held in self._last.items() if held not in gone}
         return ready

@@ -95,7 +95,10 @@ class ProgressBar:
         ranks = [(each.metrics, source) for source, each in self._ranks.items() if each.metrics]
         if not ranks:
             return None
-        metrics, source = min(ranks, key=lambda each: (each[0].steps is None, each[1].rank))
+        told = self._told.source if self._told else None
+        metrics, source = min(
+            ranks, key=lambda each: (each[1] != told, each[0].steps is None, each[1].rank)
+        )
         share = min(1.0, (metrics.step or 0) / metrics.steps) if metrics.steps else None
         left_s = None
         if now is not None and share != 1:
@@ -103,13 +106,14 @@ class ProgressBar:
         first = (step_text(metrics), left_text(left_s), loss_text(metrics), rate_text(metrics))
         return BarState(source, share, tuple(filter(None, (*first, *more_texts(metrics)))))
 
-    def pop_news(self, now: float | None) -> BarState | None:
-        """Return the figures that no line has shown, and that were not returned before."""
-        state = self.state(now)
-        is_news = self._has_news and state != self._told
+    def pop_news(self, now: float | None, of: Source | None = None) -> BarState | None:
+        """Return new figures, those of one rank for the whole attempt, and only if it is `of`."""
+        state = self.state(now) if self._has_news else None
+        if state is None or state == self._told or (of and state.source != of):
+            return None
         self._has_news = False
         self._told = state
-        return state if is_news else None
+        return state
 
     def _note(self, source: Source, metrics: Metrics, now: float) -> bool:
         """Take a line of a rank; return whether it counts the rank's steps."""

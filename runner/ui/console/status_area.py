@@ -57,7 +57,7 @@ class StatusArea:
         self.has_ended = False
 
     def phase(self, text: str, elapsed_s: float = 0.0) -> None:
-        """Set the phase, and the seconds for which it has lasted."""
+        """Set the phase ("connecting", "running", "stopping"), and how long it has lasted."""
         text = _one_line(text)
         if text != self._phase:
             self._phase = text
@@ -69,7 +69,7 @@ class StatusArea:
         self._heard_at = self._clock()
 
     def node_status(self, node: str, text: str) -> None:
-        """Set the state of a node; "" for one that does not take part."""
+        """Set the state of a node ("ready", "lost"); "" for one that does not take part."""
         self._states[node] = _one_line(text)
 
     def progress(self, lines: list[tuple[Stream, bytes]], bar: BarState | None) -> None:

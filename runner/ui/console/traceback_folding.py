@@ -23,7 +23,7 @@ from runner.core.outcome.tracebacks import (
     is_stop_exception,
     strip_rank_prefix,
 )
-from runner.ui.console.lines import NO_RANK, Source, Stream, label_of
+from runner.ui.console.lines import MAX_NAMES_WIDTH, NO_RANK, Source, Stream
 
 WRITING_S = 0.3  # time in which a traceback is written
 HOLD_S = 3.0  # time for which a stream's lines wait at most
@@ -31,7 +31,7 @@ SETTLED_S = 1.0  # time after which what the failed rank wrote, or an earlier on
 HOLD_LINES, HOLD_BYTES = 500, 1 << 17  # more lines of a stream do not wait
 MAX_KNOWN = 100  # tracebacks that are compared with later ones
 MIN_EXCEPTION_CHARS = 24  # that are shown, however narrow the terminal is
-MARKS = 6  # columns left for a prefix's brackets and marks
+PREFIX = MAX_NAMES_WIDTH + 9  # columns of the longest prefix, of many ranks
 
 _PLACE = re.compile(r" ?\[[^][\s]*[/.:][^][\s]*\](:\d+)?")  # a file or an address
 _START = TRACEBACK.encode()
@@ -111,13 +111,13 @@ class TracebackFolder:
         source = stream[0]
         held = self._held.pop(stream)
         lines = held.lines.decode(errors="surrogateescape").split("\n")
-        room = max(self._columns() - len(label_of([source])) - MARKS, MIN_EXCEPTION_CHARS)
+        room = max(self._columns() - PREFIX, MIN_EXCEPTION_CHARS)
         shown: list[str] = []
         end = 0
         for traceback in _parse(held.lines):
             if not traceback.exception:
                 continue
-            why = "whole in logs"
+            why = "in logs"
             if not self._is_consequence(source, held, traceback):
                 text = "\n".join(strip_rank_prefix(lines[traceback.start : traceback.end]))
                 first = self._shown_by.setdefault(text, source)

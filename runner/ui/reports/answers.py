@@ -7,12 +7,11 @@ from typing import Any
 
 from runner.core.errors import SIGNAL_EXIT_BASE
 from runner.core.model.results import CommandResult
+from runner.core.outcome.verdict import LOST_CODE, STUCK_CODE
 from runner.core.text import describe_exit
 from runner.ui.console.lines import clean_lines
 from runner.ui.layout import fold_names, group_names
 
-EXIT_LOST = 4
-EXIT_NOT_STOPPED = 5
 EXIT_NOT_STARTED = 127
 
 
@@ -72,9 +71,9 @@ def answers_exit_code(results: Sequence[CommandResult], signum: int = 0) -> int:
     codes = [0]
     for result in results:
         if result.unverified and (signum or not result.lost):
-            return EXIT_NOT_STOPPED
+            return STUCK_CODE
         code = EXIT_NOT_STARTED if result.exit_code is None else result.exit_code
         codes.append(SIGNAL_EXIT_BASE - code if code < 0 else code)
     if signum:
         return SIGNAL_EXIT_BASE + signum
-    return EXIT_LOST if any(result.lost for result in results) else max(codes)
+    return LOST_CODE if any(result.lost for result in results) else max(codes)

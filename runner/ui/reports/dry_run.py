@@ -156,5 +156,8 @@ def _template(
             is_path = words[0].is_path and not prefix
             rests = [_Word(word.text[len(prefix) :], name, is_path) for word in words]
             text += f'{shell.quote(prefix) if prefix else ""}"${variable(rests)}"'
-    columns = [[f"{name}={word.quoted}" for word in words] for words, name in variables.items()]
-    return [" ".join(line) for line in zip(*columns, strict=True)], text
+    columns = []
+    for values, name in variables.items():
+        cells = [f"{name}={value.quoted}" for value in values]
+        columns.append([cell.ljust(max(map(len, cells))) for cell in cells])
+    return [" ".join(line).rstrip() for line in zip(*columns, strict=True)], text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import signal
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from runner.core.outcome.verdict import OWN_MASTER, STUCK, SUCCEEDED, Verdict
 from runner.core.protocol.events import is_unattended
 from runner.core.protocol.paths import RunPaths
 from runner.core.shell import this_program
-from runner.core.spec import Node, Spec
+from runner.core.spec import Spec
 from runner.core.text import (
     counted,
     describe_exit,
@@ -67,20 +67,11 @@ def _node_text(group: Sequence[NodePlan]) -> str:
     return f"{text}{per_node}{devices}"
 
 
-def absent_ranks(plan: Plan, shown: Collection[int] | None) -> str:
-    """Return a line about the ranks to show that the run does not have, "" if it has them all."""
-    absent = sorted(rank for rank in shown or () if rank >= plan.world_size)
-    if not absent or plan.torch_assigns_ranks:
-        return ""
-    return f"\n  note: console_ranks: the run has no {format_ranges(absent)}"
-
-
 def outliving_line(plan: Plan, run_flags: str) -> str:
     """Return how to end the run, and how to find it when its terminal is gone."""
     limit_s = plan.nodes[0].order.disconnect_s
     limit = f"does after {format_duration(limit_s)}" if limit_s else "does not"
-    command = f"{this_program()} attach {run_flags.removeprefix('--run ')}"
-    return f"  Ctrl-C stops it, closing the terminal {limit}: {command}"
+    return f"  Ctrl-C stops it, closing the terminal {limit}: {this_program()} attach {run_flags}"
 
 
 def relaunch_notice(
@@ -96,12 +87,6 @@ def relaunch_notice(
     return f"attempt {number} of {max_attempts}: {reason}; {where}; starting in {pause_s:g} s"
 
 
-def too_few_nodes(available: Sequence[str], needed: int) -> str:
-    """Return that no attempt follows because nodes are missing."""
-    names = f" ({fold_names(available)})" if available else ""
-    return f"not relaunching: {counted(needed, 'node')} needed, {len(available)} available{names}"
-
-
 def code_name(release: str, commit: str) -> str:
     """Return the name of the code: its release, and its commit if there is one."""
     if not commit:
@@ -113,7 +98,14 @@ def code_name(release: str, commit: str) -> str:
 def render_access(request: LaunchRequest) -> str:
     """Return where a launch logs in, what it starts there first, and what it takes from here."""
     spec = request.spec
-    rows = [(node.name, _login(spec, node)) for node in (*spec.nodes, *spec.spares)]
+    ssh = spec.cluster.ssh
+    jump = f" by way of {', '.join(ssh.jump)}" if ssh.jump else ""
+    rows = []
+    for node in (*spec.nodes, *spec.spares):
+        login = "@".join(filter(None, (node.user or ssh.user, node.host)))
+        port = f" port {node.port or ssh.port}" if node.port or ssh.port else ""
+        is_here = node.transport == "local"
+        rows.append((node.name, "this machine" if is_here else f"ssh {login}{port}{jump}"))
     rows.append(
         ("there", f"{spec.cluster.host_python} runs the agent; setup lines run before any check")
     )
@@ -122,25 +114,6 @@ def render_access(request: LaunchRequest) -> str:
     taken += [f"secret {name}" for name in sorted(spec.secrets)]
     rows.append(("from here", ", ".join(taken) or "nothing"))
     return "\n".join(["", "# access", *aligned(rows, indent="#  ")])
-
-
-def _login(spec: Spec, node: Node) -> str:
-    if node.transport == "local":
-        return "this machine"
-    user = node.user or spec.cluster.ssh.user
-    port = node.port or spec.cluster.ssh.port
-    text = f"ssh {f'{user}@' if user else ''}{node.host}{f' port {port}' if port else ''}"
-    return text + (
-        f" by way of {', '.join(spec.cluster.ssh.jump)}" if spec.cluster.ssh.jump else ""
-    )
-
-
-def started_again_notice(plan: Plan, run_flags: str) -> str:
-    """Return that a stop came too late: the hosts had relaunched the run."""
-    return (
-        f"run {plan.run_id}: the hosts had relaunched it before they received the stop\n"
-        f"  {this_program()} stop {run_flags}"
-    )
 
 
 def ended_notice(run_flags: str) -> str:
@@ -243,7 +216,7 @@ def final_report(
     lines.append(f"  logs: {folder}/logs" if verdict.has_begun else f"  record: {folder}")
     if plan.release and any(result.started for result in verdict.ranks.values()):
         work = RunPaths(plan.nodes[0].order.workdir, plan.run_id, "NODE").work
-        lines.append(f"  the ranks' working folder: {work} on each host")
+        lines.append(f"  working folder on each host: {work}")
     return "\n".join(lines)
 
 
@@ -265,7 +238,7 @@ def _first_failure(
         lines += [f"  | {line}" for line in quoted if not CARET_LINE.fullmatch(line)]
         if diagnosis.meaning:
             lines += [f"  why: {diagnosis.meaning}", f"  cure: {diagnosis.remedy}"]
-    if verdict.consequences > 0:
+    if verdict.consequences:
         lines.append(f"  {counted(verdict.consequences, 'rank')} failed as a consequence")
     return lines
 
@@ -330,11 +303,9 @@ def _unverified_lines(
     if not names:
         return []
     hub = plan.nodes[0].order.hub
-    limits = []
+    limits = [f"{disconnect_s:g} s after losing this controller"] if disconnect_s else []
     if hub and not plan.min_nodes:  # else some may go on without the others
-        limits = [f"{hub.lost_s:g} s after losing the other hosts"]
-    if disconnect_s:
-        limits.append(f"{disconnect_s:g} s after losing this controller")
+        limits.insert(0, f"{hub.lost_s:g} s after losing the other hosts")
     lines = [f"  {fold_names(names)}: could not verify that all processes ended"]
     if limits:
         lines.append(f"    a supervisor that is up ends its ranks {' or '.join(limits)}")

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from types import MappingProxyType
 
 from runner.core.errors import Problem
 from runner.core.model.metrics import RankProgress
@@ -27,6 +28,7 @@ from runner.ui.layout import (
     aligned,
     display_folder,
     fold_names,
+    group_names,
     wrap,
 )
 
@@ -202,11 +204,29 @@ def describe_run(info: RunInfo, folder: str = "") -> str:
     return printable(f"run {info.run_id}, task {info.task or 'unknown'}{owner}{age}{place}")
 
 
+def run_lines(
+    runs: Sequence[RunInfo], reader: str, folders: Mapping[str, str] = MappingProxyType({})
+) -> list[str]:
+    """Return a line for each run: its id, task and age, and what is not as the reader expects.
+
+    That is its owner if that is another than the reader, and its folder among `folders`.
+    """
+    rows = []
+    for info in runs:
+        age = format_age(max(0.0, time.time() - info.launched_at))
+        folder = folders.get(info.run_id, "")
+        notes = [f"of {info.launched_by}"] if info.launched_by not in ("", reader) else []
+        notes += [f"from {display_folder(folder)}"] if folder else []
+        when = f"{age} ago" if info.launched_at else "-"
+        rows.append((info.run_id, info.task or "-", when, ", ".join(notes)))
+    return aligned(rows, indent="")
+
+
 def render_stop(
     run_id: str, run_flags: str, verdict: Verdict, leftovers: Mapping[str, int | str]
 ) -> str:
     """Return the processes left on each node, or why that is unknown, and the next step."""
-    rows = []
+    texts = {}
     for name, remaining in leftovers.items():
         result = verdict.nodes.get(name, NodeResult())
         killed = f", {result.killed} killed" if result.killed else ""
@@ -214,7 +234,11 @@ def render_stop(
         # environment is not found.
         found_by = "" if result.end_verified or remaining else ", found by their environment"
         count = counted(remaining, "process", "processes") if isinstance(remaining, int) else ""
-        rows.append((name, f"{count}{killed}{found_by}" if count else str(remaining)))
+        texts[name] = f"{count}{killed}{found_by}" if count else str(remaining)
+    rows = []
+    for text, alike in group_names(texts.items()).items():
+        per_node = " on each" if len(alike) > 1 and text[0].isdigit() else ""
+        rows.append((fold_names(alike), f"{text}{per_node}"))
     end = f"run {run_id}: no process is left"
     if names := fold_names(name for name, remaining in leftovers.items() if remaining):
         again = f"{this_program()} stop {run_flags}"

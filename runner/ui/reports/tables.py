@@ -19,7 +19,7 @@ from runner.core.protocol.paths import RunPaths
 from runner.core.text import counted, format_duration, format_ranges, format_size, printable
 from runner.ui.layout import aligned, fold_names, group_names, terminal_width, wrap_lines
 from runner.ui.reports.report import code_name
-from runner.ui.reports.run_table import describe_run
+from runner.ui.reports.run_table import run_lines
 
 INNERMOST, OUTERMOST = 8, 3  # the number of frames shown at either end of a stack
 
@@ -69,8 +69,12 @@ def render_clean(
     older_than: str,
     *,
     dry_run: bool,
+    reader: str = "",
 ) -> str:
-    """Return what was removed, with equal hosts merged; all of `runs` if it is a dry run."""
+    """Return what was removed, with equal hosts merged; all of `runs` if it is a dry run.
+
+    The `reader` is whose runs need not be told whose they are.
+    """
     lines = []
     verb = "would be removed" if dry_run else "removed"
     unsized = ((name, replace(result, size=0)) for name, result in results.items())
@@ -83,7 +87,8 @@ def render_clean(
         in_use = f"; in use: {', '.join(result.kept)}" if result.kept else ""
         lines.append(f"{fold_names(names)}: {counts} {verb}, {freed}{in_use}")
         if dry_run:
-            lines += [f"  {describe_run(runs[name])}" for name in result.runs]
+            removed = [runs[name] for name in result.runs]
+            lines += [f"  {line}" for line in run_lines(removed, reader)]
             lines += [f"  release {name}" for name in result.releases]
     if not any(result.runs or result.releases for result in results.values()):
         less = "" if older_than.startswith("0") else "; --older-than 0s is whatever has ended"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from runner.control.attempt.monitor import AttemptMonitor
@@ -11,7 +12,6 @@ from runner.control.record import run_index
 from runner.control.record.host_record import HostRecord
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady
 from runner.core.launch_request import LaunchRequest
-from runner.core.model.plan import Plan
 from runner.core.model.run_info import current_hosts
 from runner.core.outcome.verdict import Verdict, fold_events
 from runner.core.protocol.events import is_requeued
@@ -45,7 +45,9 @@ class FoundRun:
         self.flags = request.run_flags(run_name)  # by which any verb finds it again
         self.request = replace(request, launched_at=self.record.info.launched_at)
         self.store = RunStore(run_index.place_of(self.record.info, request.run_dir.parent))
+        self.owns_record = False  # whether this process writes the record
         self.outcome_unknown = False  # another attempt was announced and could not be found
+        self._is_being_ended = to_end_it
         self._load_attempt()
 
     def _load_attempt(self) -> None:
@@ -103,6 +105,17 @@ class FoundRun:
         seconds = monitor.duration(info.launched_at)
         return fold_events(self.plan, monitor.timed_events, seconds, info.past_attempts)
 
+    def follow(self, follow_attempt: Callable[[], AttemptMonitor]) -> AttemptMonitor:
+        """Follow this attempt and those after it; return the monitor of the last one.
+
+        `follow_attempt` returns at the end of an attempt, or when the user leaves it.
+        """
+        monitor = follow_attempt()
+        while not monitor.detached and self.switch_to_next_attempt(monitor):
+            self.store.unlock()
+            monitor = follow_attempt()
+        return monitor
+
     def switch_to_next_attempt(self, monitor: AttemptMonitor) -> bool:
         """Turn to the attempt that follows; return False if there is none, or it is not found."""
         as_found = self.reported
@@ -117,7 +130,8 @@ class FoundRun:
 
     def _find_next_attempt(self, monitor: AttemptMonitor) -> HostRecord | None:
         events = (timed.event for timed in monitor.timed_events)
-        if is_requeued(events) and not (monitor.interrupted or self.verdict(monitor).stop_reason):
+        is_being_ended = self._is_being_ended or monitor.interrupted
+        if is_requeued(events) and not (is_being_ended or self.verdict(monitor).stop_reason):
             name = next(iter(self.finder.pool.sessions))
             job = QueuedJob(self.finder.pool, name, self.plan.run_id, self.flags)
             job.await_start(self.plan.attempt + 1, cancels=False)
@@ -125,7 +139,7 @@ class FoundRun:
         peers = monitor.peer_status
         is_announced = bool(peers.next_attempt_number)
         failed = 0 < self.verdict(monitor).exit_code < SIGNAL_EXIT_BASE
-        if failed and not (is_announced or peers.hosts_decide or monitor.interrupted):
+        if failed and not (is_announced or peers.hosts_decide or is_being_ended):
             was_over = self.already_ended and not self.relaunch_pending
             with contextlib.suppress(Interrupted):  # then the verdict is wanted at once
                 is_announced = self._wait_for_announcement(0.0 if was_over else ANNOUNCE_TIMEOUT_S)
@@ -159,29 +173,26 @@ class FoundRun:
             self.reported = self.finder.find(self.plan.run_id)
 
     def _wait_for_start(self) -> HostRecord | None:
+        """Return the record of the next attempt, if possible once all of its hosts have it."""
         reconnect_at = time.monotonic()  # at once: spares had no connection so far
         deadline = time.monotonic() + START_TIMEOUT_S
+        record: HostRecord | None = None
         while time.monotonic() < deadline:
-            if time.monotonic() >= reconnect_at:
+            if record is None and time.monotonic() >= reconnect_at:
                 self.finder.reconnect_all()
                 self.console.phase("waiting for the next attempt")
                 reconnect_at = time.monotonic() + RECONNECT_S
             self._refresh()
-            if self.reported.info.attempt > self.plan.attempt:
+            if record is None and self.reported.info.attempt > self.plan.attempt:
                 with contextlib.suppress(NotReady):
                     record = self.finder.load_record(self.reported)
-                    self._wait_for_all_hosts(record.plan, deadline)
-                    return record
-            elif self.relaunch_pending:
+            elif record is None and self.relaunch_pending:
                 deadline = time.monotonic() + START_TIMEOUT_S
-        self.console.message("the next attempt did not start in time")
-        return None
-
-    def _wait_for_all_hosts(self, plan: Plan, deadline: float) -> None:
-        """Wait until every host of the attempt has its record."""
-        expected = {share.node for share in plan.nodes}
-        while time.monotonic() < deadline:
-            hosts = self.reported.by_host.items()
-            if expected <= {name for name, run in hosts if run.info.attempt >= plan.attempt}:
-                return
-            self._refresh()
+            if record is not None:
+                hosts = self.reported.by_host.items()
+                there = {n for n, run in hosts if run.info.attempt >= record.plan.attempt}
+                if there.issuperset(share.node for share in record.plan.nodes):
+                    return record
+        if record is None:
+            self.console.message("the next attempt did not start in time")
+        return record

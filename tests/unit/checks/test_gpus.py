@@ -106,6 +106,14 @@ def test_a_gpu_that_does_not_answer_is_an_error(error: str, what: str) -> None:
         assert "cluster.nodes.b.gpus=[...]" in finding.hint
 
 
+def test_ills_that_differ_only_in_the_gpu_are_one() -> None:
+    """The command of the cure names all."""
+    both = ill(*[replace(WELL, volatile=2)] * 2)
+    (finding,) = [one for one in all_checks()["health"](both) if one.level is not Level.OK]
+    assert finding.message.startswith("GPUs 0-1: 2 uncorrected memory errors")
+    assert "--gpu-reset -i 0,1 there" in finding.hint
+
+
 def test_xids_are_told_with_meaning_and_cure() -> None:
     """Those of programs are fine; those of other GPUs are not ours."""
     logged = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -136,8 +137,9 @@ def test_a_record_without_its_plan_is_said_to_be_damaged(
     assert read_run(tmp_path / ended).problems == (told,)
     assert read_run(tmp_path / begun).problems == ()
     assert main(["report", ended]) == 0
-    assert told in (tmp_path / ended / "report.html").read_text()
-    capsys.readouterr()
+    page = tmp_path / ended / "report.html"
+    assert told in page.read_text()
+    assert re.fullmatch(rf"run \S+, [0-9.]+ kB\n  {page.as_uri()}\n", capsys.readouterr().out)
     assert main(["compare", ended]) == 0
     assert capsys.readouterr().err == f"note: the record of {ID.format(0)} is damaged: {told}\n"
 

@@ -60,7 +60,7 @@ def test_each_cluster_is_asked_once(
     monkeypatch.setattr(stop, "_runs_on_hosts", answer)
     assert main(["stop", "--run", "latest"]) == 2
     assert sorted(clusters) == ["gone", "other"]
-    assert "no run that was launched from this folder is on" in capsys.readouterr().err
+    assert "no run launched from this folder is running" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("run", ["first", "latest", ""])

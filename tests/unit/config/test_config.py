@@ -84,12 +84,15 @@ def test_environment_values_are_texts() -> None:
 
 def test_what_only_a_shell_would_replace_is_refused() -> None:
     """With the line that does it on the hosts."""
-    said = problems_of({"task.env": {"PATH": "/opt/bin:$PATH", "DATA": "~/data", "X": "a~/b"}})
+    env = {"PATH": "/opt/bin:$PATH", "DATA": "~/data", "X": "a~/b", "PORT": "$MASTER_PORT"}
+    said = problems_of({"task.env": env})
     assert [each.partition(" reaches")[0] for each in said] == [
         "task.env.PATH: $PATH",
         "task.env.DATA: ~",
+        "task.env.PORT: $MASTER_PORT",
     ]
     assert "cluster.setup: ['export PATH=\"/opt/bin:$PATH\"']" in said[0]
+    assert "command: [bash, -c, 'export PORT=\"$MASTER_PORT\"; exec PROGRAM']" in said[2]
 
 
 def test_passed_environment_lies_below_the_clusters() -> None:

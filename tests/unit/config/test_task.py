@@ -201,9 +201,11 @@ def test_what_cannot_be_told_is_refused() -> None:
     after = {"args_after": ["--sizes", "1", "2"]}
     with pytest.raises(ConfigError, match=r"--sizes is in task.args_after, too, before 1 2"):
         taken(after, "task.args.sizes=[3]", "")
-    with pytest.raises(ConfigError, match=r"dry_run=offline: comes after `--`"):
+    with pytest.raises(ConfigError, match=r"dry_run=offline: comes after the program or"):
         taken({}, "", "--lr 0.1 dry_run=offline")
     assert taken({"args_style": "hydra"}, "", "task=x") == ({"task": "x"}, None)
+    (said,) = problems_of({"task.args_after": [None]})
+    assert 'quotes make a text of null: "null" or "~"' in said
 
 
 @pytest.mark.parametrize(

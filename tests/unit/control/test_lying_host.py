@@ -34,6 +34,7 @@ from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.attempt.observer import RunObserver
 from runner.control.code.code_store import PushSource
 from runner.control.code.push import CodePush
+from runner.control.code.source import CodeOnHosts
 from runner.control.history.files import Problems
 from runner.control.history.series import read_loads
 from runner.control.network_probe import NetworkProber
@@ -335,7 +336,7 @@ def fetched(request: dict[str, Any]) -> list[Answer]:
 def sampled(node: str) -> bytes:
     users = (GpuUser(7, "eve", "python", 1 << 30, RUN_ID),)
     gpu = GpuSample(0, "A100", 98, 1 << 30, 1 << 36, 300.0, 400.0, 70.0, ("power",), users)
-    load = (8, 50.0, 1 << 30, 1 << 36, 1e6, 1e6, 0.0, 0.0)
+    load = (8, 50.0, 1 << 30, 1 << 36)
     return Sample(node, 0, 1.7e9, *load, (gpu,)).to_line().encode()
 
 
@@ -707,3 +708,36 @@ def test_order_of_another_run_is_refused(world: World, monkeypatch: pytest.Monke
         monkeypatch.setitem(HONEST_ANSWERS, "run", altered(order=order))
         for per_host in (False, True):
             assert finder.load_record(run, per_host=per_host).plan == PLAN
+
+
+def test_a_host_that_keeps_its_runs_to_itself_holds_up_no_launch(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers pings and all else: its runs are but a note. What it says later is dropped."""
+    request_ids: list[int] = []
+
+    def without_answer(request: dict[str, Any]) -> list[Answer]:
+        if request["node"] == HONEST:
+            return runs(request)
+        request_ids.append(request["id"])
+        return [Answer("in_progress", {})]
+
+    monkeypatch.setattr(wait, "ANSWER_TIMEOUT_S", 20.0)
+    monkeypatch.setitem(HONEST_ANSWERS, "runs", without_answer)
+    pool = Pool(None, world.folder)
+    said: list[str] = []
+    pool.console = MagicMock()
+    pool.console.message.side_effect = said.append
+    visit = OneVisit(None)
+    liar = visit._left[LIAR]
+    pool.connector = visit
+    pool.connect()
+    pool.spec = replace(pool.spec, run_id="mine")
+    request = LaunchRequest(pool.spec, pool.folder, "")
+    Preparation(request, CodeOnHosts(SPEC), pool)._say_other_runs()
+    assert [line.partition(",")[0] for line in said] == [f"note: run {RUN_ID}"]
+    assert not pool.sessions[LIAR].closed
+    for request_id in (request_ids[0], 99):
+        liar._coming.put(Frame("refused", {"id": request_id, "reason": "slow"}).pack())
+    refused = iter(lambda: pool.inbox.get(timeout=10)[1], None)
+    assert next(frame for frame in refused if frame.kind == "refused").data["id"] == 99

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -16,14 +15,14 @@ from runner.core.model.samples import GpuSample, GpuUser, Sample
 from runner.ui.reports.run_table import Row
 from runner.ui.top import ClusterView, NodeView, render_view
 
-RUN_ID = "1124-0431-char_gpt-ab12"
+RUN_ID = "1124-0431-gpt-ab12"
 OURS = GpuUser(77, "ada", "/usr/bin/python3", int(40e9), RUN_ID)
 BOB = GpuUser(99, "bob", "/opt/fit", int(30e9))
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
 RUN = Row(
     run_id=RUN_ID,
     task="char_gpt",
-    owner="ada@laptop",
+    owner="ada@l",
     state="running",
     age=4075.0,
     nodes=("gpu1",),
@@ -52,7 +51,7 @@ def node(number: int, *unusual: GpuSample) -> NodeView:
 
 NODES = (
     node(10),
-    NodeView("gpu2", silence="nothing was heard from it for 8 s"),
+    NodeView("gpu2", silence="nothing was heard from it for 8 s", hint="ssh -v gpu2"),
     node(4, GpuSample(5, error="GPU is lost")),
     node(5, *(gpu(i, 60, throttled=("power", "thermal"), temperature_c=88.0) for i in range(2))),
     node(6, gpu(7, 99, 70.0, users=(OURS, BOB))),
@@ -66,27 +65,49 @@ def lines(view: ClusterView, width: int, most: int | None = None) -> list[str]:
     console = Console(file=io.StringIO(), width=width, markup=False, highlight=False)
     with console.capture() as captured:
         console.print(render_view(view, width, most))
-    return [line.rstrip() for line in captured.get().splitlines()]
+    return captured.get().splitlines()
 
 
 def test_the_unusual_come_first_and_say_why() -> None:
     """In the order of how much it matters; numbers in names count as numbers."""
     header, titles, *shown = lines(ClusterView("lab", NODES, (RUN,)), 120)
     assert header.startswith("lab  7 of 8 nodes answer  ")
-    words = re.split("  +", titles.strip())
-    assert words == ["NODE", "GPUS", "USE", "GPU MEM", "TEMP", "CPU", "RAM", "RUN", "PROGRESS"]
-    rows = shown[:8]
-    assert [row.split()[0] for row in rows] == [f"gpu{n}" for n in (2, 4, 5, 6, 7, 8, 9, 10)]
-    assert rows[-1].endswith("28400/110000, 1 h 23 m left")
-    assert shown[8:] == [
-        "gpu2: not answering: nothing was heard from it for 8 s",
+    assert titles.split() == ["NODE", "GPUS", "USE", "GPU", "MEM", "TEMP", "CPU", "RUN"]
+    assert shown[:2] == [
+        "gpu2   not answering: nothing was heard from it for 8 s",
+        "    ssh -v gpu2",
+    ]
+    rows = shown[2:9]
+    assert [row.split()[0] for row in rows] == [f"gpu{n}" for n in (4, 5, 6, 7, 8, 9, 10)]
+    assert shown[9:] == [
         "gpu4: GPU 5 error: GPU is lost",
-        "gpu5: GPUs 0-1 throttled (thermal)",
-        "gpu5: GPUs 0-1 hot",
+        "gpu5: GPUs 0-1 hot (88 °C), throttled (thermal)",
         "gpu6: GPU 7 used by bob:fit, outside of runs",
         "gpu7: GPU 2 memory in use by no known process",
         f"gpu8: GPU 3 idle in {RUN_ID}",
+        "",
+        f"{'RUN':18}  STATE    STEP          DONE      LEFT  RATE             AGE       NODES  BY",
+        f"{RUN_ID}  running  28400/110000   25%  1 h 23 m  812.4 samples/s  1 h 07 m  gpu1   ada@l",
     ]
+
+
+@pytest.mark.parametrize(
+    ("width", "titles"),
+    [
+        (80, "NODE GPUS USE GPU MEM TEMP CPU RUN"),
+        (60, "NODE GPUS USE GPU MEM RUN"),
+        (50, "NODE GPUS USE RUN"),
+        (36, "NODE GPUS USE RUN"),
+    ],
+)
+def test_a_name_and_the_use_of_gpus_are_never_shortened(width: int, titles: str) -> None:
+    """Other columns are left out, and at last the run is cut; further runs are counted."""
+    several = (replace(node(1), runs=(RUN_ID, "second", "third")), node(10))
+    _, header, first, second, *_ = lines(ClusterView("lab", several, (RUN,)), width)
+    assert header.split() == titles.split()
+    assert first.startswith("gpu1   ████████  92%  ")
+    assert second.startswith("gpu10  ████████  92%  ")
+    assert first.endswith(f"{RUN_ID} +2" if width > 36 else "…")
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -94,25 +115,24 @@ def test_no_line_is_wider_than_the_window(width: int) -> None:
     """Also with wide letters; nodes for which there is no room are counted."""
     wide = GpuUser(1, "\N{CJK UNIFIED IDEOGRAPH-4E2D}" * 40, "python", 0)
     view = ClusterView("lab", (*NODES, node(1, gpu(0, users=(wide,)))), (RUN,))
-    shown = lines(view, width, most=6)
+    shown = lines(view, width, most=14)
     assert max(map(cell_len, shown)) <= width
-    assert len(shown) == 2 + 6 + 1
-    assert shown[-1] == "and 6 more nodes"
-    assert [line.split()[0] for line in shown[2:5]] == ["gpu2", "gpu4", "gpu5"]
+    assert len(shown) == 14
+    assert [line.split()[0] for line in shown[2:6]] == ["gpu2", "gpu4", "gpu5", "gpu1"]
+    assert shown[6] == "and 5 more nodes"
+    assert shown[-1].startswith(RUN_ID)
 
 
 def test_a_cluster_without_gpus_has_no_columns_of_them() -> None:
     bare = NodeView("cpu1", (Sample("cpu1", 0, 1.7e9, 2, 50.0),))
-    _, titles, row = lines(ClusterView("lab", (bare,)), 80)
-    assert titles.split() == ["NODE", "CPU", "RAM", "RUN", "PROGRESS"]
-    assert row.split() == ["cpu1", "50%"]
+    assert lines(ClusterView("lab", (bare,)), 80)[1:] == ["NODE  CPU", "cpu1  50%"]
 
 
 @pytest.mark.promise(12)
 def test_nothing_from_a_host_acts_on_the_terminal() -> None:
     bad = GpuUser(1, ESCAPE, ESCAPE * 1000, 0, "")
     sick = node(1, gpu(0, users=(bad,)), GpuSample(1, error=ESCAPE * 1000))
-    silent = NodeView(ESCAPE, silence=ESCAPE, runs=(ESCAPE,))
+    silent = NodeView(ESCAPE, silence=ESCAPE, hint=ESCAPE, runs=(ESCAPE,))
     row = replace(RUN, run_id=ESCAPE, state=ESCAPE)
     view = ClusterView(ESCAPE, (sick, silent), (row,))
     assert all(line.isprintable() for line in lines(view, 10_000))

@@ -128,6 +128,13 @@ def test_silent_connection_is_left_for_good(scene: Scene, is_silent: bool) -> No
     assert len(scene.said) == 1
 
 
+def test_a_lost_node_is_reconnected_to_in_silence(scene: Scene) -> None:
+    """Its loss was said."""
+    scene.nodes["c"].move_to(NodeState.LOST)
+    scene.monitor.on_disconnect(scene.nodes["c"], "it broke")
+    assert scene.said == []
+
+
 @pytest.mark.promise(4, 12)
 @pytest.mark.parametrize("role", [Role.LAUNCH, Role.ATTACH])
 @pytest.mark.parametrize("again", [False, True], ids=["one connection", "again and again"])

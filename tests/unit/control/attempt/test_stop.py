@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from runner.control.attempt.stop import CONFIRM_TIMEOUT_S, FIRST_FAILURE_S, StopSequence
+from runner.core.outcome.stacks import STALL_REASON
 from runner.core.protocol.events import StopCause
 from runner.core.spec import Node
 from tests.golden import builders
@@ -107,3 +108,13 @@ def test_the_reason_is_the_first_failure_though_its_report_comes_later(
     for _ in range(2):
         stop.name_reason(lambda: ("rank 0 on a exited with 3", None))
     assert said == ["rank 0 on a exited with 3; stopping the rest"]
+
+
+def test_a_stop_for_want_of_progress_is_not_said_again() -> None:
+    """It was, with the stacks."""
+    said: list[str] = []
+    stop = sequence(said)
+    reason = f"{STALL_REASON} for 16 s"
+    stop.begin(reason)
+    stop.name_reason(lambda: (reason, None), at_once=True)
+    assert said == []

@@ -52,19 +52,24 @@ def test_another_run_of_the_same_id_has_another_record(project: Path) -> None:
 def test_unfinished_runs_are_found_wherever_their_records_are(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those launched from this folder, and what was pulled into it; nobody else's."""
+    """Those launched from this folder, and what was pulled into it; nobody else's.
+
+    One whose end a host has not proven may be on there: `stop --run latest` has to find it.
+    """
     here = str(project)
     pulled = record(project / "runs" / "pulled", "pulled")
     first = record(tmp_path / "data" / "one", "first", launched_from=here)
     second = record(tmp_path / "data" / "two", "second", launched_from=here)
     ended = record(project / "runs" / "ended", "ended", launched_from=here)
-    (ended / "result.json").touch()
+    (ended / "result.json").write_text('{"unverified": []}')
+    lost = record(project / "runs" / "lost", "lost", launched_from=here)
+    (lost / "result.json").write_text('{"unverified": ["b"]}')
     damaged = record(project / "runs" / "damaged", "damaged", launched_from=here)
     (damaged / "contact.json").write_text("[]")
     record(tmp_path / "data" / "three", "third", launched_from=str(tmp_path))
-    for age, folder in enumerate((second, first, pulled)):
+    for age, folder in enumerate((second, first, pulled, lost)):
         os.utime(folder / "contact.json", (1000 - age, 1000 - age))
-    assert list(run_index.unfinished()) == [second, first, pulled]
+    assert list(run_index.unfinished()) == [second, first, pulled, lost]
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "none"))  # an index that was not written
     run_index.set_latest(first)
-    assert list(run_index.unfinished()) == [first, pulled]
+    assert list(run_index.unfinished()) == [first, pulled, lost]

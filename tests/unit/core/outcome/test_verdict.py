@@ -122,7 +122,7 @@ def test_who_only_noticed_is_not_the_first(of_0: str, of_3: str, first: Failure)
     )
     assert told.first_failure == first
     assert outcome(told) == ("failed", 1)
-    assert told.consequences == 3
+    assert told.consequences == (first.rank == 3)
 
 
 def test_what_ranks_raise_when_they_are_told_to_end_says_nothing() -> None:
@@ -209,18 +209,18 @@ def test_failure_that_came_first_is_the_first() -> None:
     [(1, "FileNotFoundError: no x", 2), (2, "", 2), (1, "", 0), (1, GONE, 0)],
 )
 def test_equal_failures_are_no_consequences(code: int, exception: str, same: int) -> None:
-    """Unless ranks only noticed the end of another, or nothing is known but 1."""
+    """Unless ranks only noticed another's end, or only 1 is known. Stopped is neither."""
     ends = [RankExited(rank, code=code, exception=exception) for rank in range(3)]
     told = verdict(
         seen(5, "a", *ends[:2], ProgramExited(code=1), FAILED),
         seen(6, "b", ends[2], RankExited(3, signal=TERM), ProgramExited(code=1), FAILED),
     )
 
-    assert (told.same_failures, told.consequences) == (same, 3 - same)
+    assert (told.same_failures, told.consequences) == (same, 2 - same)
     stopped = RankExited(3, signal=TERM, exception=exception)
     told = verdict(seen(5, "a", *ends[:2]), seen(6, "b", ends[2], stopped))
     is_same = bool(same and exception)
-    assert (told.same_failures, told.consequences) == (same + is_same, 3 - same - is_same)
+    assert (told.same_failures, told.consequences) == (same + is_same, 2 - same)
 
 
 def test_rank_whose_end_nobody_saw_is_a_failure() -> None:
@@ -233,7 +233,7 @@ def test_rank_whose_end_nobody_saw_is_a_failure() -> None:
 
     assert outcome(told) == ("failed", 1)
     assert told.first_failure == Failure("a", 1, "ended unseen")
-    assert told.consequences == 1
+    assert told.consequences == 0
 
 
 def test_port_of_somebody_else_is_the_failure() -> None:
@@ -288,7 +288,7 @@ def test_lost_host_is_4_and_unproven() -> None:
     assert outcome(told) == ("lost", 4)
     assert told.first_failure == Failure("b", None, "nothing was heard from it for 15 s")
     assert told.unverified == ("b",)
-    assert told.consequences == 2
+    assert told.consequences == 0
 
 
 def test_a_hosts_own_word_is_better_than_what_others_saw() -> None:

@@ -193,6 +193,23 @@ def test_lines_of_mere_figures_are_one_now_and_then(out: Pipe, err: Pipe) -> Non
     assert err.text() == ""
 
 
+def test_figures_are_those_of_one_rank_and_come_before_its_next_line(out: Pipe, err: Pipe) -> None:
+    """The first that has some, else the last of them would be missing."""
+    shown = Console()
+    shown.begin_attempt("", {})
+    for rank in (1, 0):
+        text = b'start\n{"step": 1, "steps": 2}\nhalf\n{"step": 2, "steps": 2}\nsaved\n'
+        shown.rank_output("a", rank, "out", text)
+    shown.close()
+
+    told = ["start", "1/2", "half", "2/2", "saved"]
+    assert out.text().splitlines() == [
+        *(f"[a:1] {each}" for each in told),
+        *(f"[a:0] {each}" for each in ("start", "half", "saved")),
+    ]
+    assert err.text() == ""
+
+
 def test_raw_output_and_that_of_no_attempt_is_shown_as_it_is(out: Pipe, err: Pipe) -> None:
     """`logs` shows every line."""
     line = b'{"step": 1, "steps": 9}\n'
@@ -217,6 +234,8 @@ def test_what_was_shown_last_is_known() -> None:
     assert shown.has_just_shown("a", ["File /work/t.py", "ValueError: x"])
     assert not shown.has_just_shown("a", ["File /work/t.py", "ValueError: y"])
     assert not shown.has_just_shown("a", ["elsewhere"])
+    shown.message("no progress\nrank 1 is in load_batch")
+    assert shown.has_just_shown("", ["rank 1 is in load_batch"])
     shown.rank_output("a", 0, "err", b"x\n" * console.SEEN_LINES)
     assert not shown.has_just_shown("a", ["ValueError: x"])
     shown.close()

@@ -133,7 +133,7 @@ def test_equal_lines_are_one() -> None:
         add(equal, rank, b"start\nready")
     add(equal, 3, b"start", stream=ERR)
 
-    assert told(equal.pop_due(LATER)) == ["0,1,2 start", "0,1,2 ready", "3 start"]
+    assert told(equal.pop_due(LATER)) == ["0,1,2 start", "3 start", "0,1,2 ready"]
 
 
 def test_line_never_overtakes_an_earlier_one_of_its_rank() -> None:
@@ -143,6 +143,27 @@ def test_line_never_overtakes_an_earlier_one_of_its_rank() -> None:
     add(equal, 1, b"y\nx")
 
     assert told(equal.pop_due()) == ["0 x", "0,1 y", "1 x"]
+
+
+def test_lines_that_differ_do_not_part_equal_ones() -> None:
+    """The first line of each rank differs, and is put before what all say next."""
+    equal = LineDeduplicator()
+    for rank in range(3):
+        add(equal, rank, b"shard %d\nmodel" % rank)
+        add(equal, rank, b"warning", stream=ERR)
+
+    both = ["0,1,2 model", "0,1,2 warning"]
+    assert told(equal.pop_due()) == ["0 shard 0", "1 shard 1", "2 shard 2", *both]
+
+
+def test_lines_put_before_another_do_not_hold_it_up() -> None:
+    """A rank that goes on to write could do so for ever."""
+    equal = LineDeduplicator()
+    add(equal, 0, b"x\ny")
+    equal.add((Source("n1", 1), OUT), b"z", lines.HOLD_S)
+    assert told(equal.pop_due(lines.HOLD_S)) == ["0 x"]
+    assert told(equal.pop_due(2 * lines.HOLD_S - 0.01)) == []
+    assert told(equal.pop_due(2 * lines.HOLD_S)) == ["1 z", "0 y"]
 
 
 def test_flood_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:

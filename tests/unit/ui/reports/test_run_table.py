@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from runner.ui.reports.run_table import Row, next_step, render
+from runner.core.model.run_info import RunInfo
+from runner.core.outcome.verdict import Verdict
+from runner.ui.reports.run_table import Row, next_step, render, render_stop, run_lines
 
 
 def row(run_id: str, folder: str) -> Row:
@@ -30,6 +33,18 @@ def test_folders_are_shown_where_a_run_is_of_another(
     assert [line.split()[-1] for line in lines] == ["FOLDER", ".", "~/there", "-"]
 
 
+def test_the_owner_of_a_run_is_named_where_it_is_not_the_reader() -> None:
+    """As in `ps`; what is about to be removed takes one line for each run."""
+    now = time.time()
+    runs = [
+        RunInfo("run-a", task="train", launched_by="ada@lap", launched_at=now - 90),
+        RunInfo("run-b", task="digits", launched_by="bob@lap", launched_at=now),
+    ]
+    lines = run_lines(runs, "ada@lap", {"run-b": "/other"})
+    assert re.fullmatch("run-a  train   1 m 3[0-9] s ago", lines[0])
+    assert re.fullmatch("run-b  digits  [0-9]+ s ago +of bob@lap, from /other", lines[1])
+
+
 def test_a_run_that_needs_something_has_a_next_step() -> None:
     """One without supervisors is closed by a stop."""
     run = row("run-a", "")
@@ -38,3 +53,10 @@ def test_a_run_that_needs_something_has_a_next_step() -> None:
     assert re.search("supervisors are gone.*\n  .*runner stop --run run-a$", told)
     told = next_step(replace(run, unattended_left_s=9.0), "--run run-a")
     assert re.search("in 9 s .*\n  .*runner attach --run run-a$", told)
+
+
+def test_equal_results_of_a_stop_are_one_line() -> None:
+    """A node that is unlike has its own."""
+    verdict = Verdict("stopped", 130, 3.0, nodes={})
+    told = render_stop("run-a", "--run run-a", verdict, {"n1": 0, "n2": 0, "n3": "no answer"})
+    assert re.search(r"n\[1-2\]  0 processes.* on each\n  n3 +no answer\n", told)

@@ -1,4 +1,4 @@
-"""The words of a verb: flags, overrides as a launch takes them, and one subject."""
+"""The words of a command line: verbs, a program's file, keys, flags and one subject."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from runner.cli.completion.query import candidates
+from runner.cli.app import load_verb
 from runner.cli.main import main
-from runner.cli.parser import VerbParser, fit_help, help_text
-from runner.cli.verb import load_verb
+from runner.cli.selection import Selection
+from runner.cli.words import split_words, verb_names
 from runner.config.words import is_override
 
 CLUSTER = """\
@@ -41,9 +41,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def values(name: str, *words: str) -> dict[str, Any]:
+def values(monkeypatch: pytest.MonkeyPatch, *words: str) -> dict[str, Any]:
     """What a verb's function is given for these words."""
-    return VerbParser(load_verb(name)).values(words)
+    given: dict[str, Any] = {}
+
+    def note(**values: Any) -> int:
+        given.update(values)
+        return 0
+
+    monkeypatch.setattr(load_verb(words[0]), "body", note)
+    assert main(words) == 0
+    return given
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -52,40 +60,48 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("words", "current", "found"),
+    ("typed", "ours", "passed_on"),
     [
-        (["--cluster"], "h", ["hy"]),
-        ([], "--cluster=h", ["--cluster=hy"]),
-        (["kill", "--cluster"], "h", ["hy"]),
-        (["status"], "--al", ["--all"]),
-        (["--config-dir=more"], "cluster=ne", ["cluster=new"]),
-        (["ps", "--config-dir", "more", "--cluster"], "ne", ["new"]),
+        ("train.py --lr 0.1", "launch task.script=train.py", "--lr 0.1"),
+        ("train.py -- --lr 1", "launch task.script=train.py", "--lr 1"),
+        ("train.py a -- b -h", "launch task.script=train.py", "a -- b -h"),
+        ("cluster=hy -m sub/fit.py x=1", "launch cluster=hy -m task.script=sub/fit.py", "x=1"),
+        ("--config-dir a.py /x/y.py", "launch --config-dir a.py task.script=/x/y.py", ""),
+        ("run train.py", "launch task.script=train.py", ""),
+        ("a=1 -- train.py", "launch a=1", "train.py"),
+        ("exec train.py", "exec train.py", ""),
+        ("kill x -- y --", "stop x", "y --"),
+        ("", "launch", ""),
+        ("-m x=1", "launch -m x=1", ""),
     ],
 )
-def test_words_are_completed_as_they_are_read(
-    folder: Path, words: list[str], current: str, found: list[str]
-) -> None:
-    """Flags in both forms, of launches too; other names of verbs."""
-    (folder / "more" / "cluster").mkdir(parents=True)
-    (folder / "more" / "cluster" / "new.yaml").write_text(CLUSTER)
-    assert candidates(words, current) == found
+def test_what_follows_a_program_is_the_programs(typed: str, ours: str, passed_on: str) -> None:
+    """As after `--`, as it was typed; a verb and what comes before it are ours."""
+    assert split_words(typed.split()) == (ours.split(), passed_on.split())
 
 
-def test_runs_on_record_anywhere_are_completed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Those of the index, too; a sweep is no run."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
-    for file in (
-        "runs/here/contact.json",
-        "state/runner/runs/there/contact.json",
-        "runs/sweep/s.json",
-    ):
-        (folder / file).parent.mkdir(parents=True)
-        (folder / file).write_text("{}")
-    assert set(candidates(["logs", "--run"], "")) == {"here", "there"}
-    assert candidates(["top"], "th") == ["there"]
-    assert candidates(["top"], "hy")[0] == "hy"
+@pytest.mark.promise(14)
+def test_a_program_just_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """With its arguments, on the cluster named before it."""
+    words = ("cluster=hy", "dry_run=offline", "train.py", "--lr", "0.1", "--note", "a b")
+    assert " train.py --lr 0.1 --note 'a b'\n" in printed(capsys, *words)
+
+
+def test_keys_that_a_verb_ignores_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """With those that it takes; `config` takes all, and no host is asked."""
+    assert main(["ps", "hy", "task.args.lr=1", "lost_s=3", "+cluster.env.X=1", "task=mine"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: cluster.env.X,task,task.args.lr: ps does not use this key\n")
+    assert " cluster.nodes, " in said
+    assert main(["config", "task.args", "hy", "task=mine", "task.args.lr=1"]) == 2, "two subjects"
+    assert printed(capsys, "config", "task.args.lr", "task=mine", "task.args.lr=1") == "1\n"
+
+
+@pytest.mark.parametrize("settings", ["lost_s=3", "cluster.nodes.a.host=h", "+experiment=x"])
+def test_keys_that_reach_hosts_are_taken(settings: str) -> None:
+    """Also a choice of files that may hold anything; `deploy` takes its own besides."""
+    Selection("hy", (settings, "cluster=x"), verb="ps", keys=()).refuse_ignored_words()
+    Selection("hy", ("deploy.max_mb=3",), verb="deploy", keys=("deploy",)).refuse_ignored_words()
 
 
 def test_a_key_can_be_taken_out(capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,15 +113,28 @@ def test_a_key_can_be_taken_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert "train.py" in printed(capsys, "~cluster.env", "~watch", "~run_dir", *words)
 
 
-def test_an_override_is_one_in_verbs_as_in_launches() -> None:
+def test_an_override_is_one_in_verbs_as_in_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Anything with a key and `=`, and anything that begins with ~ or +; a line of shell is not."""
     for word in ("a=1", "cluster.nodes.my-box.host=10.0.0.5", "~cluster", "++a=b c", "task@x=y"):
         assert is_override(word)
-        assert values("config", word, "--set", "b=2")["set_"] == ["b=2", word]
-    for word in ("latest", "train.py", "echo a=b", "-x=1", "--set=a=1", "~user/x"):
+        given = values(monkeypatch, "config", word, "--set", "b=2")
+        assert given["selection"].settings == ("b=2", word)
+    for word in ("latest", "train.sh", "echo a=b", "-x=1", "--set=a=1", "~user/x"):
         assert not is_override(word)
-    given = values("exec", "A=1 env", "cluster.setup=[a b]")
-    assert (given["set_"], given["command"]) == (["cluster.setup=[a b]"], "A=1 env")
+    given = values(monkeypatch, "exec", "A=1 env", "cluster.setup=[a b]")
+    assert (given["selection"].settings, given["command"]) == (("cluster.setup=[a b]",), "A=1 env")
+
+
+def test_short_forms_are_those_of_other_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a value may begin with a dash."""
+    given = values(monkeypatch, "logs", "-f", "-n", "5", "latest")
+    assert (given["follow"], given["tail"], given["run"]) == (True, 5, "latest")
+    assert values(monkeypatch, "stop", "r1", "-y")["yes"]
+    assert values(monkeypatch, "ps", "-a")["all_"]
+    given = values(monkeypatch, "compare", "a", "--run", "b", "--sort", "-loss")
+    assert (given["run"], given["sort"]) == (("b", "a"), "-loss")
+    given = values(monkeypatch, "exec", "--cluster", "hy", "--", "ls", "-l", "--", "x")
+    assert (given["words"], given["selection"].cluster) == (["ls", "-l", "--", "x"], "hy")
 
 
 def test_a_path_below_a_home_folder_needs_no_quotes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,7 +175,7 @@ def test_output_that_cannot_be_written_is_one_line() -> None:
 def test_a_fault_of_our_own_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """In a verb as in a dry run; its traceback is in a file."""
+    """In a verb as in a dry run; its traceback is in a file. Hydra's switch shows it, too."""
 
     def fail(*_: object, **__: object) -> None:
         raise KeyError("a bug")
@@ -161,30 +190,26 @@ def test_a_fault_of_our_own_is_one_line(
         assert message == "error: a fault of the runner itself (KeyError: 'a bug')"
         assert Path(path).read_text().count("Traceback") == 1
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
-    with pytest.raises(KeyError):
-        main(["clean", "--local"])
+    assert main(["clean", "--local"]) == 70
+    assert capsys.readouterr().err.startswith("Traceback")
 
 
-def test_help_is_printed_beside_yaml_that_cannot_be_parsed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """By the shipped files, with where the fault is."""
-    (tmp_path / "conf").mkdir(exist_ok=True)
-    (tmp_path / "conf" / "runner.yaml").write_text("lost_s: [1")
-    monkeypatch.chdir(tmp_path)
-    assert main(["--help"]) == 0
-    said = capsys.readouterr()
-    assert said.out.startswith("Starts a PyTorch job on every machine of a cluster")
-    assert said.err.startswith("error: conf/runner.yaml:1:")
+def test_help_has_lines_that_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each example of a verb is parsed; a bad one would be an error of the command line."""
+    for name in verb_names():
+        verb = load_verb(name)
+        for line in verb.examples:
+            words, _ = split_words(shlex.split(line))
+            assert words[0] == name
+            verb.make_context(name, words[1:])
+    assert capsys.readouterr().err == ""
 
 
-def test_help_fits_the_screen() -> None:
-    """An explanation goes on below its beginning."""
-    shown = fit_help(help_text(load_verb("logs")), 60)
-    assert max(map(len, shown.splitlines())) <= 60
-    gap = " " * len("  --set=SET                ")
-    words = f"KEY=VALUE as in a launch, such as\n{gap}task=train; repeatable\n"
-    assert f"  --set=SET                {words}" in shown
+def test_help_needs_no_yaml(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is there for who has made a mistake in it."""
+    (folder / "conf" / "runner.yaml").write_text("lost_s: [1")
+    for words in ("-h", "--help", "help", "launch --help", "cluster=hy --help", "run -h"):
+        assert printed(capsys, *words.split()).startswith("Usage: runner ")
 
 
 def test_commands_in_messages_about_words_run_as_printed(
@@ -192,11 +217,10 @@ def test_commands_in_messages_about_words_run_as_printed(
 ) -> None:
     """An unknown flag, a word too many or too few: each verb has the same cure for them."""
     printed_commands: set[str] = set()
-    for line in ("logs --wat", "stop a b", "explain", "xyzzy", "--wat", "lr=1 check", "stop", "+"):
+    for line in ("logs --wat", "stop a b", "explain", "xyzzy", "--wat", "lr=1 check", "stop"):
         assert main(line.split()) == 2
         err = capsys.readouterr().err
         commands = re.findall(r"`runner ([^`]+)`|: runner (.+)$", err, re.MULTILINE)
-        assert commands, err
         printed_commands.update(quoted or alone for quoted, alone in commands)
     for command in printed_commands - {"check", "ps"}:  # which need a host
         assert main(shlex.split(command)) == 0, command
@@ -212,11 +236,11 @@ def test_a_program_that_is_here_is_named(
     (folder / "train.py").touch()
     monkeypatch.chdir(folder)
     near = "note: {} is not here; did you mean train.py?\n"
-    other = "note: this runs resnet18, which comes with the runner; task.script=train.py runs "
+    other = "note: this runs resnet18, which comes with the runner; `runner train.py` runs train.py"
     for words, said in {
-        ("task.script=trian.py",): near.format("trian.py"),
-        ("task.script=train.py",): "",
-        (): f"{other}train.py\n",
+        ("trian.py",): near.format("trian.py"),
+        ("train.py",): "",
+        (): f"{other}\n",
     }.items():
         main(["cluster=local", "dry_run=offline", *words])
         notes = [line for line in capsys.readouterr().err.splitlines(True) if "note: " in line]

@@ -1,1 +1,0 @@
-"""Shell completion: a script for each shell, which asks us for the words that may come next."""

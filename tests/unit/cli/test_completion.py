@@ -1,0 +1,80 @@
+"""What a word of the command line may become, as the script of a shell asks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runner.cli import completion
+from runner.cli.app import PROGRAM
+
+CLUSTER = "defaults: [base]\ntransport: local\nnodes: {gpu7: {}}\n"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("conf/cluster/hy.yaml", "more/cluster/new.yaml"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(CLUSTER)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for file in (
+        "runs/here/contact.json",
+        "state/runner/runs/there/contact.json",
+        "runs/sweep/s.json",
+    ):
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("runner stac", "stacks"),
+        ("runner ", "init check launch cluster= task= lost_s="),
+        ("runner ps --cluster h", "hy"),
+        ("runner kill --cluster h", "hy"),
+        ("runner --cluster=h", "hy"),
+        ("runner status --al", "--all"),
+        ("runner -m cluster=h", "hy"),
+        ("runner cluster=hy cluster.nodes.g", "cluster.nodes.gpu7."),
+        ("runner cluster=nope cluster.tra", "cluster.transport="),
+        ("runner --config-dir=more cluster=ne", "new"),
+        ("runner ps --config-dir more --cluster ne", "new"),
+        ("runner ps h", "hy"),
+        ("runner logs --run ", "here there"),
+        ("runner logs th", "there"),
+        ("runner top ", "hy here there"),
+        ("runner rerun=th", "there"),
+        ("runner explain cluster.tr", "cluster.transport"),
+    ],
+)
+def test_words_are_completed_as_they_are_read(
+    line: str, found: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Verbs, flags in both forms, groups, keys, and runs on record anywhere; bash ends at `=`."""
+    monkeypatch.setenv("COMP_LINE", line)
+    monkeypatch.setenv("COMP_WORDBREAKS", " =:")
+    assert completion.complete(PROGRAM, "bash") == 0
+    offered = capsys.readouterr().out.split()
+    assert {*found.split()} <= {*offered}
+    if not line.endswith(" "):
+        assert len(offered) == len(found.split())
+
+
+def test_a_word_stays_whole_for_a_shell_that_knows_no_ends_within(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As zsh, and bash where a user has changed COMP_WORDBREAKS; a program's words are files."""
+    monkeypatch.setenv("COMP_WORDBREAKS", " ")
+    for line, shell, found in (
+        ("runner --cluster=h", "bash", "--cluster=hy\n"),
+        ("runner cluster=h", "zsh", "cluster=hy\n"),
+        ("runner ps --cluster=h", "zsh", "--cluster=hy\n"),
+        ("runner cluster=hy nope", "zsh", ""),
+    ):
+        monkeypatch.setenv("COMP_LINE", line)
+        completion.complete(PROGRAM, shell)
+        assert capsys.readouterr().out == found

@@ -1,0 +1,134 @@
+"""Files of YAML: what is read of them, and where each mistake stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.config.source import ConfigFiles, YamlSource, dump, parse
+from runner.core.errors import ConfigError
+
+FILE = Path("/conf/task/t.yaml")
+
+
+def read(text: str) -> dict[str, Any]:
+    return parse(text, FILE).content
+
+
+def refused(text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse(text, FILE)
+    return str(caught.value.problems[0])
+
+
+@pytest.mark.promise(14)
+def test_scalars_are_texts_as_they_were_written() -> None:
+    """But for true, false and null, which quotes make texts; in `env` the bools are texts, too."""
+    texts = "2024_11_05 16:9 3.10 0123 12e5 1234567e8 off on yes no y 0x1F .5 1_0 2024-11-05 .inf ="
+    assert read(f"x: [{', '.join(texts.split())}]") == {"x": texts.split()}
+    assert read("x: [true, False, null, ~, ]") == {"x": [True, False, None, None]}
+    assert read("x: ['true', \"null\", '~', '']") == {"x": ["true", "null", "~", ""]}
+    assert read("env: {A: true, B: False, C: null}") == {
+        "env": {"A": "true", "B": "False", "C": None}
+    }
+    assert read("01: {no: 1}") == {"01": {"no": "1"}}
+
+
+@given(
+    st.recursive(
+        st.text() | st.booleans() | st.none() | st.sampled_from(["true", "~", "0x1", "=", "<<"]),
+        lambda inner: st.lists(inner) | st.dictionaries(st.from_regex(r"k\w{0,3}\Z"), inner),
+        max_leaves=6,
+    )
+)
+def test_what_is_dumped_is_read_again(value: object) -> None:
+    """A record has the values of its run."""
+    assert read(dump({"x": value})) == {"x": value}
+
+
+def test_dotted_arguments_are_nested() -> None:
+    """As the command line has them, so that words change them; elsewhere a dot is a dot."""
+    text = "args: {model.lr: 1, model: {depth: 2}, model.opt.name: x}\nnodes: {n1.lab: {}}"
+    assert read(text) == {
+        "args": {"model": {"lr": "1", "depth": "2", "opt": {"name": "x"}}},
+        "nodes": {"n1.lab": {}},
+    }
+    assert read("args: {a..b: 1, .c: 2, a.: 3}") == {"args": {"a..b": "1", ".c": "2", "a.": "3"}}
+
+
+def test_keys_may_be_merged_and_stand_once() -> None:
+    """By anchors; what is written beside `<<` wins."""
+    text = "a: &a {x: 1, y: 2}\nb: &b {z: 3}\nc: {<<: [*a, *b], y: 4}"
+    assert read(text)["c"] == {"x": "1", "y": "4", "z": "3"}
+    assert refused("a: 1\nb: {c: 1,\n  c: 2}") == (
+        "/conf/task/t.yaml:3:3: c is there twice\n    there: c: 2}"
+    )
+
+
+def test_a_key_has_its_line() -> None:
+    """Also below lists; what is no key has that of the file."""
+    file = parse("a:\n  b: 1\n\nc:\n- d: 1\n  e: 2\n", FILE)
+    assert [file.place(key) for key in ("a.b", "c.0.e", "x", "")] == [
+        "/conf/task/t.yaml:2: a.b",
+        "/conf/task/t.yaml:6: c.0.e",
+        "/conf/task/t.yaml: x",
+        "/conf/task/t.yaml",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("- a", "/conf/task/t.yaml: must be a mapping of keys to values"),
+        ("a: b: c", "/conf/task/t.yaml:1:5: mapping values are not allowed"),
+        ("a: [1, 2", "a bracket is not closed"),
+        ("a:\n\t- b", "indent with spaces, not with tabs"),
+        ("a: *.pth", "a text that begins with * or & is quoted"),
+        ("a: 'b", "a quote is not closed"),
+        ("a: @b", "a text that begins so is quoted"),
+        ("a: &x {b: *x}", "/conf/task/t.yaml: a value is within itself"),
+    ],
+)
+def test_a_mistake_has_its_place(text: str, told: str) -> None:
+    """And the remedy, where it is known."""
+    assert told in refused(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("cluster/c", "nodes:\n- gpu1\n", "c.yaml:1: nodes: takes a mapping of keys to values"),
+        ("cluster/c", "ssh: {}\nenv:\n- A=1\n", "c.yaml:2: env: takes a mapping"),
+        ("cluster/c", "only: {a: {}}\n", "c.yaml:1: only: takes a list\n    such as only: [a, b]"),
+        ("task/t", "defaults: base\n", "t.yaml:1: defaults: must be a list"),
+        ("runner", "task:\n  env: [A]\n", "runner.yaml:2: task.env: takes a mapping"),
+        ("runner", "hydra: {run: {dir: x}}\n", "runner.yaml:1: hydra: settings of Hydra"),
+        ("runner", "defaults: [cluster:mine]\n", "under `defaults:` write `- cluster: mine`"),
+        ("runner", "cluster: mine\n", "under `defaults:` write `- cluster: mine`"),
+    ],
+)
+def test_a_wrong_shape_has_its_place(tmp_path: Path, name: str, text: str, told: str) -> None:
+    """Hydra would merge no list with a mapping, and say neither file nor line."""
+    file = tmp_path / f"{name}.yaml"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        YamlSource("user", f"runner://{tmp_path}").load_config(f"{name}.yaml")
+    assert told in str(caught.value.problems[0])
+
+
+def test_a_file_may_end_in_yml(tmp_path: Path) -> None:
+    """It is listed, found and chosen as one in `.yaml`, which wins."""
+    (tmp_path / "task").mkdir()
+    for name in ("a.yml", "b.yaml", "b.yml", "c.txt"):
+        (tmp_path / "task" / name).write_text(f"script: {name}\n")
+    files = ConfigFiles([tmp_path])
+    assert sorted(files.options("task")) == ["a", "b"]
+    (source,) = files.sources
+    assert source.list("task", None) == ["a", "b"]
+    loaded = [source.load_config(f"task/{name}.yaml").config for name in ("a", "b")]
+    assert loaded == [{"script": "a.yml"}, {"script": "b.yaml"}]

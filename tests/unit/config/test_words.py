@@ -1,0 +1,83 @@
+"""Words of the command line: each value is what was typed, and a sweep is split at its commas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.config.words import as_word, is_override, parse, plain, runs_of_sweep, split_values
+from runner.core.errors import ConfigError
+
+
+def value_of(word: str) -> Any:
+    (override,) = parse([word])
+    return plain(override.value())
+
+
+@pytest.mark.promise(14)
+def test_a_text_is_what_was_typed() -> None:
+    """Alone, in a list and in a mapping."""
+    texts = "2024_11_05 16:9 3.10 0123 12e5 off yes 0x1F .5 ~/d a=b c: é"
+    for text in texts.split():
+        assert value_of(f"task.args.x={text}") == text
+        assert value_of(f"task.args.x=[{text},{text}]") == [text, text]
+        assert value_of(f"task.args={{x:{text}}}") == {"x": text}
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("task.args.x=true", True),
+        ("task.args.x=False", False),
+        ("task.args.x=null", None),
+        ("task.args.x='true'", "true"),
+        ("task.args.x=", ""),
+        ("task.args.x=[]", []),
+        ("task.args.x=[a, [b,null]]", ["a", ["b", None]]),
+        ("task.args.x='a, b'", "a, b"),
+        ("task.args.x={a: {b:08}}", {"a": {"b": "08"}}),
+        ("task.env.X=true", "true"),
+        ("cluster.nodes={a:{env:{X:true}},b:true}", {"a": {"env": {"X": "true"}}, "b": True}),
+        ("cluster.env={X:false,Y:null}", {"X": "false", "Y": None}),
+    ],
+)
+def test_what_has_a_meaning(word: str, value: object) -> None:
+    """true, false and null, outside of quotes; the first two are texts in an environment."""
+    assert value_of(word) == value
+
+
+def test_several_values_are_a_sweep() -> None:
+    """Each as it was typed; alone, they are refused with the forms of a list and of one text."""
+    words = ["task.args.lr=0.10,1e-3", "task.args.s=[1,2],[3]", "task.args.t='a,b',c", "~task.env"]
+    assert len(runs_of_sweep(words)) == 8
+    assert runs_of_sweep(words)[5] == [
+        "task.args.lr=1e-3",
+        "task.args.s=[1,2]",
+        "task.args.t=c",
+        "~task.env",
+    ]
+    assert runs_of_sweep(["task.args.n=range(1,3)"]) == [["task.args.n=1"], ["task.args.n=2"]]
+    with pytest.raises(ConfigError, match=r"task.args.lr=\[1,2\]"):
+        parse(["task.args.lr=1,2"])
+
+
+@given(st.lists(st.text("ab,[]{}'\" ", max_size=5), min_size=1))
+def test_a_split_loses_nothing(parts: list[str]) -> None:
+    """Whatever stands between the commas."""
+    text = ",".join(parts)
+    assert ",".join(split_values(text)) == text
+
+
+@given(st.recursive(st.text() | st.none() | st.booleans(), st.lists, max_leaves=4))
+def test_a_word_that_is_printed_sets_that_value(value: object) -> None:
+    """As of `rerun` and the next steps."""
+    assert value_of(as_word("task.args.x", value)) == value
+
+
+def test_what_is_meant_as_an_override() -> None:
+    """Legal or not; a path and a flag are none."""
+    meant = ["a=1", "+a=1", "++a", "~a", "~a=1", "a b", "=x", "-x=1", "--x=1", "~u/x", "train.py"]
+    assert [word for word in meant if is_override(word)] == meant[:5]
