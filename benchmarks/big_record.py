@@ -101,4 +101,4 @@ def _sample(node: str, number: int, moment: int) -> Sample:
         for gpu in range(GPUS)
     )
     wall = LAUNCH + 5 + moment * 30
-    return Sample(node, 0, wall, 64, busy / 3, 10**11, 10**12, 1e8, 1e8, 1e6, 1e7, gpus)
+    return Sample(node, 0, wall, 64, busy / 3, 10**11, 10**12, gpus)

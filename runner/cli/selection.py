@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from runner.config.words import chosen_cluster, hydra_value, key_of
 from runner.control.record import run_index
 from runner.control.record.contact_file import read_contact
-from runner.control.record.file_names import SWEEP_FILE
+from runner.control.record.file_names import LATEST, SWEEP_FILE
 from runner.control.record.said_notes import unsaid
 from runner.core.errors import ConfigError, Problem
 from runner.core.launch_request import LaunchRequest
@@ -75,7 +75,7 @@ class Selection:
         """Raise ConfigError for words that set keys which the verb does not take."""
         if self.keys is None or not self.settings:
             return
-        from runner.config.compose import ignored_words
+        from runner.config.contact import ignored_words
 
         ignored, taken = ignored_words(self.settings, self.keys)
         hint = f"it takes {', '.join(taken)}"
@@ -90,7 +90,7 @@ class Selection:
 
     def contact_latest(self) -> LaunchRequest:
         """Return how the hosts are reached that are chosen, or those of this folder's last run."""
-        folder = run_index.record_folder(run_index.LATEST)
+        folder = run_index.record_folder(LATEST)
         if not (self.overrides or self.config_dirs or folder is None):
             try:
                 return self._with_note(self.contact_by_record(folder), ", as in the last run")
@@ -108,8 +108,8 @@ class Selection:
         if run and not is_run_id(run):
             hint = f"`{this_program()} ps --all` lists the runs; or give latest"
             raise ConfigError([Problem("--run", f"{run!r} is not a run id", hint)])
-        run_id = "" if run == run_index.LATEST else run
-        folder = run_index.record_folder(run or run_index.LATEST)
+        run_id = "" if run == LATEST else run
+        folder = run_index.record_folder(run or LATEST)
         if self.names_cluster:
             try:
                 return _about_run(self.contact(), run_id)

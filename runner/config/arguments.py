@@ -9,12 +9,13 @@ import itertools
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from runner.config.kinds import Problems, scalar_text, texts
+from runner.config.kinds import Problems, read_value
+from runner.config.values import scalar_text
 from runner.config.words import escaped, hydra_value, key_of, literal
 from runner.core.errors import ConfigError, Problem
 from runner.core.planning.launch_command import LOCAL_RANK_MACRO
@@ -32,7 +33,7 @@ NEEDS_SHELL = re.compile(r"\n|&&|\|\||[|&;<>]|(?<!\S)~(?=/|\s|\Z)|" + IN_DOUBLE_
 SHELL_WORD = re.compile(
     r"[A-Za-z_]\w*=\S*|(?:\.|cd|eval|exec|export|set|source|ulimit|umask|unset)(?!\S)"
 )
-"""What comes before a program, or in place of one, in a shell alone."""
+"""What a shell alone takes before a program, or in place of one."""
 
 
 def take_words(config: DictConfig, overrides: Sequence[str], arguments: Sequence[str]) -> None:
@@ -51,7 +52,7 @@ def take_words(config: DictConfig, overrides: Sequence[str], arguments: Sequence
         message = "words after `--` are arguments, too"
         raise ConfigError([Problem("task.args_after", message, "give them in one place")])
     set_now = [key[len(ARGS_PREFIX) :] for key in typed if key.startswith(ARGS_PREFIX)]
-    flags = [*set_now, *_names(arguments, style)]
+    flags = [*set_now, *_flag_values(arguments, style)]
     after = task.get("args_after") or []
     if flags and "task.args_after" not in typed and "${" not in after:
         words = after if isinstance(after, list) else _split(after)
@@ -102,14 +103,12 @@ def parse_arguments(words: Sequence[str], style: str) -> dict[str, Any] | None:
 
 def _flag_values(words: Sequence[str], style: str) -> dict[str, Any]:
     """Return what each flag among words is set to, as far as that can be told."""
+    if style == "hydra":
+        return dict(word.split("=", maxsplit=1) for word in words if "=" in word)
     values: dict[str, Any] = {}
     rest = list(words)
     while rest:
         name, equals, value = rest.pop(0).partition("=")
-        if style == "hydra":
-            if equals:
-                values[name] = value
-            continue
         if not FLAG.fullmatch(name):
             continue
         own = [value] if equals else list(itertools.takewhile(_is_value, rest))
@@ -161,14 +160,6 @@ def _merged(args: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
-def _names(words: Sequence[str], style: str) -> list[str]:
-    """Return the names of the flags among words."""
-    names = (word.partition("=")[0] for word in words if style != "hydra" or "=" in word)
-    if style == "hydra":
-        return list(names)
-    return [name.removeprefix("--") for name in names if FLAG.fullmatch(name)]
-
-
 def without_flags(words: Sequence[Any], names: Iterable[str], style: str) -> list[Any]:
     """Return words without these flags and their values.
 
@@ -177,9 +168,9 @@ def without_flags(words: Sequence[Any], names: Iterable[str], style: str) -> lis
     """
     kept = [str(word) for word in words]
     for name in names:
-        flags = (
-            (name,) if style == "hydra" or name.startswith("-") else (f"--{name}", f"--no-{name}")
-        )
+        flags = [f"--{name}", f"--no-{name}"]
+        if style == "hydra" or name.startswith("-"):
+            flags = [name]
         for flag in flags:
             kept = [word for word in kept if not word.startswith(f"{flag}=")]
             while flag in kept:
@@ -206,7 +197,7 @@ def words_of(problems: Problems, task: Task) -> tuple[str, tuple[str, ...]]:
         *own,
         *_raw_words(problems, "task.args_before", task.args_before),
         *_local_rank_words(problems, task),
-        *render(problems, task.args, task, given_later=_names(after, task.args_style)),
+        *render(problems, task.args, task, given_later=_flag_values(after, task.args_style)),
         *after,
     )
     return target, words
@@ -229,7 +220,7 @@ def _leaves(args: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def render(
-    problems: Problems, args: object, task: Task, given_later: Sequence[str] = ()
+    problems: Problems, args: object, task: Task, given_later: Collection[str] = ()
 ) -> list[str]:
     """Return `task.args` as words of a command line, without what is given later.
 
@@ -290,8 +281,7 @@ def _list_item(problems: Problems, where: str, value: object) -> str:
     text = _word(problems, where, value)
     if text.startswith("-") and not NUMBER.fullmatch(text):
         message = f"a program would take {text!r} in a list for a flag"
-        hint = "task.args_after takes words as they are"
-        problems.report(where, message, hint)
+        problems.report(where, message, "task.args_after takes words as they are")
     return text
 
 
@@ -346,15 +336,14 @@ def _program(problems: Problems, task: Task) -> list[str]:
     value = getattr(task, task.kind)
     if task.kind == "command":
         words = value if isinstance(value, list) else _raw_words(problems, where, value)
-        return list(texts(problems, where, words)) or [""]
+        return list(read_value(problems, where, "texts", words) or [""])
     target = value or ""
-    is_module_name = re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", target)
-    if task.kind == "module" and (not is_module_name or target.endswith(".py")):
+    is_name = all(part.isidentifier() for part in target.split("."))
+    if task.kind == "module" and (not is_name or target.endswith(".py")):
         message = f"{target!r} is no module name such as package.train"
         problems.report(where, message, f"a file is task.script={target}")
     if task.kind == "script" and target.endswith(".ipynb"):
-        converted = shlex.quote(f"{target.removesuffix('.ipynb')}.py")
-        hint = f"jupyter nbconvert --to script {shlex.quote(target)}\ntask.script={converted}"
+        hint = f"jupyter nbconvert --to script {shlex.quote(target)} makes a script of it"
         problems.report(where, f"{target} is a notebook, which Python cannot run", hint)
     if task.kind == "script" and target.endswith((".sh", ".bash")):
         hint = f"task.command={shlex.quote(f'[bash, {target}]')}"
@@ -363,10 +352,7 @@ def _program(problems: Problems, task: Task) -> list[str]:
 
 
 def _refuse_shell_syntax(problems: Problems, key: str, text: str, *, expands: bool) -> None:
-    """Report what only a shell understands in a text, which none reads.
-
-    `expands`: variables are replaced without one.
-    """
+    """Report what only a shell understands; `expands`: variables are replaced without one."""
 
     def seen_by_shell(quoted: re.Match[str]) -> str:
         in_double = re.sub(r"\\.", "", quoted[0]) if quoted[0].startswith('"') else ""
@@ -401,12 +387,8 @@ def _local_rank_words(problems: Problems, task: Task) -> list[str]:
         return []
     if not re.fullmatch(r"--?[A-Za-z][\w-]*", flag):
         problems.report(where, f"{flag!r} is no flag", "such as --local_rank, or --local-rank")
-    reasons = {
-        "plain": "entry plain starts one process per node, so that there is no local rank",
-        "srun": "entry srun replaces nothing in arguments: ranks read LOCAL_RANK",
-        "launch": "torch.distributed.launch passes --local-rank by itself",
-    }
-    if task.entry in reasons:
+    if task.entry != "torchrun":
+        message = f"it is for entry torchrun, not for {task.entry}"
         hint = f"choose task.entry=torchrun, which passes {flag}, or leave it out"
-        problems.report(where, reasons[task.entry], hint)
+        problems.report(where, message, hint)
     return [f"{flag}={LOCAL_RANK_MACRO}"]

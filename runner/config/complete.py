@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from runner.config.compose import Composer
-from runner.config.words import option_of, plain
+from runner.config.layers import unresolved
+from runner.config.words import option_of
 from runner.core.spec import GROUPS
 
 
@@ -18,7 +17,7 @@ def complete(composer: Composer, typed: Sequence[str], word: str) -> list[str]:
     if has_value:
         return [f"{key}={each}" for each in _values(composer, key) if each.startswith(value)]
     groups = [f"{group}=" for group in GROUPS if group.startswith(word)]
-    tree: Any = plain(OmegaConf.to_container(composer.composed(typed).config, resolve=False))
+    tree: Any = unresolved(composer.composed(typed).config)
     parent, dot, _ = key.rpartition(".")
     for name in parent.split(".") if parent else []:
         tree = tree.get(name) if isinstance(tree, Mapping) else None

@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import hydra
-from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
-from hydra.core.plugins import Plugins
-from hydra.plugins.search_path_plugin import SearchPathPlugin
-from hydra.types import RunMode
-from hydra.version import VersionBase
-from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import OmegaConf, open_dict
 
 from runner.config import rerun, words
 from runner.config.arguments import drops_false, take_words
-from runner.config.errors import explain_error, unresolved_problem
+from runner.config.contact import CONTACT_KEYS, IF_RESOLVED, contact_words, is_among
+from runner.config.errors import explain_error
+from runner.config.hydra_session import open_hydra
 from runner.config.kinds import Problems, suggest
+from runner.config.layers import RECORD, Composed, layers_of, place_of, plain_values, unresolved
 from runner.config.nodes import apply_words
 from runner.config.resolve import (
     PROGRAM_KEYS,
@@ -40,65 +35,23 @@ from runner.config.resolve import (
 )
 from runner.config.source import (
     PRIMARY,
-    SCHEMA,
     SUFFIXES,
     ConfigFiles,
-    KeyPath,
     YamlSource,
     chosen_groups,
     conf_folders,
-    display_path,
     dump,
-    read,
     shipped_folder,
 )
 from runner.core.errors import ConfigError, Problem
 from runner.core.launch_request import LaunchRequest, SweepPlace
 from runner.core.shell import expand_home, this_program
-from runner.core.spec import GROUPS, Spec, keys_of, written_defaults
-
-CONTACT_KEYS = (
-    "cluster.scheduler",
-    "cluster.login_node",
-    "cluster.transport",
-    "cluster.nodes",
-    "cluster.only",
-    "cluster.exclude",
-    "cluster.ssh",
-    "cluster.host_python",
-    "cluster.workdir",
-    "run_id",
-    "run_dir",
-    "ui",
-    "console_ranks",
-    "grace_s",
-    "lost_s",
-    "disconnect_s",
-    "pull_outputs",
-    "progress.pattern",
-)
-"""What reaches the hosts of a run, and says how it is stopped and shown."""
-
-IF_RESOLVED = ("cluster.setup", "cluster.project")
-"""They may bring the interpreter; without their variables, it may be there all the same."""
+from runner.core.spec import GROUPS, Spec, keys_of
 
 CONTACT_CHOICES = ("task=base", "rendezvous=static", "container=none")
 """Choices of files that always compose, for groups that reach no host."""
 
-NODE_ENV = re.compile(r"cluster\.nodes\..+\.env(\..*)?")
 PROGRAM_WORDS = frozenset(f"task.{key}" for key in PROGRAM_KEYS)
-RECORD = "_rerun_"
-"""The name of a record for Hydra; no file of a user has it."""
-
-
-class _Folders(SearchPathPlugin):
-    """The folders of YAML, for Hydra."""
-
-    folders: ClassVar[Sequence[Path]] = ()
-
-    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        for folder in reversed(self.folders):
-            search_path.prepend("runner", f"runner://{folder}")
 
 
 @contextlib.contextmanager
@@ -108,69 +61,10 @@ def open_composer(
     """Open a composer that looks for YAML in these folders, the user's own and the shipped one.
 
     The program gets `arguments` after its own. For launches somebody has to say what to run.
-    Hydra's global state is left as it was: the program around us may run under `@hydra.main`.
     """
     folders = conf_folders(config_dirs)
-    Plugins.instance().register(_Folders)  # first: plugins fill Hydra's store as they load
-    Plugins.instance().register(YamlSource)
-    instance = GlobalHydra.instance()
-    config = HydraConfig.instance()
-    store = ConfigStore.instance()
-    base = VersionBase.instance()
-    saved = (instance.hydra, config.cfg, store.repo, base.getbase())
-    instance.clear()
-    store.repo = {name: copy.copy(node) for name, node in store.repo.items()}  # groups are dicts
-    _Folders.folders = folders
-    YamlSource.given = {}
-    try:
-        _register_schema(store)
-        shipped = str(shipped_folder())
-        with hydra.initialize_config_dir(shipped, job_name=PRIMARY, version_base="1.3"):
-            yield Composer(ConfigFiles(folders), arguments, for_launches=for_launches)
-    finally:
-        # `initialize_config_dir` leaves a copy of GlobalHydra in its place.
-        GlobalHydra.set_instance(instance)
-        instance.hydra, config.cfg, store.repo, version = saved
-        base.version_base = version
-        _Folders.folders = ()
-
-
-def _register_schema(store: ConfigStore) -> None:
-    """Register the defaults with Hydra, as `runner_base`, `cluster/base` and so on."""
-    defaults = written_defaults(Spec)
-    store.store(name=SCHEMA, node=OmegaConf.create(defaults))
-    for group in GROUPS:
-        store.store(group=group, name="base", node=OmegaConf.create(defaults[group]))
-    # For clusters of this machine: the first python3 on PATH may lack torch.
-    OmegaConf.register_new_resolver("this_python", lambda: sys.executable, replace=True)
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One source of values; later layers win over earlier ones."""
-
-    config: str  # its name for Hydra, "" for a word
-    place: str  # a file, or a word
-    content: Any  # from the top of the configuration
-    lines: Mapping[KeyPath, int] = field(default_factory=dict)
-
-    def line(self, keys: KeyPath) -> int:
-        """Return the line of a key, or of the nearest key above it."""
-        lines = (self.lines.get(keys[:depth], 0) for depth in range(len(keys), 0, -1))
-        return next(filter(None, lines), 0)
-
-
-@dataclass(frozen=True)
-class Composed:
-    """A configuration, and what it was composed of."""
-
-    config: DictConfig
-    primary: str
-    hydra_words: list[str]
-    typed: Sequence[str]
-    choices: dict[str, Any]
-    node_keys: Sequence[tuple[str, str]] = ()
-    record: rerun.RecordedRun | None = None
+    with open_hydra(folders):
+        yield Composer(ConfigFiles(folders), arguments, for_launches=for_launches)
 
 
 class Composer:
@@ -190,14 +84,14 @@ class Composer:
         With `contact_keys`, only what reaches the hosts and these keys are resolved and judged.
         """
         try:
-            composed = self._compose(typed)
+            composed = self.composed(typed)
         except ConfigError:
             if contact_keys is None:
                 raise
             # A file of a launch alone may be wrong or missing.
             keys = {words.key_of(word) for word in typed}
             free = [word for word in CONTACT_CHOICES if words.key_of(word) not in keys]
-            composed = self._compose([*free, *typed])
+            composed = self.composed([*free, *typed])
         return self._request(composed, contact_keys)
 
     def sweep(self, typed: Sequence[str]) -> list[LaunchRequest]:
@@ -211,11 +105,9 @@ class Composer:
             except ConfigError as error:
                 for problem in error.problems:
                     problems.setdefault(problem, f"in run {number}: {' '.join(run)}")
-        if problems and requests:
+        if problems:
             found = [replace(p, hint=f"{p.hint}\n{run}".lstrip()) for p, run in problems.items()]
             raise ConfigError(found)
-        if problems:
-            raise ConfigError(list(problems))
         if len({request.run_dir for request in requests}) < len(requests):
             message = "every run of a --multirun needs its own folder"
             raise ConfigError([Problem("run_dir", message, "leave out run_id and run_dir")])
@@ -232,10 +124,10 @@ class Composer:
 
     def plain(self, typed: Sequence[str], *, is_resolved: bool) -> dict[str, Any]:
         """Return the configuration as plain data."""
-        composed = self._compose(typed)
+        composed = self.composed(typed)
         take_words(composed.config, typed, self._arguments)
         if not is_resolved:
-            return _container(composed.config)
+            return unresolved(composed.config)
         if composed.config.get("run_id") is None:
             composed.config.run_id = "RUN_ID"
         problems = Problems()
@@ -243,45 +135,13 @@ class Composer:
         problems.raise_any()
         return dict(values)
 
-    def layers(self, composed: Composed) -> list[Layer]:
-        """Return every source of values of a configuration; the last one wins."""
-        loader = GlobalHydra.instance().config_loader()
-        given = (composed.primary, composed.hydra_words, RunMode.RUN)
-        layers = []
-        for default in loader.compute_defaults_list(*given).defaults:
-            config = str(default.config_path).removesuffix(".yaml")
-            package = tuple(filter(None, (default.package or "").split(".")))
-            yaml_file = YamlSource.loaded.get(config)
-            if yaml_file and package[:1] != ("hydra",):
-                lines = {(*package, *keys): line for keys, line in yaml_file.lines.items()}
-                content = {k: v for k, v in yaml_file.content.items() if k != "defaults"}
-                for name in reversed(package):
-                    content = {name: content}
-                layers.append(Layer(config, display_path(yaml_file.path), content, lines))
-        if composed.record:
-            file = composed.record.config_file
-            lines = {} if composed.record.hosts else read(file).lines
-            content = _container(composed.record.config)
-            layers.insert(0, Layer(RECORD, display_path(file), content, lines))
-        for word in composed.typed:
-            key = words.key_of(word)
-            if key not in GROUPS:
-                value: Any = word.partition("=")[2]
-                for name in reversed(key.split(".")):
-                    value = {name: value}
-                layers.append(Layer("", f"command line: {word}", value))
-        return layers
-
-    def composed(self, typed: Sequence[str]) -> Composed:
-        """Compose a configuration without judging its values."""
-        return self._compose(typed)
-
     def options(self, group: str) -> list[str]:
         """Return the files of a group, or the groups themselves for ""."""
         loader = GlobalHydra.instance().config_loader()
         return list(loader.get_group_options(group))
 
-    def _compose(self, typed: Sequence[str]) -> Composed:
+    def composed(self, typed: Sequence[str]) -> Composed:
+        """Compose a configuration without judging its values."""
         typed = [self._by_name(word) for word in typed]
         self._refuse_unknown(typed)
         others, node_words = words.node_words(typed)
@@ -296,8 +156,14 @@ class Composer:
         if record:
             node = record.primary_config(keys)
             ConfigStore.instance().store(RECORD, node)
-        with self._translated_errors(typed):
+        try:
             config = hydra.compose(primary, hydra_words, return_hydra_config=True)
+        except ConfigError:
+            raise
+        except Exception as error:
+            if os.environ.get("HYDRA_FULL_ERROR") == "1":
+                sys.excepthook(type(error), error, error.__traceback__)
+            raise ConfigError([explain_error(error, self.files, typed)]) from error
         choices = dict(config.hydra.runtime.choices)
         with open_dict(config):
             del config["hydra"]
@@ -313,10 +179,7 @@ class Composer:
             section = re.split(r"[./]", words.key_of(word))[0]
             is_group = any((folder / section).is_dir() for folder in self.files.folders)
             if section == "hydra":
-                hint = (
-                    "run_dir=PATH/${run_id} sets where records go, task.env.NAME=VALUE a variable, "
-                    "-m makes a sweep"
-                )
+                hint = "run_dir sets where records go, task.env variables, -m makes a sweep"
                 problems.report(word, "this setting of Hydra has no effect on a launch", hint)
             elif section and section not in legal and not is_group:
                 problems.append(no_such_key("", section, legal))
@@ -351,18 +214,6 @@ class Composer:
             raise ConfigError([Problem(f"{rerun.KEY}={named[-1]}", message)])
         return rerun.find_record(name, Path.cwd())
 
-    @contextlib.contextmanager
-    def _translated_errors(self, typed: Sequence[str]) -> Iterator[None]:
-        """Turn any error of Hydra into a ConfigError with one problem."""
-        try:
-            yield
-        except ConfigError:
-            raise
-        except Exception as error:
-            if os.environ.get("HYDRA_FULL_ERROR") == "1":
-                sys.excepthook(type(error), error, error.__traceback__)
-            raise ConfigError([explain_error(error, self.files, typed)]) from error
-
     def _request(self, composed: Composed, contact_keys: Collection[str] | None) -> LaunchRequest:
         """Validate a composed configuration, and turn it into plain data."""
         config = composed.config
@@ -389,26 +240,25 @@ class Composer:
             )
             spec = resolve(values, context, problems)
         except ConfigError as error:
-            layers = self.layers(composed)
-            located = [replace(p, subject=_located(p.subject, layers)) for p in error.problems]
+            layers = layers_of(composed)
+            located = [replace(p, subject=place_of(p.subject, layers)) for p in error.problems]
             raise ConfigError(located) from error
         typed = list(composed.typed)
         if self._arguments:
             typed += ["--", *self._arguments]
-        notes = self._notes(composed, spec)
+        notes: list[str] = []
         recorded_code = None
         if record and contact_keys is None:
             is_same = not _sets_program(composed.typed)
-            recorded_code, own = record.code_to_run(spec, typed, is_same_program=is_same)
-            notes = [*own, *notes]
+            recorded_code, notes = record.code_to_run(spec, typed, is_same_program=is_same)
         return LaunchRequest(
             spec=spec,
             run_dir=Path(Path.cwd(), expand_home(spec.run_dir)),
-            config_yaml="" if contact_keys is not None else dump(_container(config)),
+            config_yaml="" if contact_keys is not None else dump(unresolved(config)),
             notes=tuple(notes),
-            file_notes=tuple(self._file_notes(composed, spec)),
+            file_notes=tuple(self._file_notes(spec)),
             overrides=tuple(typed),
-            contact_words=_contact_words(composed.typed, spec.cluster.name),
+            contact_words=contact_words(composed.typed, spec.cluster.name),
             recorded_code=recorded_code,
             record_hosts=record.hosts if record else (),
             names_program=self._names_program(composed),
@@ -450,9 +300,9 @@ class Composer:
         """Return the composed values, resolved; with `contact_keys`, those that are needed."""
         config = composed.config
         if contact_keys is not None:
-            optional = plain_values(config, "", Problems(), lambda key: _is_among(key, IF_RESOLVED))
+            optional = plain_values(config, "", Problems(), lambda key: is_among(key, IF_RESOLVED))
             keys = (*CONTACT_KEYS, *contact_keys)
-            wanted = plain_values(config, "", problems, lambda key: _is_among(key, keys))
+            wanted = plain_values(config, "", problems, lambda key: is_among(key, keys))
             problems.raise_any()
             wanted["cluster"] = {**optional.get("cluster", {}), **wanted.get("cluster", {})}
             problems += unknown_keys({"cluster": dict.fromkeys(map(str, config.cluster))})
@@ -472,27 +322,14 @@ class Composer:
         if cluster == "local" and not self.files.has_own:
             return
         tasks = self.files.options("task")
-        own_cluster = next(iter(self.files.options("cluster", own_only=True)), cluster)
-        chosen = cluster if cluster != "local" else own_cluster
+        own = self.files.options("cluster", own_only=True)
+        chosen = own[0] if own and cluster == "local" else cluster
         command = f"{this_program()} cluster={chosen} task={tasks[0]}"
         hint = f"{command}\nor a program: task.script=train.py; conf/runner.yaml may choose for all"
         message = f"there is no task to launch; choose one of {', '.join(tasks)}"
         yield Problem("task", message, hint)
 
-    def _notes(self, composed: Composed, spec: Spec) -> list[str]:
-        """Return notes about what was typed."""
-        notes = []
-        for word in composed.typed:
-            if words.key_of(word) == "cluster.nodes" and "=" in word:
-                names = [str(name) for name in composed.config.cluster.nodes]
-                value = words.parse([word])[0].value()
-                if isinstance(value, dict) and len(names) > len(value) > 0:
-                    only = ",".join(map(str, value))
-                    message = f"cluster.nodes={{…}} adds to those of the YAML: {', '.join(names)}"
-                    notes.append(f"{message}; cluster.only=[{only}] uses these alone")
-        return notes
-
-    def _file_notes(self, composed: Composed, spec: Spec) -> Iterator[str]:
+    def _file_notes(self, spec: Spec) -> Iterator[str]:
         """Yield what is said once of the files."""
         yield from self.files.shadows(sorted(YamlSource.loaded))
         if dropped := drops_false(spec.task):
@@ -507,11 +344,6 @@ class Composer:
         return run_id
 
 
-def _container(config: Any) -> dict[str, Any]:
-    """Return a configuration as plain data, unresolved."""
-    return dict(words.plain(OmegaConf.to_container(config, resolve=False)))
-
-
 def _sets_program(typed: Sequence[str]) -> bool:
     """Return whether words say what to run."""
     for word in typed:
@@ -519,92 +351,3 @@ def _sets_program(typed: Sequence[str]) -> bool:
         if key == "task" or (key in PROGRAM_WORDS and not word.endswith(("=", "=null"))):
             return True
     return False
-
-
-def plain_values(
-    node: Any,
-    where: str,
-    problems: Problems,
-    is_wanted: Callable[[str], bool] = lambda _: True,
-) -> Any:
-    """Return a config as plain data, resolved; add what cannot be resolved to `problems`.
-
-    Keys that are not wanted, by their full names, are neither resolved nor returned.
-    """
-    if isinstance(node, DictConfig):
-        pairs = [(key, str(key)) for key in node]
-    elif isinstance(node, ListConfig):
-        pairs = [(index, str(index)) for index in range(len(node))]
-    else:
-        return node
-    result: dict[str, Any] = {}
-    for key, name in pairs:
-        full_key = f"{where}.{name}" if where else name
-        if not is_wanted(full_key):
-            continue
-        try:
-            value = node[key]
-        except OmegaConfBaseException as error:
-            problem = unresolved_problem(full_key, error)
-            if problem.message not in {earlier.message for earlier in problems}:
-                problems.append(problem)
-        else:
-            result[name] = plain_values(value, full_key, problems, is_wanted)
-    return result if isinstance(node, DictConfig) else list(result.values())
-
-
-def _is_among(key: str, keys: Collection[str]) -> bool:
-    """Return whether a key is one of these, leads to one or stands below one."""
-    leads_to_one = any(f"{wanted}.".startswith(f"{key}.") for wanted in keys)
-    is_below_one = any(f"{key}.".startswith(f"{wanted}.") for wanted in keys)
-    return (leads_to_one or is_below_one) and not NODE_ENV.fullmatch(key)
-
-
-def _located(key: str, layers: Sequence[Layer]) -> str:
-    """Return `FILE:LINE: KEY` for the file that sets a key, or the key alone."""
-    keys = tuple(key.split("."))
-    for layer in reversed(layers):
-        if layer.config and keys in layer.lines:
-            is_choice = layer.config.startswith("rendezvous/")  # users choose one, and edit none
-            return key if is_choice else f"{layer.place}:{layer.lines[keys]}: {key}"
-        if not layer.config and f"{key}.".startswith(f"{_key_of(layer)}."):
-            return key
-    return key
-
-
-def _key_of(layer: Layer) -> str:
-    return words.key_of(layer.place.removeprefix("command line: "))
-
-
-def ignored_words(typed: Sequence[str], keys: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the words that set neither what reaches hosts nor these keys; and what may be set."""
-    taken = sorted({"cluster", *CONTACT_KEYS, *IF_RESOLVED, "cluster.python", rerun.KEY, *keys})
-    below = [key for key in taken if key != "cluster"]
-    sections = keys_of(Spec)
-    ignored = []
-    for word in typed:
-        key = words.key_of(word)
-        is_known = re.split(r"[./]", key)[0] in sections
-        if is_known and key != "cluster" and not _is_among(key, below):
-            ignored.append(word)
-    return ignored, taken
-
-
-def _contact_words(typed: Sequence[str], cluster: str) -> tuple[str, ...]:
-    """Return those of a launch's words by which a verb reaches the same hosts.
-
-    Task and environment of the launch are not among them.
-    """
-    own = {*written_defaults(Spec), "hydra"}
-    keys = {*CONTACT_KEYS, *IF_RESOLVED, "cluster.python", rerun.KEY} - {"run_id"}
-    kept = []
-    for word in typed:
-        key = words.key_of(word)
-        is_known = re.split(r"[./]", key)[0] in own
-        if key != "cluster" and (_is_among(key, keys) or not is_known):
-            kept.append(word)
-    chosen = words.chosen_cluster(typed)
-    several = f"[{cluster.replace('+', ',')}]" if "+" in cluster else cluster
-    repeats_record = any(words.key_of(word) == rerun.KEY for word in kept)
-    flags = () if repeats_record and not chosen else ("--cluster", chosen or several)
-    return (*flags, *kept)

@@ -15,6 +15,7 @@ from runner.config.source import ConfigFiles, YamlSource, display_path, hidden_f
 from runner.config.words import hydra_value, is_readable, key_of, names_file
 from runner.core.errors import Problem
 from runner.core.shell import this_program
+from runner.core.spec import GROUPS
 
 
 def unresolved_problem(key: str, error: OmegaConfBaseException) -> Problem:
@@ -104,6 +105,8 @@ def _missing_option(
         hints[0] = f"a program's file is task.script={option}"
     elif group in ("cluster", "task") and choosing and not hints[0]:
         hints[0] = f"`{this_program()} init --{group} {option}` writes one"
+    if option.partition(":")[0] in GROUPS:
+        hints[0] = f"under `defaults:` write `- {option.replace(':', ': ', 1)}`, with a space"
     folders = [folder / group for folder in files.folders if (folder / group).is_dir()]
     if folders:
         hints.append(f"looked in {' and '.join(map(display_path, folders))}")

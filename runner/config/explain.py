@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from runner.config.compose import Composed, Composer, Layer, plain_values
+from runner.config.compose import Composer
 from runner.config.kinds import Problems, legal_values, suggest, unknown_key
+from runner.config.layers import Composed, Layer, layers_of, plain_values, unresolved, value_at
 from runner.config.source import KeyPath, one_line
 from runner.config.words import option_of, plain
 from runner.core.errors import ConfigError, Problem
@@ -27,8 +27,8 @@ def origins(composer: Composer, typed: Sequence[str], key: str) -> list[Origin]:
     composed = composer.composed(typed)
     if composed.config.get("run_id") is None:
         composed.config.run_id = "RUN_ID"
-    tree: Any = plain(OmegaConf.to_container(composed.config, resolve=False))
-    layers = composer.layers(composed)
+    tree = unresolved(composed.config)
+    layers = layers_of(composed)
     path = _locate(tree, key)
     return [_origin(composed, layers, leaf, tree) for leaf in _leaves(tree, path)]
 
@@ -86,7 +86,7 @@ def _origin(composed: Composed, layers: Sequence[Layer], path: KeyPath, tree: An
     meaning = f"{option.metadata['help']} ({legal_values(option)})" if option else ""
     settings = []
     for layer in reversed(layers):
-        found = _value(layer.content, path)
+        found = value_at(layer.content, path)
         if found is not None:
             line = layer.line(path)
             place = f"{layer.place}:{line}" if line else layer.place
@@ -106,18 +106,6 @@ def _origin(composed: Composed, layers: Sequence[Layer], path: KeyPath, tree: An
         return Origin(key, written, "", tuple(settings), problems[0].message, meaning)
     shown = written if written != value else ""
     return Origin(key, value, shown, tuple(settings), "", meaning)
-
-
-def _value(content: Any, path: KeyPath) -> tuple[Any] | None:
-    """Return what a layer has at a path, None if it has nothing there."""
-    for name in path:
-        if isinstance(content, Mapping) and name in content:
-            content = content[name]
-        elif isinstance(content, list) and name.isdecimal() and int(name) < len(content):
-            content = content[int(name)]
-        else:
-            return None
-    return (content,)
 
 
 def _masked(composed: Composed, value: Any) -> Any:

@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from runner.config.kinds import Problems, join_or, nnodes, read_section, suggest, unknown_key
+from runner.config.kinds import Problems, join_or, read_section, read_value, suggest, unknown_key
 from runner.config.words import NODES_PREFIX, NodeWord
 from runner.core.errors import Problem
 from runner.core.model.slurm import LOGIN
 from runner.core.planning.batch_script import GPUS_OF_GRES
 from runner.core.spec import MASTER, Cluster, Node, SlurmSpec, Spec, Task, keys_of
+from runner.core.text import join_some
 
-OWN_OPTIONS = {
-    **dict.fromkeys(("--array", "-a"), "one job per run: -m makes a run of each value"),
-    **dict.fromkeys(("--nodes", "-N"), "set cluster.nodes or task.nnodes"),
-    **dict.fromkeys(("--ntasks", "-n", "--ntasks-per-node"), "set cluster.nproc_per_node"),
-    **dict.fromkeys(("--output", "-o", "--error", "-e", "--open-mode"), "leave it out"),
-    **dict.fromkeys(("--job-name", "-J", "--comment", "--chdir", "-D", "--export"), "leave it out"),
-    **dict.fromkeys(("--wrap", "--wait", "-W", "--parsable", "--hold", "-H"), "leave it out"),
-    "--signal": "set slurm.signal_before",
-    **dict.fromkeys(("--requeue", "--no-requeue"), "set slurm.requeue"),
-}
-"""Options of sbatch that a batch script has anyway, or that no run can have, and what to do."""
+OWN_OPTIONS = re.compile(
+    r"--(array|nodes|ntasks(-per-node)?|output|error|open-mode|job-name|comment|chdir|export|wrap"
+    r"|wait|parsable|hold|signal|(no-)?requeue)|-[aNnoeJDWH]"
+)
+"""Options of sbatch that a batch script has anyway, or that no run can have."""
 
-EARLY_S = 60
-"""How early Slurm may send the signal before a time limit, by sbatch(1)."""
+
+MAX_LISTED = 8
+"""How many names of nodes a message lists."""
 
 
 def expand_range(entry: str) -> list[str]:
@@ -45,13 +41,8 @@ def expand_range(entry: str) -> list[str]:
         raise ValueError(str(error)) from error
 
 
-def _fold(names: Sequence[str]) -> str:
-    """Return names as text, many of them as ranges."""
-    if len(names) <= 8:  # noqa: PLR2004 (more than fit one line of a message)
-        return ", ".join(names)
-    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet  # noqa: PLC0415
-
-    return str(NodeSet.fromlist(list(names), resolver=RESOLVER_NOGROUP))
+def _listed(names: Iterable[str]) -> str:
+    return join_some([*names], MAX_LISTED, "others")
 
 
 def _expand(problems: Problems, where: str, entry: str) -> list[str]:
@@ -122,7 +113,7 @@ def _no_such_node(name: str, path: str, known: Sequence[str]) -> Problem:
     hint = f"+{NODES_PREFIX}{name}.host=ADDRESS adds one"
     if near := suggest(name, names, NODES_PREFIX):
         hint = f"{near}\n{hint}"
-    return Problem(where, f"there is no node {name}; the nodes are {_fold(names)}", hint)
+    return Problem(where, f"there is no node {name}; the nodes are {_listed(names)}", hint)
 
 
 def _remove(problems: Problems, word: NodeWord, entries: DictConfig, name: str, key: str) -> None:
@@ -217,10 +208,10 @@ def select_nodes(
         problems.report("cluster.nodes", f"no node is left after {join_or(list(filters))}")
     master = cluster.master
     if nodes and master is not None and master not in nodes:
-        message = f"there is no node {master}; the nodes are {_fold(list(nodes))}"
+        message = f"there is no node {master}; the nodes are {_listed(nodes)}"
         problems.report("cluster.master", message, suggest(master, nodes))
     elif master is not None and names and master not in names:
-        message = f"{master} is not among the nodes to use: {_fold(names)}"
+        message = f"{master} is not among the nodes to use: {_listed(names)}"
         hint = f"set cluster.master={names[0]}, or null for the first"
         problems.report("cluster.master", message, hint)
     elif master is not None:
@@ -230,7 +221,7 @@ def select_nodes(
         hint = "choose another cluster (cluster=NAME), or add nodes to its file"
         if min_nodes:
             hint = f"a range may go up to {len(names)}"
-        message = f"{count} nodes are wanted, but there are {len(names)}: {_fold(names)}"
+        message = f"{count} nodes are wanted, but there are {len(names)}: {_listed(names)}"
         problems.report("task.nnodes", message, hint)
     selected = [nodes[name] for name in names]
     _check_distinct(problems, selected, cluster)
@@ -248,7 +239,7 @@ def _named(
             if name in nodes:
                 names.add(name)
             elif nodes:
-                message = f"there is no node {name}; the nodes are {_fold(list(nodes))}"
+                message = f"there is no node {name}; the nodes are {_listed(nodes)}"
                 problems.report(where, message, suggest(name, nodes))
     return names
 
@@ -276,7 +267,7 @@ def check_decides(problems: Problems, spec: Spec) -> None:
         problems.report(where, "the nodes of a job have no names yet", f"choose {MASTER}")
     names = [node.name for node in spec.nodes]
     if names and not spec.slurm and spec.deciding_node not in names:
-        message = f"{decides} is no node of this run; choose {MASTER} or one of {_fold(names)}"
+        message = f"{decides} is no node of this run; choose {MASTER} or one of {_listed(names)}"
         problems.report(where, message, suggest(decides, [MASTER, *names]))
 
 
@@ -295,25 +286,18 @@ def read_slurm(
     if cluster.gpus_per_node and re.search(GPUS_OF_GRES, asked.gres):
         message = "set one of gpus_per_node and gres: both ask for GPUs"
         problems.report("cluster.slurm.gres", message)
-    lead_s = asked.signal_before
-    limit_s = _seconds_of(asked.time)
-    if lead_s and limit_s and lead_s + EARLY_S >= limit_s:
-        message = f"{lead_s} s, and the minute that Slurm may be early, are the whole time limit"
-        hint = "lower it, or raise slurm.time"
-        problems.report("cluster.slurm.signal_before", message, hint)
     for word in asked.extra:
         name = word.partition("=")[0]
-        if name in OWN_OPTIONS:
-            message = f"{name} is the runner's own part"
-            problems.report("cluster.slurm.extra", message, OWN_OPTIONS[name])
+        if OWN_OPTIONS.fullmatch(name):
+            hint = "keys of cluster.slurm and cluster.nodes set what can be set; -m makes a sweep"
+            problems.report("cluster.slurm.extra", f"{name} is the runner's own part", hint)
     min_nodes, count, spares = _nodes_of_job(problems, cluster, task, relaunches=relaunches)
     job = replace(asked, nnodes=count, spares=spares, exclude=",".join(cluster.exclude))
-    is_local = cluster.transport == "local"
-    if is_local and cluster.login_node:
+    if cluster.transport == "local" and cluster.login_node:
         message = "with transport local this machine is the login node"
         hint = "leave it out, or set cluster.transport=ssh"
         problems.report("cluster.login_node", message, hint)
-    elif not is_local and not cluster.login_node:
+    elif cluster.transport != "local" and not cluster.login_node:
         message = f"cluster {cluster.name} names no machine that has sbatch"
         hint = "such as login_node: hpc.example; or cluster.transport=local on the login node"
         problems.report("cluster.login_node", message, hint)
@@ -341,30 +325,15 @@ def _nodes_of_job(
         problems.report("cluster.nodes", message, "such as nodes: 4")
         return None, 1, 0
     of_cluster = "1" if cluster.nodes in (None, {}) else cluster.nodes
-    min_nodes, count = nnodes(problems, "cluster.nodes", of_cluster)
+    read = read_value(problems, "cluster.nodes", "nnodes", of_cluster)
+    min_nodes, count = read or (None, 1)
     if task.nnodes is None:
-        return min_nodes, count or 1, 0
+        return min_nodes, count, 0
     least, used = task.nnodes
     spares = 0
     if relaunches and count and used and count > used:
         spares = count - used
     return least, (used or 1) + spares, spares
-
-
-def _seconds_of(time: str) -> int:
-    """Return a time limit in seconds, 0 for none: minutes, or [D-]H:MM:SS, as sbatch reads it."""
-    days, dash, clock = time.rpartition("-")
-    parts = [int(part) for part in clock.split(":") if part.isdigit()]
-    if not parts:
-        return 0
-    if dash:
-        hours, minutes, seconds = (*parts, 0, 0)[:3]
-        return ((int(days) * 24 + hours) * 60 + minutes) * 60 + seconds
-    if len(parts) < 3:  # noqa: PLR2004 (minutes, or minutes and seconds)
-        minutes, seconds = (*parts, 0)[:2]
-        return minutes * 60 + seconds
-    hours, minutes, seconds = parts
-    return (hours * 60 + minutes) * 60 + seconds
 
 
 def check_scheduler(problems: Problems, spec: Spec) -> None:

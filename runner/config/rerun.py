@@ -129,14 +129,13 @@ def find_record(name: str, cwd: Path) -> RecordedRun:
     if (folder / SWEEP_FILE).exists() and not config_file.exists():
         message = f"{name} is a sweep, whose runs are in {display_path(folder / SWEEP_FILE)}"
         raise ConfigError([Problem(KEY, message, "repeat one of them: rerun=RUN_ID")])
+    file = plan_file
     try:
         plan = decode(RecordedPlan, json.loads(plan_file.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
-        raise ConfigError([_damaged(plan_file, lower_first(reason_of(error)))]) from error
-    try:
+        file = config_file
         config_yaml = config_file.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise ConfigError([_damaged(config_file, lower_first(reason_of(error)))]) from error
+        raise ConfigError([_damaged(file, lower_first(reason_of(error)))]) from error
     run = recorded_run(config_yaml, plan, config_file)
     time = datetime.fromtimestamp(_launch_time(folder)).astimezone()
     hosts = _hosts_of_origin(folder)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import posixpath
 import re
 import secrets
 import string
@@ -18,7 +17,6 @@ from runner.checks.base import all_checks
 from runner.config.arguments import words_of
 from runner.config.kinds import (
     Problems,
-    check_env_name,
     choose,
     join_or,
     read_section,
@@ -38,7 +36,6 @@ from runner.core.planning.container.extra import extra_problems
 from runner.core.shell import expand_home, this_program
 from runner.core.spec import (
     ENGINES,
-    MAX_BACKOFF_S,
     Cluster,
     ContainerSpec,
     Deploy,
@@ -86,24 +83,26 @@ class Context:
 def resolve(values: Mapping[str, Any], context: Context, problems: Problems) -> Spec:
     """Return the `Spec` of composed values; raise ConfigError with every problem."""
     read = read_section(problems, "", Spec, values)
+    known = {problem.subject for problem in problems}
+    across = Problems()
     cluster: Cluster = replace(read.get("cluster") or Cluster(), name=context.cluster)
     task: Task = replace(read.get("task") or Task(), name=context.task)
-    cluster = _with_paths(problems, cluster, context)
+    cluster = _with_paths(across, cluster, context)
     relaunches = read["relaunch"].max > 0 if "relaunch" in read else False
     spares: tuple[Node, ...] = ()
     if cluster.scheduler == "slurm":
-        login, job, min_nodes = read_slurm(problems, cluster, task, relaunches=relaunches)
+        login, job, min_nodes = read_slurm(across, cluster, task, relaunches=relaunches)
         nodes: tuple[Node, ...] = (login,)
         cluster = replace(cluster, slurm=job)
     else:
-        all_nodes = read_nodes(problems, cluster, context.node_words)
-        nodes, spares, min_nodes = select_nodes(problems, cluster, task, all_nodes)
+        all_nodes = read_nodes(across, cluster, context.node_words)
+        nodes, spares, min_nodes = select_nodes(across, cluster, task, all_nodes)
     if context.for_contact:
         task = replace(task, kind="command", target="true")
     else:
-        task = _with_program(problems, task)
-    cluster, secret_values = _with_environment(problems, cluster, task, nodes, context)
-    container: ContainerSpec = _with_engine(problems, read.get("container", ContainerSpec()))
+        task = _with_program(across, task)
+    cluster, secret_values = _with_environment(across, cluster, task, nodes, context)
+    container: ContainerSpec = _with_engine(across, read.get("container", ContainerSpec()))
     if container:
         nodes = tuple(replace(node, python=container.python) for node in nodes)
         spares = tuple(replace(node, python=container.python) for node in spares)
@@ -123,12 +122,14 @@ def resolve(values: Mapping[str, Any], context: Context, problems: Problems) -> 
         secrets=secret_values,
         program=this_program(),
     )
-    _check_across(problems, spec, values)
+    _check_across(across, spec)
+    # What follows from a value that is not legal is no problem of its own.
+    problems += [problem for problem in across if problem.subject not in known]
     problems.raise_any()
     return spec
 
 
-def _check_across(problems: Problems, spec: Spec, values: Mapping[str, Any]) -> None:
+def _check_across(problems: Problems, spec: Spec) -> None:
     """Report what no key says by itself."""
     _check_rendezvous(problems, spec)
     if spec.task.without_torchrun:
@@ -143,10 +144,7 @@ def _check_across(problems: Problems, spec: Spec, values: Mapping[str, Any]) -> 
         choose(problems, "skip_checks", name, checks)
     if spec.task.args_expand and spec.task.entry != "plain":
         message = f"{spec.task.entry} decides on the ranks after the plan is made"
-        hint = (
-            "set task.entry=plain, or leave it out: programs read RANK and the like from their "
-            "environment, and task.local_rank_arg passes the local rank"
-        )
+        hint = "set task.entry=plain, or leave it out: programs read RANK from their environment"
         problems.report("task.args_expand", message, hint)
 
 
@@ -233,7 +231,7 @@ def program_name(task: Mapping[str, Any]) -> str:
     else:
         command = task.get("command") or ""
         words = command if isinstance(command, list) else str(command).split()
-        parts = [PurePath(str(words[0] if words else "")).stem]
+        parts = [PurePath(str(words[0])).stem if words else ""]
     telling = (part for part in reversed(parts) if part.strip("/").lower() not in SAYS_NOTHING)
     return next(telling, parts[-1]) or "task"
 
@@ -273,7 +271,6 @@ def _copied(
     problems: Problems, where: str, names: Sequence[str], environ: Mapping[str, str]
 ) -> dict[str, str]:
     for name in names:
-        check_env_name(problems, where, name)
         if name not in environ:
             hint = f"export {name}=… first, or take it out of {where}"
             problems.report(where, f"{name} is not set in this shell's environment", hint)
@@ -294,9 +291,6 @@ def _with_engine(problems: Problems, container: ContainerSpec) -> ContainerSpec:
     if not container.image:
         hint = "name one, such as container.image=pytorch/pytorch:latest"
         problems.report("container.image", f"{name} needs an image", hint)
-    for key in ("image", "program"):
-        if getattr(container, key).startswith("-"):
-            problems.report(f"container.{key}", f"{getattr(container, key)!r} begins with a '-'")
     if container.shm_size and container.ipc == "host":
         message = "the host's own /dev/shm is used, and its size is not ours to set"
         hint = "leave it out, or set container.ipc=private"
@@ -309,25 +303,12 @@ def _with_engine(problems: Problems, container: ContainerSpec) -> ContainerSpec:
         if key in engine.IGNORED_KEYS and getattr(container, key) != "never":
             hint = "leave it out, or choose docker or podman"
             problems.report(f"container.{key}", f"{name} has no such setting of its own", hint)
-    _check_mounts(problems, container, splits_at_commas=engine.SPLITS_MOUNTS)
-    return replace(container, program=container.program or name)
-
-
-def _check_mounts(problems: Problems, container: ContainerSpec, *, splits_at_commas: bool) -> None:
-    targets: set[str] = set()
-    for mount in container.mounts:
-        shown = f"{mount.source}:{mount.target}"
-        place = posixpath.normpath(mount.target)
-        if place in targets:
-            message = f"{shown!r}: two sources have that place"
-            problems.report("container.mounts", message)
-        elif place == "/":
-            problems.report("container.mounts", f"{shown!r}: it would hide the image")
-        targets.add(place)
-        if splits_at_commas and "," in shown:
-            message = f"{shown}: {container.engine} takes no path with a comma"
+    for mount in container.mounts if engine.SPLITS_MOUNTS else ():
+        if "," in f"{mount.source}{mount.target}":
+            message = f"{mount.source}:{mount.target}: {name} takes no path with a comma"
             hint = "mount a link to it whose name has none"
             problems.report("container.mounts", message, hint)
+    return replace(container, program=container.program or name)
 
 
 def _check_rendezvous(problems: Problems, spec: Spec) -> None:
@@ -377,9 +358,6 @@ def _check_relaunch(problems: Problems, spec: Spec) -> None:
         message = "with a static rendezvous torchrun cannot restart the ranks"
         hint = f"set relaunch.max={max_restarts} in its place, or choose rendezvous=c10d"
         problems.report("torchrun.max_restarts", message, hint)
-    if spec.relaunch.backoff_s > MAX_BACKOFF_S:
-        message = f"must be at most {MAX_BACKOFF_S:g} seconds, not {spec.relaunch.backoff_s:g}"
-        problems.report("relaunch.backoff_s", message)
     if spec.watch.action == "restart" and not spec.relaunch.max:
         hint = "set relaunch.max to 1 or more, or watch.action=stop"
         problems.report("watch.action", "restart needs a number of relaunches", hint)

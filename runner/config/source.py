@@ -22,9 +22,7 @@ from runner.core.errors import NO_FOLDER, ConfigError, Problem, reason_of
 from runner.core.shell import expand_home
 from runner.core.spec import GROUPS, Spec, keys_of, section_of, written_default
 
-PRIMARY = "runner"
-"""The name of the primary configuration: `conf/runner.yaml`."""
-
+PRIMARY = "runner"  # conf/runner.yaml
 SCHEMA = "runner_base"
 SUFFIXES = (".yaml", ".yml")
 KeyPath = tuple[str, ...]
@@ -32,18 +30,6 @@ KeyPath = tuple[str, ...]
 
 BOOL = re.compile(r"(true|True|TRUE|false|False|FALSE)\Z")
 NULL = re.compile(r"(~|null|Null|NULL|)\Z")
-SYNTAX_REMEDIES = {
-    r"mapping values are not allowed|expected <block end>": (
-        "keys beside each other begin in one column, those below a key further in; a text with "
-        "`: ` in it is quoted"
-    ),
-    r"character '\\t' that cannot": "indent with spaces, not with tabs",
-    r"expected alphabetic or numeric": "a text that begins with * or & is quoted, such as '*.pth'",
-    r"that cannot start any token": "a text that begins so is quoted",
-    r"expected ',' or|expected the node content": "a bracket is not closed, or a comma is missing",
-    r"unexpected end of stream": "a quote is not closed",
-}
-"""What to do about PyYAML's messages."""
 
 
 @dataclass
@@ -68,7 +54,7 @@ class _Loader(yaml.SafeLoader):
 class _Dumper(yaml.SafeDumper):
     """Quotes what `_Loader` would not read as text."""
 
-    def ignore_aliases(self, data: object) -> bool:
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 (PyYAML's signature)
         return True
 
 
@@ -79,22 +65,21 @@ for _each in (_Loader, _Dumper):
 _Loader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile("<<"), ["<"])
 
 
-def dump(value: Any) -> str:
+def dump(value: Any, *, in_one_line: bool = False) -> str:
     """Return plain data as YAML that `read` gives back."""
-    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**6)
-
-
-def one_line(value: Any) -> str:
-    """Return plain data as one line of YAML."""
-    text = yaml.dump(
+    return yaml.dump(
         value,
         Dumper=_Dumper,
         sort_keys=False,
         allow_unicode=True,
         width=10**6,
-        default_flow_style=True,
+        default_flow_style=in_one_line,
     )
-    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def one_line(value: Any) -> str:
+    """Return plain data as one line of YAML."""
+    return dump(value, in_one_line=True).removesuffix("\n").removesuffix("\n...")
 
 
 def read(path: Path) -> YamlFile:
@@ -153,24 +138,24 @@ def _plain(loader: _Loader, node: yaml.Node, where: KeyPath, lines: dict[KeyPath
         return items
     if node.tag == "tag:yaml.org,2002:null":
         return None
-    if node.tag == "tag:yaml.org,2002:bool" and "env" not in where[-2:-1]:
+    is_text = "env" in where[-2:-1] or re.fullmatch(r"(task\.)?command(\.\d+)?", ".".join(where))
+    if node.tag == "tag:yaml.org,2002:bool" and not is_text:
         return node.value.lower() == "true"
     return node.value
 
 
 def _nested(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments with `model.lr` as `model: {lr: …}`, as a word of the command line has it."""
+    """Return arguments with `model.lr` as `model: {lr: …}`, as a typed word has it."""
     nested: dict[str, Any] = {}
     for name, value in arguments.items():
         *parents, last = name.split(".") if re.fullmatch(r"[^.]+(\.[^.]+)+", name) else [name]
         inner = nested
         for parent in parents:
-            below = inner.setdefault(parent, {})
-            if not isinstance(below, dict):
-                below = inner[parent] = {}
-            inner = below
+            if not isinstance(inner.get(parent), dict):
+                inner[parent] = {}
+            inner = inner[parent]
         if isinstance(inner.get(last), dict) and isinstance(value, dict):
-            inner[last].update(value)
+            inner[last] = {**inner[last], **value}
         else:
             inner[last] = value
     return nested
@@ -178,15 +163,12 @@ def _nested(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _syntax_problem(error: yaml.MarkedYAMLError, text: str, path: Path) -> Problem:
     message = ", ".join(filter(None, (error.context, error.problem)))
-    remedies = (hint for known, hint in SYNTAX_REMEDIES.items() if re.search(known, message))
-    hints = [next(remedies, "")]
-    where = display_path(path)
-    if error.problem_mark:
-        number = error.problem_mark.line
-        where = f"{where}:{number + 1}:{error.problem_mark.column + 1}"
-        line = "".join(text.splitlines()[number : number + 1]).strip()
-        hints.insert(0, f"there: {line}" if line else "")
-    return Problem(where, message, "\n".join(filter(None, hints)))
+    mark = error.problem_mark
+    if mark is None:
+        return Problem(display_path(path), message)
+    line = "".join(text.splitlines()[mark.line : mark.line + 1]).strip()
+    where = f"{display_path(path)}:{mark.line + 1}:{mark.column + 1}"
+    return Problem(where, message, f"there: {line}" if line else "")
 
 
 def display_path(file: Path) -> str:
@@ -219,8 +201,8 @@ def conf_folders(extra: Sequence[str]) -> list[Path]:
     return list(distinct.values())
 
 
-def _confs_upwards(cwd: Path) -> Iterator[Path]:
-    yield from (folder / "conf" for folder in (cwd, *cwd.parents))
+def _confs_upwards(cwd: Path) -> list[Path]:
+    return [folder / "conf" for folder in (cwd, *cwd.parents)]
 
 
 def is_ours(conf: Path) -> bool:
@@ -289,8 +271,7 @@ class YamlSource(ConfigSource):
         self.loaded[name] = yaml_file
         header = self._get_header_dict(file.read_text(encoding="utf-8")[:512])
         group = "" if header["package"] else name.rpartition("/")[0]
-        problems = [*_shape_problems(yaml_file, group)]
-        if problems:
+        if problems := [*_shape_problems(yaml_file, group)]:
             raise ConfigError(problems)
         content = dict(yaml_file.content)
         if name == PRIMARY:
@@ -336,7 +317,6 @@ class YamlSource(ConfigSource):
 def _defaults(primary: YamlFile) -> list[Any]:
     """Return the list of defaults of `runner.yaml`, with ours for what it does not choose."""
     theirs = primary.content.get("defaults") or []
-    _require_choices(primary, theirs)
     own = chosen_groups(primary)
     usual = chosen_groups(read(shipped_folder() / f"{PRIMARY}.yaml"))
     choices = [{group: own.get(group, option)} for group, option in usual.items()]
@@ -354,12 +334,10 @@ def _shape_problems(yaml_file: YamlFile, group: str) -> Iterator[Problem]:
         message = "settings of Hydra have no effect on a launch"
         yield Problem(yaml_file.place("hydra"), message, hint)
     if not isinstance(content.get("defaults") or [], list):
-        example = "such as defaults: [{cluster: mine}, {task: train}]"
-        if group:
-            example = "such as defaults: [base]"
-        yield Problem(yaml_file.place("defaults"), "must be a list", example)
+        example = "[base]" if group else "[{cluster: mine}, {task: train}]"
+        yield Problem(yaml_file.place("defaults"), "must be a list", f"such as defaults: {example}")
     section = section_of(keys_of(Spec)[group]) if group in GROUPS else Spec
-    if section is not None and ("/" not in group):
+    if section is not None and "/" not in group:
         yield from _wrong_shapes(yaml_file, content, section, "")
 
 
@@ -373,29 +351,14 @@ def _wrong_shapes(
         key = f"{before}{name}"
         if nested and isinstance(value, dict):
             yield from _wrong_shapes(yaml_file, value, nested, f"{key}.")
+        elif name in GROUPS and isinstance(value, str):
+            hint = f"under `defaults:` write `- {name}: {value}`"
+            yield Problem(yaml_file.place(key), "takes a mapping of keys to values", hint)
         elif isinstance(usual, dict) and isinstance(value, list):
             example = "such as nodes: {gpu1: {}, gpu2: {host: 10.0.0.2}}" if name == "nodes" else ""
             yield Problem(yaml_file.place(key), "takes a mapping of keys to values", example)
         elif isinstance(usual, list) and isinstance(value, dict):
             yield Problem(yaml_file.place(key), "takes a list", f"such as {name}: [a, b]")
-
-
-def _require_choices(primary: YamlFile, defaults: Sequence[object]) -> None:
-    """Refuse a choice of a file that stands beside `defaults`, or has no space after its colon."""
-    beside = {f"{group}: {primary.content.get(group)}": group for group in GROUPS}
-    choices = {text: group for text, group in beside.items() if _names_option(text)}
-    for entry in defaults:
-        if isinstance(entry, str) and entry.partition(":")[0] in GROUPS and ":" in entry:
-            choices[entry] = entry.partition(":")[0]
-    for text, group in choices.items():
-        option = text.partition(":")[2].strip()
-        hint = f"under `defaults:` write `- {group}: {option}`, with a space after the colon"
-        where = f"{display_path(primary.path)}: {text}"
-        raise ConfigError([Problem(where, "chooses no file so", hint)])
-
-
-def _names_option(text: str) -> bool:
-    return re.fullmatch(r"\w+: (?!None$)[\w-]+", text) is not None
 
 
 def chosen_groups(primary: YamlFile) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.config.kinds import scalar_text
+from runner.config.values import scalar_text
 from runner.core.errors import ConfigError, Problem
 from runner.core.spec import GROUPS, Spec, keys_of, section_of, written_default
 
@@ -104,7 +104,7 @@ def _is_plain_key(key: str) -> bool:
 
 def _holds_texts(key: str) -> bool:
     """Return whether `true` and `false` are texts there, too."""
-    return re.search(r"(^|\.)env(\.|$)", key) is not None
+    return re.search(r"(^|\.)env(\.|$)|^task\.command$", key) is not None
 
 
 def parse(words: Sequence[str]) -> list[Override]:

@@ -4,8 +4,6 @@ It is the schema of the YAML, and its values are what `config.resolve` made of t
 `setting(...)` is a key of the YAML; any other is set by `config.resolve`.
 """
 
-# ruff: noqa: RUF009 (`setting` makes a field, as `dataclasses.field` does)
-
 from __future__ import annotations
 
 import dataclasses
@@ -36,6 +34,10 @@ ENGINES = ("docker", "podman", "apptainer")
 RENDEZVOUS = ("static", "standalone", "c10d", "etcd", "etcd-v2")
 
 
+Option = Any
+"""A `dataclasses.Field`, which takes no type argument in Python 3.8."""
+
+
 def setting(
     help_text: str, kind: Union[str, Tuple[str, ...]], default: Any = None, written: Any = None
 ) -> Any:
@@ -53,24 +55,20 @@ def setting(
     return field(default=default, metadata=metadata)
 
 
-def is_key(option: dataclasses.Field[Any]) -> bool:
-    """Return whether a field of the Spec is a key of the YAML."""
-    return "help" in option.metadata
-
-
-def section_of(option: dataclasses.Field[Any]) -> Optional[type]:
+def section_of(option: Option) -> Optional[type]:
     """Return the class of the keys below a key, None for a key with a value."""
     factory: Any = option.default_factory
     is_section = isinstance(factory, type) and dataclasses.is_dataclass(factory)
     return factory if is_section else None
 
 
-def keys_of(section: type) -> Dict[str, dataclasses.Field[Any]]:
+def keys_of(section: type) -> Dict[str, Option]:
     """Return the keys of a section by their names."""
-    return {option.name: option for option in dataclasses.fields(section) if is_key(option)}
+    fields = dataclasses.fields(section)
+    return {option.name: option for option in fields if "help" in option.metadata}
 
 
-def written_default(option: dataclasses.Field[Any]) -> Any:
+def written_default(option: Option) -> Any:
     """Return the default of a key as YAML has it."""
     nested = section_of(option)
     if nested is not None:
@@ -663,7 +661,7 @@ class Spec:
         "auto",
     )
     skip_checks: Tuple[str, ...] = setting(
-        "checks to leave out, such as [gpus]; `check` has all", "checks", ()
+        "checks to leave out, such as [gpus]; `check` has all", "names", ()
     )
     sample_s: float = setting(
         "how often `samples.jsonl` gets the load of hosts and GPUs while a run is on",

@@ -44,11 +44,12 @@ def compare(run: tuple[str, ...], sort: str, code: bool, csv: bool, json_: bool)
     from runner.control.history.named_runs import named_records
     from runner.control.history.run_reader import read_run
     from runner.control.record import run_index
+    from runner.control.record.file_names import LATEST
     from runner.ui.comparison import as_csv, compare_runs, render_runs, sort_runs
     from runner.ui.layout import terminal_width
 
     newest = itertools.islice(run_index.launched_here(), 2 if code else LAST)
-    records = named_records(run) if run else [*newest][::-1] or named_records([run_index.LATEST])
+    records = named_records(run) if run else [*newest][::-1] or named_records([LATEST])
     runs = [read_run(record, is_whole=False) for record in records]
     if sort:
         runs = sort_runs(runs, sort)

@@ -41,6 +41,7 @@ def stop(selection: Selection, run: str, yes: bool, json_: bool) -> int:
     It works even if the launch, the agents or the supervisors of the run are dead.
     """
     from runner.control.record import run_index
+    from runner.control.record.file_names import LATEST
 
     if not run or (run == "all" and run_index.record_folder(run) is None):
         run_ids = run_index.records()
@@ -52,7 +53,7 @@ def stop(selection: Selection, run: str, yes: bool, json_: bool) -> int:
             subject = "--run"
             message = "no run is given"
         raise ConfigError([Problem(subject, message, hint)])
-    if run != run_index.LATEST or selection.names_cluster:
+    if run != LATEST or selection.names_cluster:
         request = selection.contact_for_run(run, ending_verb="stop")
         return _stop_run(request, yes=yes, json_=json_)
     request = _latest_unfinished(selection)

@@ -12,6 +12,7 @@ import click
 from runner.cli.selection import Selection
 from runner.cli.verb import run_option, verb
 from runner.control.record import run_index
+from runner.control.record.file_names import LATEST
 
 LIKE_A_RUN = re.compile(r"\d{4}-\d{4}-")
 """What run ids begin with, which no cluster is called: a mistyped one is told as such."""
@@ -45,7 +46,7 @@ def _means_run(word: str, selection: Selection) -> bool:
     """Return whether a word is a run: no cluster, and how one on record begins."""
     from runner.config.source import ConfigFiles, conf_folders
 
-    if word == run_index.LATEST or run_index.record_folder(word) or LIKE_A_RUN.match(word):
+    if word == LATEST or run_index.record_folder(word) or LIKE_A_RUN.match(word):
         return True
     is_known = any(name.startswith(word) for name in run_index.records().values())
     files = ConfigFiles(conf_folders(selection.config_dirs))

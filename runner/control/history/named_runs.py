@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runner.control.record import run_index
-from runner.control.record.file_names import CONFIG_FILE, CONTACT_FILE, PLAN_FILE, SWEEP_FILE
+from runner.control.record.file_names import (
+    CONFIG_FILE,
+    CONTACT_FILE,
+    LATEST,
+    PLAN_FILE,
+    SWEEP_FILE,
+)
 from runner.core.codec import parse_json
 from runner.core.errors import ConfigError, Problem
 from runner.core.protocol.paths import is_run_id
@@ -31,7 +37,7 @@ def _records_of(word: str) -> list[Path]:
         return _records_in(Path(expand_home(word)))
     if exact := run_index.record_folder(word):
         return [exact]
-    if word == run_index.LATEST:
+    if word == LATEST:
         raise _unknown("no run was launched from this folder", "name a run by its id")
     if not is_run_id(word):
         hint = "a run id, its beginning, latest, a folder, or a sweep's id is meant"

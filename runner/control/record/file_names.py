@@ -6,6 +6,9 @@ PLAN_FILE = "plan.json"
 RESULT_FILE = "result.json"
 SAID_FILE = ".said.json"  # beside the records: which notes were said
 
+LATEST = "latest"
+"""The name of the link to the last run launched from a folder."""
+
 HOSTS_FOLDER = "hosts"
 """Below it, a folder for each node with what its host has on record."""
 

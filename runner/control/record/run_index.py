@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from runner.control.record.contact_file import read_contact
-from runner.control.record.file_names import CONTACT_FILE, RESULT_FILE
+from runner.control.record.file_names import CONTACT_FILE, LATEST, RESULT_FILE
 from runner.core.errors import ConfigError
 from runner.core.model.run_info import RunInfo
 from runner.core.shell import expand_home
@@ -21,8 +21,6 @@ from runner.core.shell import expand_home
 RUNS_FOLDER = "runs"
 """Where the records of a folder are, below it."""
 
-LATEST = "latest"
-"""The name of the link to the last run launched from a folder."""
 
 IGNORE_FILE = ".gitignore"
 

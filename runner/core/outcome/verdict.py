@@ -45,6 +45,8 @@ STUCK = "stuck"
 FAILED_CODE = 1
 LOST_CODE = 4
 STUCK_CODE = 5
+STOP_SIGNALS = (None, signal.SIGTERM, signal.SIGKILL)
+"""Of ranks that did not end by themselves."""
 
 STOP_SIGNALS = (None, signal.SIGTERM, signal.SIGKILL)  # of ranks that did not end by themselves
 REQUEUED = "its job is to start again"

@@ -7,6 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from runner.config.compose import open_composer
+from runner.config.source import parse
+
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
 from dataclasses import dataclass
@@ -62,3 +67,14 @@ def test_a_program_under_hydra_main_can_compose(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("composed 0.1") == 2
     assert done.stdout.count("train.py") == 2
+
+
+@pytest.mark.parametrize("word", ["true", "True"])
+def test_a_program_called_true(word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the name that was written, also in a file; as an argument it is a flag."""
+    monkeypatch.chdir(tmp_path)
+    with open_composer() as composer:
+        task = composer.compose([f"task.command={word}", "cluster=local"]).spec.task
+    assert (task.name, task.target) == (word, word)
+    content = parse(f"command: {word}\nargs: {{command: {word}}}", Path("x")).content
+    assert content == {"command": word, "args": {"command": True}}

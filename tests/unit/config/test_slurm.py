@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from runner.config import nodes as nodes_module
 from runner.core.spec import Node, SlurmSpec, Spec
 from tests.unit.config import test_config
 
@@ -63,23 +62,6 @@ def test_every_key_reaches_the_job() -> None:
         exclude="n1,n[3-5]",
         **same,
     )
-
-
-@pytest.mark.parametrize(
-    ("time", "seconds"),
-    [
-        ("", 0),
-        ("90", 5400),
-        ("30:15", 1815),
-        ("2:30:00", 9000),
-        ("1-12", 129600),
-        ("1-12:30", 131400),
-        ("1-12:30:05", 131405),
-    ],
-)
-def test_a_time_limit_as_sbatch_reads_it(time: str, seconds: int) -> None:
-    """A number is minutes; what follows a day begins with hours."""
-    assert nodes_module._seconds_of(time) == seconds
 
 
 @pytest.mark.parametrize(
