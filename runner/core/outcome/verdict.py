@@ -48,7 +48,6 @@ STUCK_CODE = 5
 STOP_SIGNALS = (None, signal.SIGTERM, signal.SIGKILL)
 """Of ranks that did not end by themselves."""
 
-STOP_SIGNALS = (None, signal.SIGTERM, signal.SIGKILL)  # of ranks that did not end by themselves
 REQUEUED = "its job is to start again"
 
 OWN_MASTER = (
