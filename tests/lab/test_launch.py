@@ -237,7 +237,7 @@ def test_a_launch_begins_with_three_lines(on_lab: Launcher) -> None:
     assert re.fullmatch(
         r"\S+: \S+ on node\[1-2\] \(lab\), ranks 0-1, 1 each, on CPU, gloo\n"
         r"  code: release \w+\n"
-        r"  Ctrl-C stops it, closing the terminal does not: python -m runner attach \S+\n"
+        r"  Ctrl-C stops it, closing the terminal does not: python -m runner attach --run \S+\n"
         r"note: no GPU on node\[1-2\]: 1 rank each on the CPU.*\n",
         preamble.split("every rank", 1)[0],
     ), first.err

@@ -101,12 +101,12 @@ def test_two_runs_are_compared_and_exported(on_lab: Launcher, tmp_path: Path) ->
     assert [row.split()[0] for row in rows] == ids
     assert header.split()[:3] == ["run", "task.args", "loss"]
     assert all("NaN" in row and "succeeded" in row for row in rows)
-    listed = on_lab("compare", "--csv", "--sort=-least loss", *ids).out
+    listed = on_lab("compare", "--csv", "--sort=-least_loss", *ids).out
     first, second = csv.DictReader(io.StringIO(listed))
     assert [first["run"], second["run"]] == ids, "1/4 is more than 1/7"
-    assert (first["least loss"], first["loss"], first["step"]) == ("0.25", "NaN", "5")
+    assert (first["least_loss"], first["loss"], first["step"]) == ("0.25", "NaN", "5")
     data = json.loads(on_lab("compare", ids[1], "--json").out)
-    assert (data[0]["exit code"], data[0]["nodes"], data[0]["loss"]) == (0, 2, "NaN")
+    assert (data[0]["exit_code"], data[0]["nodes"], data[0]["loss"]) == (0, 2, "NaN")
     changed = on_lab("compare", *ids, "--code")
     assert changed.out.splitlines()[-2:] == ["-LAST = 5", "+LAST = 8"], changed
     refused = on_lab("compare", "--sort", "los")

@@ -73,7 +73,7 @@ def test_dragging_in_a_chart_zooms_all_of_its_kind(browser: Browser, tmp_path: P
             return found
 
         before = drawings()
-        assert len(before) == plots.count() == 4
+        assert len(before) == plots.count() == 3
         over = plots.first.locator(".u-over")
         over.scroll_into_view_if_needed()
         box = over.bounding_box()

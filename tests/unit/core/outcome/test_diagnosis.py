@@ -13,6 +13,7 @@ from runner.core.outcome.diagnosis import CONTEXT_LINES, Tail, diagnose
 from runner.core.outcome.tracebacks import EXCERPT_LINES, TRACEBACK, last_traceback
 from runner.core.outcome.verdict import Verdict
 from runner.core.protocol.events import unattended_reason
+from runner.core.text import describe_exit
 from tests.golden.builders import plan
 
 WROTE = Path(__file__).parents[3] / "fixtures" / "failures"
@@ -23,7 +24,7 @@ def failed(rank: int | None = 2, state: str = "failed", signum: int | None = Non
         str(each): RankResult("ab"[each // 2], None if each == rank and signum else 1, signum)
         for each in range(4)
     }
-    failure = Failure("b", rank, "exited with 1")
+    failure = Failure("b", rank, describe_exit(None, signum) if signum else "exited with 1")
     return Verdict(state, 1, 3.0, first_failure=failure, ranks=ranks)
 
 
@@ -146,6 +147,26 @@ def test_where_no_rank_is_to_blame_nothing_is_told(verdict: Verdict) -> None:
 FULL_SHM = "RuntimeError: unable to write to file </torch_1_2_0>: No space left on device (28)"
 NO_SPACE = "OSError: [Errno 28] No space left on device"
 FACTS = {"path": "/bin", "uid": "7", "nofile": "1024", "shm": "64 MiB", "left": "/ 5 of 9 MiB"}
+
+
+@pytest.mark.parametrize(
+    ("of_0", "told"),
+    [
+        (RankResult("a", 139), "crashed"),
+        (RankResult("a", 1, exception="E: x"), "crashed"),
+        (RankResult("a", signal=15), "crashed"),
+        (RankResult("a", signal=11), "crashed, on every node"),
+    ],
+)
+def test_other_nodes_are_named_only_if_their_ranks_ended_the_same_way(
+    of_0: RankResult, told: str
+) -> None:
+    """The same last line says nothing: all ranks print some."""
+    verdict = failed(signum=11)
+    verdict = replace(verdict, ranks={**verdict.ranks, "0": of_0})
+    diagnosis = diagnose(MADE, verdict, logs(b_2_out="starting", a_0_out="starting"))
+    assert diagnosis is not None
+    assert diagnosis.meaning.endswith(told)
 
 
 @pytest.mark.parametrize(
