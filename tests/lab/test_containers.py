@@ -447,7 +447,7 @@ def test_stacks_of_ranks_that_are_root(on_docker: User, hosts: Lab) -> None:
         host.sh('for work in ~/.runner/runs/*/*/work; do touch "$work/go"; done')
     done = running.wait()
     assert done.code == 0, done
-    cleaned = launcher("clean", "--cluster", "lab", "--older-than", "0s")
+    cleaned = launcher("clean", "--cluster", "lab", "--older-than", "0s", "--yes")
     assert cleaned.code == 0, cleaned
     assert not hosts["node1"].sh("ls ~/.runner/runs")
 

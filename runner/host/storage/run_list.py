@@ -117,7 +117,7 @@ def _read_queued(paths: JobPaths, context: Mapping[str, Any], node: str) -> Opti
     try:
         owner_uid = os.stat(paths.root).st_uid
         info = decode(RunInfo, context["info"])
-        nnodes = int(context["spec"]["slurm"]["nnodes"])
+        nnodes = int(context["spec"]["cluster"]["slurm"]["nnodes"])
     except PermissionError:
         raise
     except (OSError, ValueError, KeyError, TypeError):
