@@ -21,7 +21,7 @@ class JobSettings:
 
     def __init__(self, paths: JobPaths) -> None:
         context = shared_files.read(paths.context) or {}
-        slurm = context.get("spec", {}).get("cluster", {}).get("slurm", {})
+        slurm = context.get("spec", {}).get("cluster", {}).get("slurm") or {}
         self.kill_wait_s = float(context.get("kill_wait_s", 30.0))
         self.tracks_by_cgroup = "cgroup" in str(context.get("proctrack", ""))
         self.is_shared = bool(context.get("is_shared"))

@@ -87,7 +87,8 @@ def test_the_secrets_of_a_job_that_is_over_are_removed(
         monkeypatch.setattr(job, "queued", queued)
         monkeypatch.setattr(job, "status", status)
         slurm = {"nnodes": 2, "requeue": requeue}
-        context = {"info": encode(RunInfo(RUN_ID)), "spec": {"slurm": slurm}, "job_name": RUN_ID}
+        spec = {"cluster": {"slurm": slurm}}
+        context = {"info": encode(RunInfo(RUN_ID)), "spec": spec, "job_name": RUN_ID}
         shared_files.write(paths.context, context)
         agent: Any = SimpleNamespace(workdir=str(tmp_path), answer=lambda *_, **__: None)
         frame = Frame("runs", {"id": 1, "node": "login", "run_id": RUN_ID})

@@ -55,7 +55,7 @@ class Node:
 
 
 BY_SLURM = Stopping(ENDED_BY_SCHEDULER, StopCause.SCHEDULER)
-REQUEUED: dict[str, Any] = {"spec": {"slurm": {"requeue": True}}}
+REQUEUED: dict[str, Any] = {"spec": {"cluster": {"slurm": {"requeue": True}}}}
 
 
 @pytest.mark.parametrize(
