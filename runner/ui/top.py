@@ -287,7 +287,9 @@ def _gpu_problems(node: NodeView, gpu: GpuSample, working: set[str]) -> Iterator
         yield THROTTLED, f"throttled ({', '.join(reasons)})"
     if foreign := next((user for user in gpu.users if not user.run_id), None):
         program = foreign.command.rpartition("/")[2]
-        yield FOREIGN, f"used by {_clean(f'{foreign.user}:{program}')}, outside of runs"
+        # Of a process that has just ended, or of a container, neither may be known.
+        owner = ":".join(word for word in (foreign.user, program) if word)
+        yield FOREIGN, f"used by {_clean(owner) or 'a process'}, outside of runs"
     elif not gpu.users and _memory_share(gpu) > UNOWNED_SHARE:
         yield FOREIGN, "memory in use by no known process"
     recent = [

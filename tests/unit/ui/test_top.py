@@ -91,6 +91,13 @@ def test_the_unusual_come_first_and_say_why() -> None:
     ]
 
 
+def test_a_process_of_which_nothing_is_known_is_called_a_process() -> None:
+    """It has just ended, or lives in a container."""
+    unknown = GpuUser(99, "", "", int(30e9))
+    view = ClusterView("lab", (node(6, gpu(7, 99, 70.0, users=(unknown,))),), (RUN,))
+    assert any("GPU 7 used by a process, outside of runs" in line for line in lines(view, 120))
+
+
 @pytest.mark.parametrize(
     ("width", "titles"),
     [
