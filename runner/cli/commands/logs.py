@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     "--tail",
     type=Count(),
     metavar="100",
-    help="so many of the last lines of each rank",
+    help="the last 100 lines of each rank",
 )
 @click.option("--rank", multiple=True, metavar="0,4-7", help="only these ranks; repeatable")
 @click.option("--node", default="", metavar="gpu2", help="only the ranks of this node")
