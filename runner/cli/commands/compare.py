@@ -57,7 +57,8 @@ def compare(run: tuple[str, ...], sort: str, code: bool, csv: bool, json_: bool)
         if len(records) != 2:  # noqa: PLR2004 (a difference)
             message = f"compares two runs, not {len(records)}"
             raise ConfigError([Problem("--code", message, "name two, such as compare A B --code")])
-        first, second = (_pushed_code(*each) for each in zip(records, runs, strict=True))
+        first = _pushed_code(records[0], runs[0])
+        second = _pushed_code(records[1], runs[1])
         text = "".join(_difference(first, second, [each.run_id for each in runs]))
         if not text:
             note("both have the same code")
