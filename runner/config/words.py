@@ -183,8 +183,11 @@ def _separators(text: str, separator: str) -> Iterator[int]:
     quote = ""
     for index, char in enumerate(text):
         if quote:
-            if char == quote and text[index - 1] != "\\":
-                quote = ""
+            if char == quote:
+                before = text[:index]
+                backslashes = len(before) - len(before.rstrip("\\"))
+                if backslashes % 2 == 0:
+                    quote = ""
         elif char in "'\"" and (index == 0 or text[index - 1] in "[{,: \t"):
             quote = char
         elif char in CLOSING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from runner.config.words import as_word, is_override, parse, plain, runs_of_sweep, split_values
@@ -71,6 +71,7 @@ def test_a_split_loses_nothing(parts: list[str]) -> None:
     assert ",".join(split_values(text)) == text
 
 
+@example(["\\", None])
 @given(st.recursive(st.text() | st.none() | st.booleans(), st.lists, max_leaves=4))
 def test_a_word_that_is_printed_sets_that_value(value: object) -> None:
     """As of `rerun` and the next steps."""
