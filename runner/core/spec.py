@@ -173,7 +173,7 @@ class Node:
     )
     user: Optional[str] = setting("the login name; null: as `cluster.ssh.user`", "text")
     port: Optional[int] = setting("the SSH port; null: as `cluster.ssh.port`", "port")
-    transport: str = setting("as `cluster.transport`", ("ssh", "local"), "ssh")
+    transport: str = setting("as `cluster.transport`", ("ssh", "openssh", "local"), "ssh")
     gpus: Union[int, Tuple[int, ...], None] = setting("how many GPUs to use, or which", "gpus")
     nproc_per_node: Optional[int] = setting("ranks on it", "ranks per node")
     python: str = setting("as `cluster.python`", "path", "python3")
@@ -252,7 +252,9 @@ class Cluster:
     """The keys of the files in `conf/cluster`, many on purpose: machines, and how they are used."""
 
     transport: str = setting(
-        "local starts processes on this machine in place of SSH", ("ssh", "local"), "ssh"
+        "ssh logs in by itself, openssh by your own ssh client; local is this machine, without SSH",
+        ("ssh", "openssh", "local"),
+        "ssh",
     )
     scheduler: str = setting(
         "what starts the supervisors: direct does it over the transport; slurm submits a job",

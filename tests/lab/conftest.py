@@ -14,6 +14,7 @@ from runner.host.process.cgroup import Cgroup, own_folders
 from tests.lab.lab import Lab, LabFactory, make_lab, missing, need
 from tests.lab.launching import Launcher
 from tests.lab.slurm import Slurm, slurm_lab
+from tests.lab.sshds import MakePlace, Place
 from tests.lab.supervising import RunStarter
 
 if TYPE_CHECKING:
@@ -110,6 +111,28 @@ def on_lab(lab: Lab, launcher: Launcher) -> Launcher:
     lab.write_cluster(launcher.conf, names=["node1", "node2"])
     lab.write_cluster(launcher.conf, name="lab4")
     return launcher
+
+
+@pytest.fixture
+def make_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakePlace]:
+    """Makes a place with sshds on the loopback, and transports of a kind to them."""
+    need("" if Path("/usr/sbin/sshd").exists() else "no sshd here")
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    Path("/run/sshd").mkdir(exist_ok=True)
+    with contextlib.ExitStack() as places:
+
+        def make(kind: str) -> Place:
+            place = Place(tmp_path, kind)
+            places.callback(place.close)
+            return place
+
+        yield make
+
+
+@pytest.fixture(params=["ssh", "openssh"])
+def place(request: pytest.FixtureRequest, make_place: MakePlace) -> Place:
+    """One for each transport over SSH."""
+    return make_place(request.param)
 
 
 @pytest.fixture

@@ -57,8 +57,8 @@ def boot_limit_s(spec: Spec) -> float:
     return BOOT_TIMEOUT_S + (SETUP_TIMEOUT_S if has_setup else 0.0)
 
 
-def boot_command(spec: Spec, node: Node) -> str:
-    """Return the command that starts the agent on a channel.
+def boot_command(spec: Spec, node: Node) -> list[str]:
+    """Return the words that start the agent on a channel.
 
     The login shell may be fish or csh: it only has to start `/bin/sh`. The last words are
     for people who read `ps`. Where the interpreter is not there, or is too old, the lines of
@@ -73,7 +73,7 @@ def boot_command(spec: Spec, node: Node) -> str:
     )
     setup = spec.setup_of(node)
     if not setup:
-        return f"exec /bin/sh -c {shell.quote(start)}"
+        return ["/bin/sh", "-c", start]
     project = "" if spec.deploy.enabled else spec.cluster.project
     folder = f"cd {shell.path(project)} 2>/dev/null; " if project else ""
     watch = _WATCH_SETUP.format(limit_s=SETUP_TIMEOUT_S)
@@ -91,7 +91,7 @@ def boot_command(spec: Spec, node: Node) -> str:
         "! command -v bash >/dev/null 2>&1 || "
         f"__runner_setup=$lines exec bash --norc --noprofile -c {shell.quote(with_setup)}; {start}"
     )
-    return f"exec /bin/sh -c {shell.quote(script)}"
+    return ["/bin/sh", "-c", script]
 
 
 def _setup_text(setup: Sequence[str]) -> bytes:

@@ -75,7 +75,7 @@ HANG = "sleep 987 & echo $! > $FOLDER/hanging; wait"
 
 def start(spec: Spec, tmp_path: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        ["sh", "-c", bootstrap.boot_command(spec, spec.nodes[0])],
+        bootstrap.boot_command(spec, spec.nodes[0]),
         cwd=tmp_path,
         env={**os.environ, "FOLDER": str(tmp_path)},
         stdin=subprocess.PIPE,
@@ -156,7 +156,7 @@ def a_spec(**fields: Any) -> Spec:
 
 
 def boot(spec: Spec, code: bytes = b"", **env: str) -> subprocess.CompletedProcess[bytes]:
-    words = ["sh", "-c", bootstrap.boot_command(spec, spec.nodes[0])]
+    words = bootstrap.boot_command(spec, spec.nodes[0])
     text = "".join(f"{line}\n" for line in spec.cluster.setup).encode() + code
     env = {**os.environ, **env}
     return subprocess.run(words, input=text, env=env, capture_output=True, check=False)
