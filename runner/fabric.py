@@ -6,6 +6,7 @@ and only to hosts whose key is known. The rest is Fabric's: `run`, `sudo`, `put`
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import fabric
@@ -13,7 +14,8 @@ from fabric.exceptions import GroupException
 from invoke.exceptions import Exit, UnexpectedExit
 
 from runner.core.errors import ConfigError, NotReady, Problem, RunnerError
-from runner.transport.fabric import FabricTransport, HostConnection
+from runner.transport.fabric import HostConnection
+from runner.transport.logins import SshTransport
 from runner.ui.layout import fold_names
 from runner.ui.output import note
 from runner.ui.problems import render_problems
@@ -77,9 +79,11 @@ def group(cluster: str, *overrides: str) -> ClusterGroup:
         if local := [node.name for node in spec.nodes if node.transport == "local"]:
             message = f"{fold_names(local)} is this machine, which is reached without ssh"
             raise ConfigError([Problem(f"cluster={cluster}", message, "use `run` of Invoke there")])
-        transport = FabricTransport(spec.cluster.ssh, on_note=note)
+        ssh = spec.cluster.ssh
+        transport = SshTransport(ssh, functools.partial(HostConnection, ssh, note))
+        make = functools.partial(NodeConnection, ssh, note)
         hosts = ClusterGroup()
-        hosts.extend(transport.connection(node, NodeConnection) for node in spec.nodes)
+        hosts.extend(transport.connection(node, make) for node in spec.nodes)
     except RunnerError as error:
         raise _exit(error) from error
     return hosts

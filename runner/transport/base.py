@@ -20,6 +20,11 @@ class Ending:
     status: int | None  # its exit code; None where the connection went first
     reason: str
 
+    @classmethod
+    def of_status(cls, status: int) -> Ending:
+        """Return the end of a program by its exit code."""
+        return cls(status, f"the program ended with exit code {status}")
+
 
 class Channel(Protocol):
     """The standard streams of one program on a machine, its standard error among its output."""

@@ -14,20 +14,13 @@ import fabric
 import paramiko
 
 from runner.core import shell
-from runner.core.spec import Node, Ssh
-from runner.transport import ssh_config
+from runner.core.spec import Ssh
 from runner.transport.base import READ_SIZE, Ending
-from runner.transport.failures import (
-    REVOKED_HINT,
-    Failures,
-    Gate,
-    Kind,
-    LoginFailed,
-    from_client,
-    of_node,
-)
+from runner.transport.endpoint import Endpoint
+from runner.transport.failures import REVOKED_HINT, Failures, Kind, LoginFailed
 from runner.transport.keys import KeyLogin
-from runner.transport.ssh_config import Endpoint, HostKey, Resolver
+from runner.transport.logins import Gate
+from runner.transport.ssh_config import HostKey, add_known_key, known_keys
 from runner.transport.stream import ProxyCommand, dial
 
 for _name in ("paramiko", "fabric", "invoke"):
@@ -38,52 +31,16 @@ for _name in ("paramiko", "fabric", "invoke"):
 WRITE_SIZE = 1 << 15
 CLOSE_TIMEOUT_S = 2.0
 READ_TIMEOUT_S = 60.0
+STATUS_TIMEOUT_S = 1.0
 MAX_LOGINS = 8
 """Logins at one bastion behind a ProxyCommand: sshd drops some from ten on (MaxStartups)."""
-STATUS_TIMEOUT_S = 1.0
 PROHIBITED = 1  # RFC 4254, 5.1: "administratively prohibited"
 
 
-class FabricTransport:
-    """Connections of Fabric's; those to jump hosts are shared by the hosts behind them."""
-
-    def __init__(self, ssh: Ssh, *, on_note: Callable[[str], None]) -> None:
-        self.ssh = ssh
-        self.on_note = on_note
-        self.file_lock = threading.Lock()
-        self._resolver = Resolver(ssh)
-        self._lock = threading.Lock()
-        self._jumps: dict[tuple[tuple[str, ...], ...], HostConnection] = {}
-        self._bastions: dict[str, threading.BoundedSemaphore] = {}
-
-    def connect(self, node: Node) -> HostConnection:
-        """Log in to a node."""
-        with of_node(node.name):
-            connection = self.connection(node)
-            connection.open()
-            return connection
-
-    def connection(self, node: Node, kind: type[HostConnection] | None = None) -> HostConnection:
-        """Return a connection to a node that is not open yet; raise LoginFailed."""
-        route = self._resolver.route(node)
-        via: HostConnection | None = None
-        with self._lock:
-            for count in range(1, len(route)):
-                key = tuple(endpoint.words for endpoint in route[:count])
-                if key not in self._jumps:
-                    self._jumps[key] = HostConnection(self, node.name, route[count - 1], via)
-                via = self._jumps[key]
-        return (kind or HostConnection)(self, node.name, route[-1], via)
-
-    def bastion(self, command: str) -> threading.BoundedSemaphore:
-        """Return what bounds the logins through one ProxyCommand."""
-        with self._lock:
-            return self._bastions.setdefault(command, threading.BoundedSemaphore(MAX_LOGINS))
-
-    def close(self) -> None:
-        """End the connections to jump hosts."""
-        for connection in self._jumps.values():
-            connection.close()
+@functools.cache
+def bastion(_command: str) -> threading.BoundedSemaphore:
+    """Return what bounds the logins through one ProxyCommand."""
+    return threading.BoundedSemaphore(MAX_LOGINS)
 
 
 class HostConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no types
@@ -94,19 +51,20 @@ class HostConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no 
 
     def __init__(
         self,
-        transport: FabricTransport,
+        ssh: Ssh,
+        on_note: Callable[[str], None],
         node: str,
         endpoint: Endpoint,
         via: HostConnection | None = None,
     ) -> None:
-        timeout_s = transport.ssh.connect_timeout
         failures = Failures(node, endpoint)
         self._set(
-            _shared=transport,
+            _ssh=ssh,
+            _on_note=on_note,
             _endpoint=endpoint,
-            _timeout_s=timeout_s,
+            _timeout_s=ssh.connect_timeout,
             _failures=failures,
-            _gate=Gate(timeout_s, is_shared=endpoint.is_jump),
+            _gate=Gate(ssh.connect_timeout, is_shared=endpoint.is_jump),
             _known=[],
             _proxy=None,
         )
@@ -118,9 +76,9 @@ class HostConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no 
             gateway=via or False,
             forward_agent=False,
             connect_kwargs={
-                "timeout": timeout_s,
+                "timeout": ssh.connect_timeout,
                 "transport_factory": self._make_transport,
-                "auth_strategy": KeyLogin(endpoint, failures, timeout_s),
+                "auth_strategy": KeyLogin(endpoint, failures, ssh.connect_timeout),
             },
         )
         self.node = node
@@ -146,78 +104,64 @@ class HostConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no 
 
     def open_gateway(self) -> Any:
         """Return a stream to this machine that its jump host opened; called by Fabric."""
-        self.gateway.open()
         try:
             return super().open_gateway()
         except (paramiko.SSHException, EOFError, OSError) as error:
-            jump = f"jump host {self.gateway.original_host}"
+            where = f"from jump host {self.gateway.host}"
             if getattr(error, "code", None) == PROHIBITED:
                 hint = "see AllowTcpForwarding, PermitOpen and DisableForwarding in its sshd_config"
-                what = f"may not be connected to by {jump}"
-                raise self._failures.failed(Kind.UNREACHED, what, hint) from None
-            if self.gateway.is_silent():  # or it would fail all later nodes, too
+                raise self._failures.failed(Kind.UNREACHED, f"is forbidden {where}", hint) from None
+            asking = threading.Thread(
+                target=self.gateway.transport.global_request,
+                args=("keepalive@openssh.com",),
+                daemon=True,
+            )
+            asking.start()
+            asking.join(self._timeout_s)
+            if asking.is_alive():  # it fell silent itself, and would fail all later nodes, too
                 self.gateway.close()
-                raise self._failures.failed(
-                    Kind.SILENT, f"is behind {jump}, which fell silent"
-                ) from None
-            kind = Kind.SILENT if "imeout" in str(error) else Kind.UNREACHED
-            what = f"cannot be reached from {jump} ({getattr(error, 'text', error)})"
-            raise self._failures.failed(kind, what) from None
-
-    def is_silent(self) -> bool:
-        """Return whether the machine does not answer a request within the time of a login."""
-        request = functools.partial(self.transport.global_request, "keepalive@openssh.com")
-        asking = threading.Thread(target=request, daemon=True)
-        asking.start()
-        asking.join(self._timeout_s)
-        return asking.is_alive()
+            cause = getattr(error, "text", None) or str(error) or "it left"
+            raise self._failures.by_words([cause], where) from None
 
     def missing_host_key(self, _client: object, _name: str, shown: Any) -> None:
         """Accept the key of the machine, or raise LoginFailed; called by paramiko."""
-        endpoint = self._endpoint
+        failures: Failures = self._failures
         key = HostKey(shown.get_name(), shown.asbytes())
-        same = [known for known in self._known if known.blob == key.blob]
-        revoked = [known for known in same if known.marker == "@revoked"]
-        if revoked:
-            what = f"shows a host key that {revoked[0].location} revokes"
-            failed = self._failures.failed
-            raise failed(Kind.HOST_KEY_CHANGED, what, REVOKED_HINT, detail=str(key))
-        if any(known.marker == "" for known in same):
+        markers = {known.marker: known for known in self._known if known.blob == key.blob}
+        if revoked := markers.get("@revoked"):
+            what = f"shows a host key that {revoked.location} revokes"
+            raise failures.failed(Kind.HOST_KEY_CHANGED, what, REVOKED_HINT, detail=str(key))
+        if "" in markers:
             return
-        authorities = [known for known in self._known if known.marker == "@cert-authority"]
-        if authorities:
-            what = "shows a host key that is not known"
-            hint = f"{authorities[0].location} trusts those with a certificate; your own ssh client"
-            hint += " can verify that: cluster.transport=openssh"
-            raise self._failures.failed(Kind.HOST_KEY_UNKNOWN, what, hint, detail=str(key))
-        others = [known for known in self._known if known.marker == ""]
-        if others:
-            lines = ", ".join(f"{known} in {known.location}" for known in others)
-            detail = f"{key}; known: {lines}"
-            files = dict.fromkeys(known.location.rpartition(":")[0] for known in others)
-            what = "shows another host key than before"
-            raise self._failures.changed_key(what, files, detail)
-        if self._shared.ssh.host_keys != "accept-new":
-            raise self._failures.unknown_key("shows a host key that is not known", str(key))
-        with self._shared.file_lock:
-            try:
-                file = ssh_config.add_known_key(endpoint, key)
-            except OSError as error:
-                note = f"the host key of {endpoint.name} is not added ({error})"
-            else:
-                note = f"{file}: added {endpoint.lookup_names[0]} {key}"
-        self._shared.on_note(note)
+        for known in self._known:
+            if known.marker == "@cert-authority":
+                hint = f"{known.location} trusts those with a certificate, which your own ssh"
+                hint += " client can verify: cluster.transport=openssh"
+                raise failures.unknown_key(f"{key}", hint)
+        if others := [known for known in self._known if not known.marker]:
+            raise failures.changed_key(
+                f"{key}; known: {', '.join(f'{known} in {known.location}' for known in others)}",
+                {known.location.rpartition(":")[0]: None for known in others},
+            )
+        if self._ssh.host_keys != "accept-new":
+            raise failures.unknown_key(f"{key}")
+        try:
+            file = add_known_key(self._endpoint, key)
+        except OSError as error:
+            self._on_note(f"the host key of {self._endpoint.name} is not added ({error})")
+        else:
+            self._on_note(f"{file}: added {self._endpoint.lookup_names[0]} {key}")
 
     def _log_in(self) -> None:
         endpoint = self._endpoint
         if self.gateway:
             self.gateway.open()
-        self._set(_known=ssh_config.known_keys(endpoint, self._timeout_s))
-        command = endpoint.first("proxycommand")
-        bastion = self._shared.bastion(command) if command else contextlib.nullcontext()
-        with bastion, self._explained(3 * self._timeout_s):
+        self._set(_known=known_keys(endpoint, self._timeout_s))
+        command = endpoint.proxy_command
+        turn = bastion(endpoint.first("proxycommand")) if command else contextlib.nullcontext()
+        with turn, self._explained(3 * self._timeout_s):
             if command:
-                self._set(_proxy=ProxyCommand(endpoint.proxy_command))
+                self._set(_proxy=ProxyCommand(command))
                 self.connect_kwargs["sock"] = self._proxy.socket
             elif not self.gateway:
                 self.connect_kwargs["sock"] = dial(endpoint, self._timeout_s)
@@ -262,56 +206,28 @@ class HostConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no 
         finally:
             timer.cancel()
 
-    def _failure(  # noqa: PLR0911
-        self, error: Exception, *, is_late: bool
-    ) -> LoginFailed:
+    def _failure(self, error: Exception, *, is_late: bool) -> LoginFailed:
         failures: Failures = self._failures
-        failed = failures.failed
         transport = self.client.get_transport()
-        text = getattr(error, "text", str(error))
-        is_late = (
-            is_late
-            or "imeout" in text
-            or text == "No existing session"
-            or isinstance(error, TimeoutError)
-        )
-        is_late = is_late or isinstance(error.__context__, TimeoutError)
-        if transport and transport.is_authenticated() and not is_late:
-            return failed(Kind.NO_SESSION, f"accepted the login and started nothing ({text})")
-        if self._proxy and not (transport and transport.remote_version):
-            said = self._proxy.said()
-            if said:
-                return from_client(self._failures, said, "its ProxyCommand")
-        if is_late:
-            return failed(
-                Kind.SILENT, f"{self._silent_step(transport)} within {self._timeout_s:g} s"
-            )
-        if isinstance(error, socket.gaierror):
-            return failed(Kind.NAME, f"is no name that is known here ({error.strerror})")
-        if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
-            return failed(Kind.NOT_SSH, f"has no SSH algorithm in common with runner: {text}")
-        if "Indecipherable" in text or "Invalid SSH banner" in text:
-            return failed(Kind.NOT_SSH, "is no SSH server")
-        is_closed = isinstance(error, (EOFError, ConnectionResetError)) or "banner" in text
-        if transport and is_closed:
-            return failed(Kind.NOT_NOW, "answers, and refuses logins for now")
-        if isinstance(error, ConnectionRefusedError):
-            return failed(Kind.UNREACHED, "refused the connection")
-        cause = getattr(error, "strerror", None) or text or type(error).__name__
+        cause = getattr(error, "strerror", None) or getattr(error, "text", None) or str(error)
+        causes = (error, error.__context__)
+        is_late = is_late or any(isinstance(each, TimeoutError) for each in causes)
+        if is_late or cause == "No existing session":
+            cause = f"timed out after {self._timeout_s:g} s"
+        elif transport and transport.is_authenticated():
+            what = f"accepted the login and started nothing ({cause})"
+            return failures.failed(Kind.NO_SESSION, what)
+        step = "while connecting"
         if transport:
-            return failed(Kind.UNREACHED, f"was connected, and the connection was lost ({cause})")
-        return failed(Kind.UNREACHED, f"cannot be reached ({cause})")
-
-    def _silent_step(self, transport: Any) -> str:
-        if transport is None:
-            return "did not answer"
-        if not transport.remote_version:
-            return "accepted the connection but sent no SSH banner"
-        if not transport.initial_kex_done:
-            return "began the SSH handshake but did not finish it"
-        if not transport.is_authenticated():
-            return f"did not answer the login as {self.user}"
-        return "accepted the login but did not start the program"
+            step = "while waiting for its SSH banner"
+            if transport.remote_version:
+                step = "in the SSH handshake"
+            if transport.initial_kex_done:
+                step = f"as user {self.user}"
+        is_connected = transport and transport.remote_version
+        if self._proxy and not is_connected and (said := self._proxy.said()):
+            return failures.by_words(said, "as its ProxyCommand says")
+        return failures.by_words([cause or "closed by the other side"], step)
 
     def _close(self) -> None:
         transport = self.client.get_transport()
@@ -352,10 +268,9 @@ class SshChannel:
             data = bytes(self._channel.recv(READ_SIZE))
         if not data:
             self._channel.status_event.wait(STATUS_TIMEOUT_S)
-            status = self._channel.exit_status
             self.ended = Ending(None, "the ssh connection was lost")
-            if status >= 0:
-                self.ended = Ending(status, f"the program ended with exit code {status}")
+            if self._channel.exit_status >= 0:
+                self.ended = Ending.of_status(self._channel.exit_status)
             elif self._connection.is_connected:
                 self.ended = Ending(None, "the program was ended by a signal")
         return data

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
 import re
-import threading
-import time
-from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -16,15 +11,13 @@ from runner.core import shell
 from runner.core.errors import NotReady, Problem, Shared
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from runner.transport.ssh_config import Endpoint
+    from runner.transport.endpoint import Endpoint
 
 
 REVOKED_HINT = "do not log in; give the machine a new host key"
 CERTIFICATE_HINT = "its host certificate must be valid, and made for its name"
-PAUSE_SHARES = (0.1, 0.5, None)
-"""The pauses after a refusal for now, before jitter, as shares of the time for a login."""
 
 
 class Kind(Enum):
@@ -139,106 +132,71 @@ class Failures:
             hints.append("let your own ssh client log in: cluster.transport=openssh")
         return self.failed(Kind.DENIED, what, "\n".join(hints))
 
-    def unknown_key(self, what: str, detail: str = "") -> LoginFailed:
+    def unknown_key(self, detail: str, hint: str | None = None) -> LoginFailed:
         """Return the failure of a machine whose host key is not known."""
-        settings = self._endpoint.settings
         ignored = []
-        if settings.get("stricthostkeychecking") in (["false"], ["no"], ["off"]):
+        if self._endpoint.first("stricthostkeychecking") in ("false", "no", "off"):
             ignored.append("StrictHostKeyChecking no")
         if os.devnull in self._endpoint.first("userknownhostsfile").split():
             ignored.append(f"UserKnownHostsFile {os.devnull}")
-        hint = None
-        if ignored:
+        if ignored and hint is None:
             hint = f"not followed: `{'` and `'.join(ignored)}` of your ssh config\n"
             hint += Kind.HOST_KEY_UNKNOWN.value.splitlines()[1].removeprefix("or ")
+        what = "shows a host key that is not known"
         return self.failed(Kind.HOST_KEY_UNKNOWN, what, hint, detail=detail)
 
-    def changed_key(self, what: str, files: Iterable[str], detail: str = "") -> LoginFailed:
-        """Return the failure of a machine that shows another host key than it had."""
+    def changed_key(self, detail: str, files: Iterable[str]) -> LoginFailed:
+        """Return the failure of a machine whose lines in some files have other host keys."""
         name = self._endpoint.lookup_names[0]
-        commands = [shell.line(["ssh-keygen", "-R", name, "-f", file]) for file in files]
-        forget = "; ".join(commands)
+        forget = "; ".join(shell.line(["ssh-keygen", "-R", name, "-f", file]) for file in files)
+        what = "shows another host key than before"
         return self.failed(Kind.HOST_KEY_CHANGED, what, detail=detail, forget=forget)
 
+    def by_words(self, said: Sequence[str], who: str) -> LoginFailed:
+        """Return the failure by what OpenSSH or paramiko said; `who` tells of whom, or of when.
 
-class Gate:
-    """Lets one thread log in at a time, and lets it try again where it is refused for now.
-
-    Where it is shared, a failure is also that of those who come soon after.
-    """
-
-    def __init__(self, timeout_s: float, *, is_shared: bool) -> None:
-        self._timeout_s = timeout_s
-        self._is_shared = is_shared
-        self._lock = threading.Lock()
-        self._failure: LoginFailed | None = None
-        self._failed_at = 0.0
-
-    def log_in(self, attempt: Callable[[], None], *, unless: Callable[[], bool]) -> None:
-        """Log in, unless that is done; raise LoginFailed."""
-        with self._lock:
-            if unless():
-                return
-            if self._failure and time.monotonic() < self._failed_at + self._timeout_s:
-                raise self._failure
-            for share in PAUSE_SHARES:
-                try:
-                    attempt()
-                except LoginFailed as error:
-                    if share and error.kind is Kind.NOT_NOW:
-                        time.sleep(self._timeout_s * share * random.uniform(0.5, 1.5))  # noqa: S311
-                        continue
-                    if self._is_shared:
-                        self._failure = error
-                        self._failed_at = time.monotonic()
-                    raise
-                return
+        Of the lines, the most telling one is quoted.
+        """
+        text = "\n".join(said)
+        kind, line = next(
+            (kind, line) for kind, regex in _SAID for line in said if re.search(regex, line)
+        )
+        what = f"cannot be logged in to, {who}: {line.strip('@ ')}"
+        hints = {
+            "REVOKED": REVOKED_HINT,
+            "Certificate invalid": "give it a host certificate that is valid for its name",
+        }
+        hint = next((hint for words, hint in hints.items() if words in line), None)
+        if "ProxyCommand" in who:
+            hint = "see ProxyCommand in your ssh config"
+        if hint is None and kind is Kind.DENIED:
+            found = re.search(r"\(([a-z,-]+)\)", line)
+            notes = [note for note in said if "Load key" in note]
+            methods = found[1].split(",") if found else []
+            return self.denied(methods, what, notes, is_own=who == BY_CLIENT)
+        if hint is None and kind is Kind.HOST_KEY_UNKNOWN:
+            return self.unknown_key(line)
+        if hint is None and kind is Kind.HOST_KEY_CHANGED:
+            return self.changed_key(line.strip("@ "), re.findall(r"key in (\S+):\d+", text))
+        return self.failed(kind, what, hint)
 
 
-@contextlib.contextmanager
-def of_node(node: str) -> Iterator[None]:
-    """Raise a failure as that of a node: a jump host may have had it for another one."""
-    try:
-        yield
-    except LoginFailed as error:
-        raise LoginFailed(error.kind, replace(error.problems[0], subject=node)) from None
-
+BY_CLIENT = "as ssh says"
 
 _SAID = (
-    (Kind.NAME, r"Could not resolve hostname|Name or service not known"),
+    (Kind.NAME, r"ould not resolve|Name or service not known|for hostname not|name resolution"),
     (Kind.HOST_KEY_UNKNOWN, r"Certificate invalid"),
     (Kind.HOST_KEY_CHANGED, r"IDENTIFICATION HAS CHANGED|REVOKED HOST KEY"),
     (Kind.HOST_KEY_UNKNOWN, r"No \S+ host key is known|Host key verification failed"),
     (Kind.DENIED, r"Permission denied|Too many authentication failures"),
-    (Kind.SILENT, r"[Tt]imed out|did not answer"),
+    (Kind.SILENT, r"[Tt]imed? ?out|did not answer"),
     (Kind.UNREACHED, r"refused|No route|unreachable|open failed|forwarding failed"),
-    (Kind.NOT_SSH, r"Unable to negotiate|Bad packet|banner line contains|invalid format"),
-    (Kind.CONFIG, r"onfiguration option|jumphost loop|usage: "),
-    (Kind.UNREACHED, r"^(?!kex_exchange_identification|.*(closed|reset) by)"),
+    (
+        Kind.NOT_SSH,
+        r"Unable to negotiate|[Ii]ncompatible|Bad packet|banner line|Invalid SSH|ndeciph",
+    ),
+    (Kind.CONFIG, r"onfiguration option|usage: "),
+    (Kind.UNREACHED, r"^(?!kex_exchange_identification|Error reading SSH|.*(closed|reset) by)"),
     (Kind.NOT_NOW, r""),
 )
-"""What OpenSSH's client says, the most telling first."""
-
-
-def from_client(failures: Failures, said: Sequence[str], who: str = "ssh") -> LoginFailed:
-    """Return the failure by the words of OpenSSH's client, or of a ProxyCommand."""
-    text = "\n".join(said)
-    kind, line = next(
-        (kind, line) for kind, regex in _SAID for line in said if re.search(regex, line)
-    )
-    what = f"was not logged in to; {who} says: {line.strip('@ ')}"
-    hints = {"REVOKED": REVOKED_HINT, "Certificate invalid": CERTIFICATE_HINT}
-    hint = next((hint for words, hint in hints.items() if words in line), None)
-    if who != "ssh":
-        hint = "see ProxyCommand in your ssh config"
-    if hint:
-        return failures.failed(kind, what, hint)
-    if kind is Kind.DENIED:
-        found = re.search(r"Permission denied \(([^)]*)\)", text)
-        notes = [line for line in said if re.search(r"Load key|no such identity", line)]
-        return failures.denied(found[1].split(",") if found else [], what, notes, is_own=True)
-    if kind is Kind.HOST_KEY_UNKNOWN:
-        return failures.unknown_key(what)
-    if kind is Kind.HOST_KEY_CHANGED:
-        return failures.changed_key(what, re.findall(r"key in (\S+):\d+", text))
-    return failures.failed(kind, what)
+"""What OpenSSH and paramiko say, the most telling first."""

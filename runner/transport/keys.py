@@ -17,7 +17,7 @@ from runner.core.shell import expand_home
 from runner.transport.failures import Failures, Kind
 
 if TYPE_CHECKING:
-    from runner.transport.ssh_config import Endpoint
+    from runner.transport.endpoint import Endpoint
 
 _USUAL = ("dsa", "ecdsa", "ecdsa_sk", "ed25519", "ed25519_sk", "rsa", "xmss")
 """The files that OpenSSH looks for by itself, as `~/.ssh/id_…`."""

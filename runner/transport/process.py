@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import resource
 import select
@@ -19,8 +20,10 @@ from runner.core import descriptor_limit, shell
 from runner.core.errors import Problem
 from runner.core.spec import Node, Ssh
 from runner.transport.base import READ_SIZE, Ending
-from runner.transport.failures import Failures, Gate, Kind, LoginFailed, from_client, of_node
-from runner.transport.ssh_config import Endpoint, Resolver, run_query
+from runner.transport.endpoint import Endpoint
+from runner.transport.failures import BY_CLIENT, Failures, Kind, LoginFailed
+from runner.transport.logins import Gate, SshTransport
+from runner.transport.ssh_config import run_query
 
 EXIT_TIMEOUT_S = 0.5
 """Time for a child to end by itself, and again after SIGTERM."""
@@ -150,50 +153,25 @@ class LocalTransport:
         """There is nothing that connections share."""
 
 
-class OpensshTransport:
+class OpensshTransport(SshTransport["OpensshConnection"]):
     """Logs in by the user's own client.
 
     Each login is an `ssh` that only serves other ones (ControlMaster): that of the user where he
-    has one open, else ours. One at a jump host serves all hosts behind it.
+    has one open, else ours.
     """
 
     def __init__(self, ssh: Ssh) -> None:
-        self.ssh = ssh
-        self._resolver = Resolver(ssh)
-        self._folder = tempfile.mkdtemp(
-            prefix="runner-ssh-", dir="/tmp"
-        )  # short, for a socket's path
-        self._lock = threading.Lock()
-        self._count = 0
-        self._jumps: dict[tuple[tuple[str, ...], ...], OpensshConnection] = {}
+        self._folder = tempfile.mkdtemp(prefix="runner-", dir="/tmp")  # short, for paths of sockets
+        numbers = itertools.count(1)
 
-    def connect(self, node: Node) -> OpensshConnection:
-        """Log in to a node; raise LoginFailed."""
-        with of_node(node.name):
-            route = self._resolver.route(node)
-            via: OpensshConnection | None = None
-            with self._lock:
-                for count in range(1, len(route)):
-                    key = tuple(endpoint.words for endpoint in route[:count])
-                    if key not in self._jumps:
-                        self._jumps[key] = self._connection(node, route[count - 1], via)
-                    via = self._jumps[key]
-                connection = self._connection(node, route[-1], via)
-            connection.open()
-            return connection
+        def make(node: str, endpoint: Endpoint, via: OpensshConnection | None) -> OpensshConnection:
+            return OpensshConnection(ssh, node, endpoint, via, f"{self._folder}/{next(numbers)}")
 
-    def _connection(
-        self, node: Node, endpoint: Endpoint, via: OpensshConnection | None
-    ) -> OpensshConnection:
-        self._count += 1
-        return OpensshConnection(
-            self.ssh, node.name, endpoint, via, f"{self._folder}/{self._count}"
-        )
+        super().__init__(ssh, make)
 
     def close(self) -> None:
         """End the logins at jump hosts."""
-        for connection in self._jumps.values():
-            connection.close()
+        super().close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
@@ -308,8 +286,8 @@ class OpensshConnection:
                 return
         end_process(self._master, by_itself=has_answered)
         if said := said_in(self._login_said):
-            raise from_client(self._failures, said)
-        raise self._failures.failed(Kind.SILENT, f"was not logged in to within {limit_s:g} s")
+            raise self._failures.by_words(said, BY_CLIENT)
+        raise self._failures.by_words([f"timed out after {limit_s:g} s"], BY_CLIENT)
 
 
 def end_process(process: subprocess.Popen[bytes], *, by_itself: bool = False) -> None:
@@ -336,4 +314,4 @@ def said_in(path: Path) -> list[str]:
 def _ending(code: int) -> Ending:
     if code < 0:
         return Ending(None, f"the program was ended by signal {-code}")
-    return Ending(code, f"the program ended with exit code {code}")
+    return Ending.of_status(code)

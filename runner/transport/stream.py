@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import subprocess
 import tempfile
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from runner.transport.process import end_process, said_in
 
 if TYPE_CHECKING:
-    from runner.transport.ssh_config import Endpoint
+    from runner.transport.endpoint import Endpoint
 
 TCP_USER_TIMEOUT_MS = 120_000
 """Without it, Linux needs 15 minutes to give up a connection that nobody acknowledges."""
@@ -92,5 +93,5 @@ def lookup(endpoint: Endpoint, timeout_s: float) -> list[Any]:
     if errors:
         raise errors[0]
     if not found:
-        raise socket.gaierror(socket.EAI_AGAIN, f"no answer within {timeout_s:g} s")
+        raise OSError(errno.EHOSTUNREACH, f"could not resolve its name within {timeout_s:g} s")
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import getpass
 import os
 import signal
@@ -16,8 +17,9 @@ import pytest
 
 from runner.core.spec import Node, Ssh
 from runner.transport.base import Channel, Connection, Transport
-from runner.transport.fabric import FabricTransport
+from runner.transport.fabric import HostConnection
 from runner.transport.failures import LoginFailed
+from runner.transport.logins import SshTransport
 from runner.transport.process import OpensshTransport
 from tests.lab.waiting import wait_until
 
@@ -142,7 +144,8 @@ class Place:
         ssh = Ssh(**{**usual, **settings})
         transport: Transport = OpensshTransport(ssh)
         if self.kind == "ssh":
-            transport = FabricTransport(ssh, on_note=self.notes.append)
+            make = functools.partial(HostConnection, ssh, self.notes.append)
+            transport = SshTransport(ssh, make)
         self.transports.append(transport)
         return transport
 

@@ -7,6 +7,7 @@ Every frame goes to one inbox that all sessions share, as (session, frame); a fr
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import queue
 import re
@@ -359,9 +360,11 @@ class Connector:
 
     def _make_transport(self, kind: str) -> Transport:
         if kind == "ssh":
-            from runner.transport.fabric import FabricTransport
+            from runner.transport.fabric import HostConnection
+            from runner.transport.logins import SshTransport
 
-            return FabricTransport(self.spec.cluster.ssh, on_note=self._on_note)
+            make = functools.partial(HostConnection, self.spec.cluster.ssh, self._on_note)
+            return SshTransport(self.spec.cluster.ssh, make)
         from runner.transport.process import LocalTransport, OpensshTransport
 
         if kind == "openssh":

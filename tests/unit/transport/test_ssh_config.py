@@ -12,8 +12,9 @@ import pytest
 
 from runner.core.spec import Node, Ssh
 from runner.transport import ssh_config
+from runner.transport.endpoint import Endpoint
 from runner.transport.failures import Kind, LoginFailed
-from runner.transport.ssh_config import Endpoint, Resolver, add_known_key, known_keys
+from runner.transport.ssh_config import Resolver, add_known_key, known_keys
 
 pytestmark = pytest.mark.skipif(not shutil.which("ssh"), reason="no ssh client here")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from runner.core.errors import Problem
+from runner.transport.endpoint import Endpoint
 from runner.transport.failures import Failures, Kind
-from runner.transport.ssh_config import Endpoint
 from runner.ui.layout import fold_names
 from runner.ui.problems import render_problems
 
@@ -52,9 +52,9 @@ def test_problems_that_differ_in_their_hosts_are_one() -> None:
 
 def test_unknown_host_keys_are_one() -> None:
     """Each has to be compared."""
-    told = [login(n).unknown_key("is new", f"key{n}").problems[0] for n in (1, 2)]
+    told = [login(n).unknown_key(f"key{n}").problems[0] for n in (1, 2)]
     head, first, second, compare, trust = render_problems(told).splitlines()
-    assert head == "error: gpu[1-2]: its port 22 is new"
+    assert head == "error: gpu[1-2]: its port 22 shows a host key that is not known"
     assert first == "    gpu1: 10.0.0.1 port 22: key1"
     assert second == "    gpu2: 10.0.0.2 port 22: key2"
     assert compare.endswith(": ssh HOST")
