@@ -25,7 +25,7 @@ from runner.core.text import (
     printable,
     printable_lines,
 )
-from runner.ui.comparison import NOT_IN_TABLES, cell_text, compare_runs
+from runner.ui.comparison import cell_text, compare_runs
 from runner.ui.figures import number_text
 from runner.ui.layout import fold_names
 from runner.ui.page.timeline import event_text, launch_time, timeline
@@ -75,7 +75,7 @@ def render_page(
 
     compared = [before, *runs] if before and len(runs) == 1 else list(runs)
     rows = compare_runs(compared)
-    names = [name for name in rows[0] if name not in {"run", *NOT_IN_TABLES}]
+    names = [name for name in rows[0] if name != "run"]
     differences = {name: [cell_text(name, row[name]) for row in rows] for name in names}
     style = _asset("vendor/uplot/uPlot.min.css") + _asset("page.css")
     script = _asset("vendor/uplot/uPlot.iife.min.js") + _asset("page.js")
@@ -128,7 +128,7 @@ def _metric_charts(runs: Sequence[RunData]) -> list[Chart]:
             chart = charts.setdefault(metric.name, _chart(metric.name, unit, "step"))
             values: dict[float, float | None] = {}
             for _, series in sorted(metric.by_attempt.items()):
-                values.update(zip(series.steps, series.values, strict=False))  # repeated: the last
+                values.update(zip(series.at, series.values, strict=True))  # repeated: the last
             chart["lines"].append(_line(run.run_id, number, sorted(values.items())))
     first = {"loss": 0, "rate": 1}
     return [charts[name] for name in sorted(charts, key=lambda name: first.get(name, 2))]
@@ -175,10 +175,10 @@ def _members(run: RunData, figure: LoadFigure) -> dict[str, Points]:
             sources = {f"{node.node} GPU {gpu.index}": gpu.series for gpu in node.gpus}
         for label, by_name in sources.items():
             series = by_name.get(figure.name, Series())
-            pairs = zip(series.times, series.values, strict=False)
-            known = [(at - origin, value) for at, value in pairs if at is not None]
-            if known:
-                members[label] = sorted(known, key=lambda point: point[0])
+            pairs = zip(series.at, series.values, strict=True)
+            points = [(at - origin, value) for at, value in pairs]
+            if points:
+                members[label] = sorted(points, key=lambda point: point[0])
     return members
 
 

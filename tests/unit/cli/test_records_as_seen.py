@@ -24,7 +24,7 @@ from tests.golden.builders import plan, request, spec
 
 ID = "0101-1200-train-abc{}"
 METRICS = (
-    '{"v": 1, "node": "a", "attempt": 0, "rank": 0, "stream": "out", "offset": 100, "time": null,'
+    '{"v": 1, "node": "a", "attempt": 0, "rank": 0, "stream": "out",'
     ' "step": 1, "steps": null, "loss": 0.5, "rate": null, "unit": "", "more": {}}\n'
 )
 
