@@ -96,7 +96,7 @@ def big_events(plan: Plan, count: int) -> list[Event]:
 def _sample(node: str, number: int, moment: int) -> Sample:
     busy = 90 + round(9 * math.sin(moment / 5 + number))
     gpus = tuple(
-        GpuSample(gpu, "A100", busy, 60 << 30, 80 << 30, 300.0 + busy, 400.0, 60.0 + gpu)
+        GpuSample(gpu, "A100", busy, 60 << 30, 80 << 30, 300.0 + busy, 60.0 + gpu)
         for gpu in range(GPUS)
     )
     wall = LAUNCH + 5 + moment * 30

@@ -35,8 +35,7 @@ def loss_text(metrics: Metrics) -> str:
 
 def more_texts(metrics: Metrics) -> tuple[str, ...]:
     """Return "lr 0.001" for each other number."""
-    numbers = ((name, value) for name, value in metrics.more.items() if not isinstance(value, str))
-    return tuple(f"{name} {number_text(value)}" for name, value in numbers)
+    return tuple(f"{name} {number_text(value)}" for name, value in metrics.more.items())
 
 
 def left_text(left_s: float | None) -> str:
