@@ -98,12 +98,13 @@ class GpuChild:
                 return decode(GpuAnswer, report)
             except ValueError as error:  # a driver that reports nonsense
                 return GpuAnswer(error=f"NVML: {error}"[:200])
+        problem = ""
         if child.code is not None:
             end = f"was ended by signal {-child.code}" if child.code < 0 else f"ended: {child.text}"
-            return self._give_up(f"the process that asks the driver {end}"[:200])
-        if now - self._asked_at > ANSWER_S:
-            return self._give_up(f"the driver did not answer within {ANSWER_S:g} s")
-        return None
+            problem = f"the process that asks the driver {end}"[:200]
+        elif now - self._asked_at > ANSWER_S:
+            problem = f"the driver did not answer within {ANSWER_S:g} s"
+        return self._give_up(problem) if problem else None
 
     def close(self) -> None:
         """End the child; one that hangs in the kernel is not waited for."""
