@@ -13,12 +13,12 @@ from typing import NoReturn, cast
 import click
 
 from runner.cli.app import PROGRAM, ROOT_FLAGS
-from runner.cli.verb import exit_code, print_error
-from runner.cli.words import split_words, unknown_flag
+from runner.cli.words import misplaced_words, split_words, unknown_flag
 from runner.core import descriptor_limit
 from runner.core.errors import ConfigError, Problem
 from runner.core.shell import this_program
 from runner.ui.output import name_output
+from runner.verbs.shared.verb import MisplacedWords, exit_code, print_error
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,6 +39,8 @@ def _run(argv: Sequence[str]) -> int:
             return int(PROGRAM.invoke(ctx))
     except click.exceptions.Exit as end:
         return int(end.exit_code)
+    except MisplacedWords as error:
+        raise ConfigError(misplaced_words(error.verb, error.words)) from error
     except click.UsageError as error:
         raise ConfigError([_problem(error)]) from error
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import difflib
 import itertools
-import pkgutil
 import re
 from collections.abc import Sequence
 from dataclasses import MISSING
 from pathlib import Path
 
-from runner.cli import commands
 from runner.config.gone import FLAGS, VERBS
 from runner.config.kinds import suggest
 from runner.config.words import as_word, is_override, names_file
@@ -18,8 +16,8 @@ from runner.core.errors import ConfigError, Problem
 from runner.core.shell import this_program
 from runner.core.spec import GROUPS, Spec, keys_of, section_of
 from runner.ui.output import note
+from runner.verbs import LAUNCH, verb_names
 
-LAUNCH = "launch"
 ALIASES = {"kill": "stop", "status": "ps", "run": LAUNCH}
 
 MEANINGS = {
@@ -58,11 +56,6 @@ OUR_FLAGS = ("--cluster", "--set", "--config-dir", "-cd")
 SUFFIXES = (".yaml", ".yml")
 EXAMPLES = {"rerun": "latest", "cluster": "NAME", "task": "NAME", "dry_run": "true"}
 """Values of keys that are typed without one."""
-
-
-def verb_names() -> list[str]:
-    """Return the name of every verb: each has a file of that name in `commands`."""
-    return [module.name for module in pkgutil.iter_modules(commands.__path__)]
 
 
 def with_verb(words: Sequence[str]) -> list[str]:
