@@ -1,9 +1,7 @@
-"""Comparison of runs: a row for each, as a table, as CSV and as JSON data."""
+"""Comparison of runs: a row for each, and their table."""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 
@@ -15,14 +13,13 @@ from runner.ui.figures import number_text
 from runner.ui.layout import aligned, columns_that_fit, wrap
 
 LOSS = "loss"
-NOT_FINITE = "NaN"
-SPARKS = "▁▂▃▄▅▆▇█"
-SPARK_WIDTH = 8
-MAX_CELL = 40  # characters
-
 CURVE = ""  # the column of the loss over time has no header
 STAYING = ("run", LOSS, "end", "code")
 """Columns that no terminal is too narrow for."""
+
+NOT_FINITE = "NaN"
+SPARKS = "▁▂▃▄▅▆▇█"
+MAX_CELL = 40  # characters
 
 Value = str | float | int | None
 Row = dict[str, Value]
@@ -41,24 +38,27 @@ def compare_runs(runs: Sequence[RunData]) -> list[Row]:
     rows = []
     for place, run in enumerate(runs):
         row: Row = dict.fromkeys(("run", "cluster", "task"))
-        row.update({key: values[place] for key, values in keys.items()})
+        row.update({printable(key): values[place] for key, values in keys.items()})
         metrics = {metric.name: metric for metric in run.metrics}
         for name in sorted(names, key=lambda name: (name != LOSS, name)):
             metric = metrics.get(name)
             best = best_word(name)
-            row[name] = None
+            last = None
             if metric:
-                row[name] = NOT_FINITE if metric.last is None else metric.last
-            row[f"{best}_{name}"] = getattr(metric, best, None)
-        verdict = run.verdict
-        code = f" ({verdict.exit_code})" if verdict and verdict.exit_code else ""
+                last = NOT_FINITE if metric.last is None else metric.last
+            row[printable(name)] = last
+            row[f"{best}_{printable(name)}"] = getattr(metric, best, None)
+        code = run.verdict.exit_code if run.verdict else 0
         row["run"] = run.run_id  # only now: a metric may have any name
         row["cluster"] = run.cluster or None
         row["task"] = run.task or None
-        row["end"] = f"{verdict.state}{code}" if verdict else None
+        row["end"] = None
+        if run.verdict:
+            row["end"] = f"{run.verdict.state} ({code})" if code else run.verdict.state
         row["seconds"] = None if run.seconds is None else round(run.seconds, 3)
         row["code"] = code_text(run) or None
-        rows.append(row)
+        texts = {name: printable(value) for name, value in row.items() if isinstance(value, str)}
+        rows.append({**row, **texts})
     return rows
 
 
@@ -70,11 +70,10 @@ def sort_runs(runs: Sequence[RunData], word: str) -> list[RunData]:
     """
     rows = compare_runs(runs)
     name = word.removeprefix("-")
-    columns = {_header(column): column for column in rows[0]}
-    column = name if name in rows[0] else columns.get(name)
+    column = next((each for each in rows[0] if name in (each, _header(each))), None)
     if column is None:
         message = f"no run has {name!r}, or it is the same in all of them"
-        hint = f"there are {join_some([*columns], 20)}"
+        hint = f"there are {join_some([*map(_header, rows[0])], 20)}"
         raise ConfigError([Problem("--sort", message, hint)])
 
     def rank(place: int) -> tuple[bool, float, str]:
@@ -87,8 +86,7 @@ def sort_runs(runs: Sequence[RunData], word: str) -> list[RunData]:
 
     known = [place for place, row in enumerate(rows) if row[column] not in (None, NOT_FINITE)]
     order = sorted(known, key=rank, reverse=word.startswith("-"))
-    order += [place for place in range(len(runs)) if place not in known]
-    return [runs[place] for place in order]
+    return [runs[place] for place in (*order, *sorted({*range(len(runs))} - {*known}))]
 
 
 def render_runs(runs: Sequence[RunData], width: int) -> str:
@@ -117,11 +115,11 @@ def render_runs(runs: Sequence[RunData], width: int) -> str:
     commits = [code.partition(" ")[0] for code in columns["code"]]
     if len({*commits}) == len({*columns["code"]}):
         columns["code"] = commits
-    keys = ["cluster", "task", *differing_values(runs)]
-    results = [name for name in columns if name not in (CURVE, "seconds", *keys)]
+    keys = ["cluster", "task", *map(printable, differing_values(runs))]
+    results = [name for name in columns if name not in (CURVE, "seconds", *STAYING, *keys)]
     giving_way = [CURVE, *results[::-1], "seconds", *keys[::-1]]
     widths = {name: max(map(len, cells)) for name, cells in columns.items()}
-    shown = columns_that_fit(widths, [n for n in giving_way if n not in STAYING], width)
+    shown = columns_that_fit(widths, giving_way, width)
     lines = aligned(zip(*(columns[name] for name in shown), strict=True), indent="")
     left_out = [cells[0].strip() for name, cells in columns.items() if name not in {CURVE, *shown}]
     if left_out:
@@ -131,7 +129,7 @@ def render_runs(runs: Sequence[RunData], width: int) -> str:
 
 
 def _header(name: str) -> str:
-    return "took" if name == "seconds" else printable(name.removeprefix(ARGUMENTS))
+    return "took" if name == "seconds" else name.removeprefix(ARGUMENTS)
 
 
 def cell_text(name: str, value: Value) -> str:
@@ -139,7 +137,7 @@ def cell_text(name: str, value: Value) -> str:
     if value is None:
         return "-"
     if isinstance(value, str):
-        return printable(value)
+        return value
     return format_duration(value) if name == "seconds" else number_text(value)
 
 
@@ -151,17 +149,6 @@ def _curve(run: RunData) -> str:
         return ""
     least = min(values)
     step = (max(values) - least) / (len(SPARKS) - 1) or 1.0
-    shown = min(SPARK_WIDTH, len(values))
-    picked = [values[round(i * (len(values) - 1) / (shown - 1))] for i in range(shown)]
+    count = min(len(SPARKS), len(values))
+    picked = [values[round(i * (len(values) - 1) / (count - 1))] for i in range(count)]
     return "".join(SPARKS[round((value - least) / step)] for value in picked)
-
-
-def as_csv(rows: Sequence[Row]) -> str:
-    """Return rows as CSV, as RFC 4180 has it."""
-    out = io.StringIO()
-    writer = csv.writer(out)
-    writer.writerow(map(printable, rows[0]))
-    for row in rows:
-        values = row.values()
-        writer.writerow([printable(each) if isinstance(each, str) else each for each in values])
-    return out.getvalue()

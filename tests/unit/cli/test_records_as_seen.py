@@ -144,6 +144,25 @@ def test_a_record_without_its_plan_is_said_to_be_damaged(
     assert capsys.readouterr().err == f"note: the record of {ID.format(0)} is damaged: {told}\n"
 
 
+@pytest.mark.parametrize(
+    "contact", [None, "{torn", '{"run": {"run_id": "x", "cluster": "two"}, "launched_at": 1.7e9}']
+)
+def test_an_end_on_record_needs_nothing_of_how_hosts_are_reached(
+    make: Make, capsys: pytest.CaptureFixture[str], contact: str | None
+) -> None:
+    """Whether that is missing, damaged, or of another version."""
+    word = make(0, METRICS, has_ended=True)
+    Path(word, "contact.json").unlink()
+    if contact is not None:
+        Path(word, "contact.json").write_text(contact)
+    assert main(["why", ID.format(0)]) == 0
+    assert "succeeded after 1.0 s" in capsys.readouterr().out
+    for argv in (["why", "--json"], ["compare"], ["report"], ["export", "--tensorboard", "tb"]):
+        assert main([*argv, ID.format(0)]) == 0
+    is_damaged = contact == "{torn"
+    assert ("damaged" in capsys.readouterr().err) == is_damaged
+
+
 @pytest.mark.parametrize("is_interrupted", [False, True])
 def test_a_watched_page_is_written_again_until_the_end(
     make: Make, monkeypatch: pytest.MonkeyPatch, is_interrupted: bool
