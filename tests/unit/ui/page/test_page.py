@@ -15,8 +15,7 @@ from runner.core.history.run_data import NodeLoad, RunData, Series
 from runner.core.protocol import events
 from runner.core.protocol.events import Event, StopCause
 from runner.core.protocol.states import State
-from runner.ui.page.page import render_page
-from runner.ui.page.timeline import event_text, timeline
+from runner.ui.page.page import event_text, render_page, timeline
 from tests.page_runs import HOSTILE, LAUNCH, TRACEBACK, failed_run, good_run
 
 
