@@ -35,7 +35,7 @@ KEYS = {
     "container.push_image": "use a registry, or `docker save IMAGE | ssh HOST docker load`",
     "container=enroot": "choose docker, podman or apptainer, or write it in task.command",
     "deploy.fan_out": "every host gets its copy from here, or use cluster.project for what it has",
-    "logs": "use console_ranks, such as console_ranks=[0,3]; logs.raw is ui=raw",
+    "logs": "use console_ranks, such as console_ranks=[0,3]",
     "on_disconnect": "use disconnect_s: never keeps a run going without a launch",
     "outputs": "use pull_outputs: auto or never",
     "rendezvous.serve": "start etcd yourself and name it by rendezvous.endpoint",

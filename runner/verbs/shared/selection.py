@@ -105,12 +105,10 @@ class Selection:
         given; with a cluster named, by the YAML of that, if it can be read. The beginning of an id
         will do if one run on record has it, but not for an `ending_verb`.
         """
-        if run and not is_run_id(run):
-            hint = f"`{this_program()} ps --all` lists the runs; or give latest"
-            raise ConfigError([Problem("--run", f"{run!r} is not a run id", hint)])
         run_id = "" if run == LATEST else run
-        folder = run_index.record_folder(run or LATEST)
         if self.names_cluster:
+            _check_run_id(run)
+            folder = run_index.record_folder(run or LATEST)
             try:
                 return _about_run(self.contact(), run_id)
             except ConfigError as error:
@@ -120,12 +118,7 @@ class Selection:
                 recorded = read_contact(folder)
                 note(f"by the record of {run_id}, because of {error}")
                 return recorded
-        if folder is None and run_id:
-            folder = _record_of_shortened(run_id, ending_verb)
-        if folder is None and not run_id:
-            message = "no run was launched from this folder"
-            hint = "--run ID names one, --cluster NAME takes your latest one there"
-            raise ConfigError([Problem("--run", message, hint)])
+        folder = record_of(run, ending_verb=ending_verb)
         if folder is None:
             why = f": {run} is not on record on this machine"
             return _about_run(self._with_note(self.compose(()), why), run_id)
@@ -159,6 +152,26 @@ class Selection:
             for each in unsaid(f"default cluster{why}", [text]):
                 note(each)
         return request
+
+
+def record_of(run: str, *, ending_verb: str = "") -> Path | None:
+    """Return the record of a run on this machine, "" for the latest one; None if it has none.
+
+    The beginning of an id will do as for `contact_for_run`.
+    """
+    _check_run_id(run)
+    folder = run_index.record_folder(run or LATEST)
+    if folder or run not in ("", LATEST):
+        return folder or _record_of_shortened(run, ending_verb)
+    message = "no run was launched from this folder"
+    hint = "--run ID names one, --cluster NAME takes your latest one there"
+    raise ConfigError([Problem("--run", message, hint)])
+
+
+def _check_run_id(run: str) -> None:
+    if run and not is_run_id(run):
+        hint = f"`{this_program()} ps --all` lists the runs; or give latest"
+        raise ConfigError([Problem("--run", f"{run!r} is not a run id", hint)])
 
 
 def _record_of_shortened(run: str, ending_verb: str) -> Path | None:
