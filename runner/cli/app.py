@@ -55,12 +55,6 @@ class Program(click.Group):
         formatter.write(HELP)
 
 
-def _print_version(ctx: click.Context, _: click.Parameter, is_given: bool) -> None:
-    if is_given and not ctx.resilient_parsing:
-        print(f"runner {__version__}")
-        ctx.exit()
-
-
 def _print_completion(ctx: click.Context, _: click.Parameter, shell: str | None) -> None:
     if shell and not ctx.resilient_parsing:
         from runner.cli.completion import SCRIPTS
@@ -69,27 +63,18 @@ def _print_completion(ctx: click.Context, _: click.Parameter, shell: str | None)
         ctx.exit()
 
 
-PROGRAM = Program(
-    "runner",
-    context_settings=CONTEXT,
-    params=[
-        click.Option(
-            ["-V", "--version"],
-            is_flag=True,
-            is_eager=True,
-            expose_value=False,
-            callback=_print_version,
-        ),
-        click.Option(
-            ["--shell-completion"],
-            type=click.Choice(["bash", "zsh", "fish"]),
-            metavar="bash",
-            is_eager=True,
-            expose_value=False,
-            callback=_print_completion,
-        ),
-    ],
+@click.group(cls=Program, context_settings=CONTEXT)
+@click.version_option(__version__, "-V", "--version", message="runner %(version)s")
+@click.option(
+    "--shell-completion",
+    type=click.Choice(["bash", "zsh", "fish"]),
+    metavar="bash",
+    is_eager=True,
+    expose_value=False,
+    callback=_print_completion,
 )
+def program() -> None:
+    """Start a PyTorch job on every machine of a cluster."""
 
 
 def load_verb(name: str) -> Verb:

@@ -12,7 +12,7 @@ from typing import NoReturn, cast
 
 import click
 
-from runner.cli.app import PROGRAM, ROOT_FLAGS
+from runner.cli.app import ROOT_FLAGS, program
 from runner.cli.verb import exit_code, print_error
 from runner.cli.words import split_words, unknown_flag
 from runner.core import descriptor_limit
@@ -27,40 +27,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     return exit_code(lambda: _run(words))
 
 
-def _run(argv: Sequence[str]) -> int:
-    words = list(argv)
+def _run(words: list[str]) -> int:
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
     passed_on: list[str] = []
     if not words or words[0].partition("=")[0] not in ROOT_FLAGS:
         words, passed_on = split_words(words)
     try:
-        with PROGRAM.make_context("runner", words, obj=passed_on) as ctx:
-            return int(PROGRAM.invoke(ctx))
+        with program.make_context(this_program(), words, obj=passed_on) as ctx:
+            return int(program.invoke(ctx))
     except click.exceptions.Exit as end:
         return int(end.exit_code)
     except click.UsageError as error:
-        raise ConfigError([_problem(error)]) from error
+        raise ConfigError([_problem(error, words)]) from error
 
 
-def _problem(error: click.UsageError) -> Problem:
-    """Return what Click objects to, in our words."""
-    verb = error.ctx.command.name if error.ctx and error.ctx.parent else ""
-    path = " ".join(filter(None, (this_program(), verb)))
-    hint = f"`{path} --help` lists the flags"
-    command = error.ctx.command if error.ctx else PROGRAM
-    if isinstance(error, click.NoSuchOption):
-        flags = [name for option in (*command.params, *PROGRAM.params) for name in option.opts]
-        return unknown_flag(verb or "", error.option_name, flags)
-    if isinstance(error, click.BadOptionUsage):
-        flag = error.option_name
-        example = next((each.metavar for each in command.params if flag in each.opts), None)
-        if not example:
-            return Problem(flag, "takes no value", hint)
-        return Problem(flag, "needs a value", f"such as {path} {flag} {example}\n{hint}")
-    if isinstance(error, click.BadParameter) and error.param:
-        return Problem(error.param.opts[-1], error.message.rstrip("."), hint)
-    return Problem(verb or "runner", error.message.rstrip("."), hint)
+def _problem(error: click.UsageError, words: Sequence[str]) -> Problem:
+    """Return what Click objects to, with the next step."""
+    ctx = error.ctx or click.Context(program, info_name=this_program())
+    verb = ctx.info_name if ctx.parent else "runner"
+    hint = f"`{ctx.command_path} --help` lists the flags"
+    if not isinstance(error, click.NoSuchOption):
+        return Problem(str(verb), error.format_message().rstrip("."), hint)
+    begin = error.option_name  # of `-tail` this is `-t`
+    word = next((word for word in words if word.startswith(begin)), begin)
+    flag = word.partition("=")[0]
+    flags = [name for option in (*ctx.command.params, *program.params) for name in option.opts]
+    meant = unknown_flag(str(verb), flag, flags)
+    return Problem(flag, f"{verb} has no such flag", f"{meant}\n{hint}" if meant else hint)
 
 
 def entry() -> NoReturn:
@@ -81,7 +75,7 @@ def entry() -> NoReturn:
     if shell := os.environ.get("_RUNNER_COMPLETE"):
         from runner.cli.completion import complete
 
-        sys.exit(complete(PROGRAM, shell))
+        sys.exit(complete(program, shell))
     code = main()
     code = exit_code(_flush) or code
     for stream in (sys.stdout, sys.stderr):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from runner.cli.selection import Selection
-from runner.cli.verb import Count, run_option, verb
+from runner.cli.verb import run_option, verb
 
 
 @verb("attach", examples={"attach": "the latest run", "attach 1128-0931-fit-a1b2": "another"})
@@ -13,7 +13,7 @@ from runner.cli.verb import Count, run_option, verb
 @click.option(
     "-n",
     "--tail",
-    type=Count(),
+    type=click.IntRange(1),
     metavar="100",
     help="begin with this many lines of each rank; by default with the first byte",
 )

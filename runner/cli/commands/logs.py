@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from runner.cli.selection import Selection
-from runner.cli.verb import Count, run_option, verb
+from runner.cli.verb import run_option, verb
 from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, Problem
 from runner.core.model.plan import Plan
 from runner.core.text import format_ranges
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.option(
     "-n",
     "--tail",
-    type=Count(),
+    type=click.IntRange(1),
     metavar="100",
     help="the last 100 lines of each rank",
 )
