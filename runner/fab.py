@@ -17,8 +17,8 @@ from invoke.tasks import Task, task
 
 from runner.cli.app import load_verb
 from runner.cli.main import main
-from runner.cli.verb import Verb
-from runner.cli.words import verb_names
+from runner.verbs import verb_names
+from runner.verbs.shared.verb import Verb
 
 ours = list(itertools.takewhile("--".__ne__, sys.argv))
 if "fabfile" in sys.modules and "exec" in ours and len(ours) < len(sys.argv):

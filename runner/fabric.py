@@ -13,13 +13,13 @@ import paramiko
 from fabric.exceptions import GroupException
 from invoke.exceptions import Exit, UnexpectedExit
 
-from runner.cli.selection import Selection
 from runner.core.errors import ConfigError, NotReady, Problem, RunnerError
 from runner.core.spec import Node
 from runner.transport.ssh.transport import SshTransport
 from runner.ui.layout import fold_names
 from runner.ui.output import note
 from runner.ui.problems import render_problems
+from runner.verbs.shared.selection import Selection
 
 
 class NodeConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no types

@@ -7,8 +7,9 @@ import importlib
 import click
 
 from runner import __version__
-from runner.cli.verb import CONTEXT, Verb
-from runner.cli.words import verb_names, with_verb
+from runner.cli.words import with_verb
+from runner.verbs import verb_names
+from runner.verbs.shared.verb import CONTEXT, Verb
 
 HELP = """\
 Usage: runner [KEY=VALUE]... [PROGRAM.py [ARGUMENTS]...]
@@ -79,5 +80,5 @@ def program() -> None:
 
 def load_verb(name: str) -> Verb:
     """Import one verb."""
-    module = importlib.import_module(f"runner.cli.commands.{name}")
+    module = importlib.import_module(f"runner.verbs.{name}")
     return next(each for each in vars(module).values() if isinstance(each, Verb))

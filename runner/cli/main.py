@@ -13,12 +13,14 @@ from typing import NoReturn, cast
 import click
 
 from runner.cli.app import ROOT_FLAGS, program
-from runner.cli.verb import exit_code, print_error
-from runner.cli.words import split_words, unknown_flag
+from runner.cli.words import misplaced_word, split_words, unknown_flag
+from runner.config.words import is_override
 from runner.core import descriptor_limit
 from runner.core.errors import ConfigError, Problem
 from runner.core.shell import this_program
 from runner.ui.output import name_output
+from runner.verbs import LAUNCH
+from runner.verbs.shared.verb import exit_code, print_error
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,6 +49,9 @@ def _problem(error: click.UsageError, words: Sequence[str]) -> Problem:
     ctx = error.ctx or click.Context(program, info_name=this_program())
     verb = ctx.info_name if ctx.parent else "runner"
     hint = f"`{ctx.command_path} --help` lists the flags"
+    if isinstance(error, click.BadArgumentUsage) and verb == LAUNCH:
+        word, *others = [word for word in ctx.params["words"] if not is_override(word)]
+        return misplaced_word(word, others[0] if others else "")
     if not isinstance(error, click.NoSuchOption):
         return Problem(str(verb), error.format_message().rstrip("."), hint)
     begin = error.option_name  # of `-tail` this is `-t`

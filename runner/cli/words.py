@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import difflib
-import pkgutil
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.cli import commands
 from runner.config.words import as_word, is_override, names_file
 from runner.core.errors import ConfigError, Problem
 from runner.core.shell import this_program
 from runner.core.spec import GROUPS, Spec, keys_of, section_of
 from runner.ui.output import note
+from runner.verbs import LAUNCH, verb_names
 
-LAUNCH = "launch"
 SYNONYMS = {
     "attach": "follow reattach tail watch",
     "check": "doctor preflight test validate",
@@ -55,11 +53,6 @@ OTHER_LINES = "docs/command-lines.md has lines of other launchers, with ours bes
 FLAGS_WITH_VALUE = ("--cluster", "--set", "--config-dir", "-cd")
 EXAMPLES = {"rerun": "latest", "cluster": "NAME", "task": "NAME", "dry_run": "true"}
 """Values of keys that are typed without one."""
-
-
-def verb_names() -> list[str]:
-    """Return the name of every verb: each has a file of that name in `commands`."""
-    return [module.name for module in pkgutil.iter_modules(commands.__path__)]
 
 
 def with_verb(words: Sequence[str]) -> list[str]:

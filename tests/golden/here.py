@@ -56,7 +56,7 @@ class Here:
             return job(composed)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("runner.cli.commands.launch.launcher", lambda _: note)
+            patch.setattr("runner.verbs.launch.launcher", lambda _: note)
             code = main(words)
         captured = self._capsys.readouterr()
         return Said(code, runs, captured.out, captured.err)

@@ -8,7 +8,7 @@ import pytest
 
 from runner.cli.app import HELP
 from runner.cli.main import main
-from runner.cli.words import verb_names
+from runner.verbs import verb_names
 from tests.golden.conftest import Check
 
 

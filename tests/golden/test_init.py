@@ -53,7 +53,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
             raise text
 
         monkeypatch.setattr("click.termui.visible_prompt_func", read)
-        monkeypatch.setattr("runner.cli.commands.init.is_terminal", lambda: True)
+        monkeypatch.setattr("runner.verbs.init.is_terminal", lambda: True)
         return asked
 
     return answer

@@ -76,9 +76,9 @@ PRIMARIES = [
 
 @pytest.fixture(autouse=True)
 def no_launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    launch = ModuleType("runner.workflows.launch")
+    launch = ModuleType("runner.verbs.launching.launch_session")
     monkeypatch.setattr(launch, "run", lambda _: 0, raising=False)
-    monkeypatch.setitem(sys.modules, "runner.workflows.launch", launch)
+    monkeypatch.setitem(sys.modules, "runner.verbs.launching.launch_session", launch)
     monkeypatch.delenv("NOPE", raising=False)
 
 

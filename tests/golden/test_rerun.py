@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli.commands.launch import _confirm_record
 from runner.config.compose import Composer, open_composer
 from runner.config.rerun import find_record
 from runner.core.codec import encode
 from runner.core.errors import ConfigError, Interrupted
 from runner.core.launch_request import LaunchRequest, RecordedCode
 from runner.core.model.release import CodeRef
+from runner.verbs.launch import _confirm_record
 from tests.golden.builders import plan
 
 RELEASE, COMMIT = "0123456789abcdef", "c" * 40

@@ -11,7 +11,7 @@ import pytest
 
 from runner.core.errors import NotReady, Problem
 from runner.core.launch_request import LaunchRequest, SweepPlace
-from runner.workflows.sweep import commands_for
+from runner.verbs.launching.sweep import commands_for
 from tests.golden.here import Here
 
 SWEPT: Any = SimpleNamespace(
@@ -23,7 +23,7 @@ SWEPT: Any = SimpleNamespace(
     overrides=("cluster=pair", "task.args.lr=1"),
     config_dirs=(),
 )
-COMPOSE = "runner.cli.commands.launch._compose"
+COMPOSE = "runner.verbs.launch._compose"
 NOTE = "note: an edit of the code reaches later runs of this sweep; cluster.project=null "
 
 

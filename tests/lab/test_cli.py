@@ -16,7 +16,7 @@ HEAVY = ("torch", "numpy", "fabric", "paramiko", "invoke", "rich", "ClusterShell
 PROBE = """
 import sys
 from runner.cli.main import main
-from runner.cli.commands import launch
+from runner.verbs import launch
 launch.launcher = lambda count: lambda run: 0
 code = main(sys.argv[1:])
 print(*[name for name in {heavy!r} if name in sys.modules])

@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 import yaml
 
-from runner.cli.commands.init import FABFILE
+from runner.verbs.init import FABFILE
 from tests.lab.lab import Lab
 from tests.lab.launching import FAB, ROOT, Controller, Launcher, Result
 from tests.lab.waiting import wait_until

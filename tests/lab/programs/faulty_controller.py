@@ -7,7 +7,7 @@ import sys
 
 from runner.cli.main import entry
 from runner.core.protocol.events import Event, RankStarted
-from runner.workflows.reporting import AttemptReporter, Ending
+from runner.verbs.shared.reporting import AttemptReporter, Ending
 
 record = AttemptReporter.record
 

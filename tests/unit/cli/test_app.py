@@ -14,9 +14,10 @@ import pytest
 
 from runner.cli.app import load_verb
 from runner.cli.main import main
-from runner.cli.selection import Selection
-from runner.cli.words import split_words, verb_names
+from runner.cli.words import split_words
 from runner.config.words import is_override
+from runner.verbs import verb_names
+from runner.verbs.shared.selection import Selection
 
 CLUSTER = """\
 defaults: [base]
@@ -180,7 +181,7 @@ def test_a_fault_of_our_own_is_one_line(
         raise KeyError("a bug")
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr("runner.workflows.launch.render_dry_run", fail)
+    monkeypatch.setattr("runner.verbs.launching.launch_session.render_dry_run", fail)
     monkeypatch.setattr("runner.ui.reports.tables.render_pruned", fail)
     for words in (["cluster=hy", "task=mine", "dry_run=offline"], ["clean", "--local"]):
         assert main(words) == 70

@@ -164,7 +164,7 @@ def test_a_watched_page_is_written_again_until_the_end(
             store = RunStore(Path(word))
             store.write_result(plan(1, 1), Verdict("succeeded", 0, 1.0), 1.7e9, None)
 
-    monkeypatch.setattr("runner.cli.commands.report.time.sleep", sleep)
+    monkeypatch.setattr("runner.verbs.report.time.sleep", sleep)
     assert main(["report", word, "--watch", "1m"]) == 0
     assert pauses == [60, 60]
     assert "refresh" not in page.read_text().partition("<style>")[0]

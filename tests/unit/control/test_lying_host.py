@@ -28,7 +28,6 @@ import pytest
 from rich.console import Console
 
 from runner.checks.base import CheckContext, evaluate_checks
-from runner.cli.commands import stacks
 from runner.control.attempt import monitor
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.attempt.observer import RunObserver
@@ -72,12 +71,12 @@ from runner.ui.problems import render_findings, render_problems
 from runner.ui.reports import report, run_table, tables
 from runner.ui.reports.dry_run import render_dry_run
 from runner.ui.top import render_view
-from runner.workflows import top
-from runner.workflows.host_pool import HostPool, enqueue_signal
-from runner.workflows.preparation import Preparation
-from runner.workflows.relaunch import Relauncher
-from runner.workflows.runs.discovery import RunFinder
-from runner.workflows.top import HostWatch
+from runner.verbs import stacks, top
+from runner.verbs.launching.preparation import Preparation
+from runner.verbs.launching.relaunch import Relauncher
+from runner.verbs.shared.discovery import RunFinder
+from runner.verbs.shared.host_pool import HostPool, enqueue_signal
+from runner.verbs.top import HostWatch
 from tests.golden import builders
 from tests.golden.builders import RUN_ID
 from tests.unit.core.outcome.test_stacks import DUMP

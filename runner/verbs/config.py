@@ -1,0 +1,31 @@
+"""The verb `config`: the composed configuration as YAML."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from runner.ui.output import show
+from runner.verbs.shared.selection import Selection
+from runner.verbs.shared.verb import json_option, key_option, verb
+
+
+@verb(
+    "config",
+    subject="key",
+    keys=None,
+    examples={"config cluster.ssh --cluster lab3": "a part of it"},
+)
+@key_option
+@click.option("--resolve", is_flag=True, help="with every ${...} resolved")
+@json_option
+def config(selection: Selection, key: str, resolve: bool, json_: bool) -> int:
+    """Print the whole configuration, or a part of it."""
+    from runner.config.explain import value_below
+    from runner.config.source import dump
+
+    with selection.composer() as composer:
+        value = value_below(composer.plain(selection.overrides, is_resolved=resolve), key)
+    show(json.dumps(value) if json_ else dump(value).removesuffix("...\n").rstrip("\n"))
+    return 0

@@ -1,0 +1,34 @@
+"""The verb `explain`: the provenance of values."""
+
+from __future__ import annotations
+
+import json
+
+from runner.core.codec import encode
+from runner.core.errors import ConfigError, Problem
+from runner.core.shell import this_program
+from runner.ui.output import show
+from runner.verbs.shared.selection import Selection
+from runner.verbs.shared.verb import json_option, key_option, verb
+
+
+@verb(
+    "explain",
+    subject="key",
+    keys=None,
+    examples={"explain cluster.python --cluster lab3": "its file and line"},
+)
+@key_option
+@json_option
+def explain(selection: Selection, key: str, json_: bool) -> int:
+    """Show which file or override set a value, and what it overrides."""
+    from runner.config.explain import origins
+    from runner.ui.reports import tables
+
+    if not key:
+        hint = f"such as {this_program()} explain cluster.python"
+        raise ConfigError([Problem("explain", "no key is given", hint)])
+    with selection.composer() as composer:
+        found = origins(composer, selection.overrides, key)
+    show(json.dumps(encode(found)) if json_ else tables.render_origins(found))
+    return 0

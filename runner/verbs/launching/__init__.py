@@ -1,0 +1,1 @@
+"""The parts of a launch, beside its verb."""

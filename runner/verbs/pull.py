@@ -1,0 +1,46 @@
+"""The verb `pull`: a download of the logs, records and outputs of a run."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from runner.core.codec import encode
+from runner.core.errors import Problem
+from runner.ui.output import show, show_prose
+from runner.ui.problems import render_problems
+from runner.verbs.shared.selection import Selection
+from runner.verbs.shared.verb import json_option, run_option, verb
+
+
+@verb("pull")
+@run_option
+@json_option
+def pull(selection: Selection, run: str, json_: bool) -> int:
+    """Download the logs, records and outputs of a run into runs/RUN.
+
+    Only what is missing here is downloaded. A launch does so at its end.
+    """
+    from runner.ui.reports import tables
+    from runner.verbs.shared.discovery import open_run_finder
+    from runner.verbs.shared.found_run import FoundRun, pull_run
+
+    composed = selection.contact_for_run(run)
+    with open_run_finder(composed, "pull") as finder:
+        found = FoundRun(composed, finder)
+        pulled = pull_run(found)
+    # An unreachable host may have some of it.
+    expected = finder.unreachable.keys() | {share.node for share in found.plan.nodes}
+    missing = [name for name in found.all_nodes if name in expected and name not in pulled]
+    problems = tables.pull_problems(pulled)
+    for name in missing:
+        problem = finder.unreachable.get(name)
+        problems.append(problem or Problem(name, "has no files of that run"))
+    if json_:
+        show(json.dumps(encode(pulled)))
+    else:
+        told = tables.render_pull(pulled, str(found.store.display_path), found.plan.outputs)
+        show_prose("\n".join(filter(None, (told, tables.outputs_left(found.plan)))))
+    if problems:
+        show(render_problems(problems), file=sys.stderr)
+    return 3 if missing or not all(result.is_complete for result in pulled.values()) else 0

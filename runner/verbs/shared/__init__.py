@@ -1,0 +1,1 @@
+"""The parts of several verbs: their flags, their hosts, and the runs that they find."""

@@ -1,0 +1,266 @@
+"""Found run: one run that a verb is about, with its record here, from one attempt to the next."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+from runner.control.attempt.monitor import AttemptMonitor
+from runner.control.record import run_index
+from runner.control.record.host_record import HostRecord
+from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady
+from runner.core.launch_request import LaunchRequest
+from runner.core.model.results import PullResult
+from runner.core.model.run_info import current_hosts
+from runner.core.outcome.verdict import Verdict, completed, fold_events
+from runner.core.protocol.events import is_requeued
+from runner.core.protocol.remote_files import FILE_KINDS
+from runner.core.shell import this_program
+from runner.verbs.shared.discovery import RunFinder
+from runner.verbs.shared.host_pool import leave_on_signal
+from runner.verbs.shared.reporting import download
+from runner.verbs.shared.slurm_queue import QueuedJob
+
+ANNOUNCE_TIMEOUT_S = 15.0  # how long a launch may take to announce another attempt
+START_TIMEOUT_S = 30.0  # how long that attempt may take to start, after the last announcement
+POLL_S = 0.5
+RECONNECT_S = 10.0  # how often to reconnect to hosts without a connection
+
+
+class FoundRun:
+    """One run on the hosts of a cluster, with its record on this machine.
+
+    `plan` is its last attempt, `spec` has the nodes of that and the limits of the run. The record
+    on this machine is written only if no other process does, and only what it lacks.
+    """
+
+    def __init__(
+        self, request: LaunchRequest, finder: RunFinder, *, to_end_it: bool = False
+    ) -> None:
+        """Find it; to end it, one that is active, and its hosts need not agree on its record."""
+        from runner.control.record.run_store import RunStore  # `ps` needs none
+
+        self.finder, self.console = finder, finder.console
+        # As its hosts reported it when it was found.
+        self.reported = finder.find(request.spec.run_id, prefer_active=to_end_it)
+        self.record: HostRecord = finder.load_record(self.reported, per_host=to_end_it)
+        run_name = self.record.plan.run_id
+        self.flags = request.run_flags(run_name)  # by which any verb finds it again
+        self.request = replace(request, launched_at=self.record.info.launched_at)
+        self.store = RunStore(run_index.place_of(self.record.info, request.run_dir.parent))
+        self.owns_record = False  # whether this process writes the record
+        self.outcome_unknown = False  # another attempt was announced and could not be found
+        self._is_being_ended = to_end_it
+        self._load_attempt()
+
+    def _load_attempt(self) -> None:
+        self.plan = self.record.plan
+        self.spec = self.finder.retarget_to_run(self.plan)
+        names = {node.name for node in self.spec.nodes}
+        others = tuple(node for node in self.finder.cluster_nodes if node.name not in names)
+        contact = replace(self.spec, spares=others)
+        self.request = replace(self.request, spec=contact, config_yaml=self.record.config_yaml)
+
+    @property
+    def already_ended(self) -> bool:
+        """Whether no host of it was active when it was found."""
+        statuses = current_hosts(self.reported.by_host)
+        is_complete = all(share.node in statuses for share in self.plan.nodes)
+        return is_complete and not any(status.is_active for status in statuses.values())
+
+    @property
+    def has_ended_where_known(self) -> bool:
+        """Whether no host that answered is active, and the run cannot be going on elsewhere.
+
+        It can if it is elastic, if its hosts or its launch may relaunch it, or in a job; and if all
+        that is known is that members have succeeded: the hub alone waits for the others.
+        """
+        by_host = current_hosts(self.reported.by_host)
+        order, reported = self.plan.nodes[0].order, self.reported
+        is_planned = self.plan.min_nodes or order.relaunches_left
+        may_go_on = bool(is_planned or reported.may_go_on_elsewhere)
+        is_told = order.node in by_host or reported.tells_end
+        is_active = any(status.is_active for status in by_host.values())
+        return self.already_ended or (is_told and not (may_go_on or is_active))
+
+    @property
+    def relaunch_pending(self) -> bool:
+        """Whether its launch was about to relaunch it."""
+        statuses = current_hosts(self.reported.by_host)
+        return any(status.relaunch_pending for status in statuses.values())
+
+    @property
+    def all_nodes(self) -> tuple[str, ...]:
+        """The nodes of this attempt and of those before it."""
+        shares = (share.node for share in self.plan.nodes)
+        return tuple(dict.fromkeys((*shares, *self.record.info.past_nodes)))
+
+    def show_participants(self) -> None:
+        """Show the contacted hosts that are part of the run, and not the others."""
+        contacted = {*self.finder.facts, *self.finder.unreachable}
+        standby = {*self.record.info.standby_nodes}
+        for name in contacted.difference(share.node for share in self.plan.nodes):
+            self.console.node_status(name, "spare" if name in standby else "")
+
+    def verdict(self, monitor: AttemptMonitor) -> Verdict:
+        """Return how the run ended, as far as the monitor has seen."""
+        info = self.record.info
+        seconds = monitor.duration(info.launched_at)
+        return fold_events(self.plan, monitor.timed_events, seconds, info.past_attempts)
+
+    def follow(self, follow_attempt: Callable[[], AttemptMonitor]) -> AttemptMonitor:
+        """Follow this attempt and those after it; return the monitor of the last one.
+
+        `follow_attempt` returns at the end of an attempt, or when the user leaves it.
+        """
+        monitor = follow_attempt()
+        while not monitor.detached and self.switch_to_next_attempt(monitor):
+            self.store.unlock()
+            monitor = follow_attempt()
+        return monitor
+
+    def switch_to_next_attempt(self, monitor: AttemptMonitor) -> bool:
+        """Turn to the attempt that follows; return False if there is none, or it is not found."""
+        as_found = self.reported
+        record = self._find_next_attempt(monitor)
+        if record is None:
+            self.reported = as_found
+            self.finder.retarget_to_run(self.plan)
+            return False
+        self.record, self.outcome_unknown = record, False
+        self._load_attempt()
+        return True
+
+    def _find_next_attempt(self, monitor: AttemptMonitor) -> HostRecord | None:
+        events = (timed.event for timed in monitor.timed_events)
+        is_being_ended = self._is_being_ended or monitor.interrupted
+        if is_requeued(events) and not (is_being_ended or self.verdict(monitor).stop_reason):
+            name = next(iter(self.finder.pool.sessions))
+            job = QueuedJob(self.finder.pool, name, self.plan.run_id, self.flags)
+            job.await_start(self.plan.attempt + 1, cancels=False)
+            return self._wait_for_start()
+        peers = monitor.peer_status
+        is_announced = bool(peers.next_attempt_number)
+        failed = 0 < self.verdict(monitor).exit_code < SIGNAL_EXIT_BASE
+        if failed and not (is_announced or peers.hosts_decide or is_being_ended):
+            was_over = self.already_ended and not self.relaunch_pending
+            with contextlib.suppress(Interrupted):  # then the verdict is wanted at once
+                is_announced = self._wait_for_announcement(0.0 if was_over else ANNOUNCE_TIMEOUT_S)
+        self.outcome_unknown = is_announced
+        if not is_announced:
+            return None
+        try:
+            with self.finder.without_status():
+                return self._wait_for_start()
+        except Interrupted as error:
+            message = f"left run {self.plan.run_id}; its next attempt is about to start"
+            raise Interrupted(error.exit_code, message) from None
+
+    def _wait_for_announcement(self, timeout_s: float) -> bool:
+        if not self.reported.info.relaunches_left:
+            return False
+        deadline = time.monotonic() + timeout_s
+        self.console.phase("waiting for a relaunch")
+        with self.finder.without_status():
+            while not self.relaunch_pending and self.reported.info.attempt == self.plan.attempt:
+                if time.monotonic() >= deadline:
+                    return False
+                self._refresh()
+        if self.relaunch_pending:
+            self.console.message(f"{self.reported.info.launched_by} is about to relaunch the run")
+        return True
+
+    def _refresh(self) -> None:
+        self.finder.pool.poll_for_stop(POLL_S)
+        with contextlib.suppress(NotReady):
+            self.reported = self.finder.find(self.plan.run_id)
+
+    def _wait_for_start(self) -> HostRecord | None:
+        """Return the record of the next attempt, if possible once all of its hosts have it."""
+        reconnect_at = time.monotonic()  # at once: spares had no connection so far
+        deadline = time.monotonic() + START_TIMEOUT_S
+        record: HostRecord | None = None
+        while time.monotonic() < deadline:
+            if record is None and time.monotonic() >= reconnect_at:
+                self.finder.reconnect_all()
+                self.console.phase("waiting for the next attempt")
+                reconnect_at = time.monotonic() + RECONNECT_S
+            self._refresh()
+            if record is None and self.reported.info.attempt > self.plan.attempt:
+                with contextlib.suppress(NotReady):
+                    record = self.finder.load_record(self.reported)
+            elif record is None and self.relaunch_pending:
+                deadline = time.monotonic() + START_TIMEOUT_S
+            if record is not None:
+                hosts = self.reported.by_host.items()
+                there = {n for n, run in hosts if run.info.attempt >= record.plan.attempt}
+                if there.issuperset(share.node for share in record.plan.nodes):
+                    return record
+        if record is None:
+            self.console.message("the next attempt did not start in time")
+        return record
+
+
+def pull_run(run: FoundRun, kinds: Collection[str] = FILE_KINDS) -> dict[str, PullResult]:
+    """Download what the hosts have of a run; record how it ended, if that is not on record here.
+
+    The `kinds` are those of `download.pull`.
+
+    Raises:
+        NotReady: The folder cannot be written to, or another process does so.
+    """
+    store, run_id = run.store, run.plan.run_id
+    verdict: Verdict | None = None
+    complete_result(run)
+    has_ended = run.has_ended_where_known and not run.relaunch_pending
+    if store.reopen(run.request, run.plan) and has_ended and not store.has_result:
+        verdict = _read_verdict(run)
+    store.unlock()
+    try:
+        pulled = download(run.finder.pool, run_id, store.folder, kinds, nodes=run.reported.by_host)
+    except Interrupted as error:
+        pull_command = f"{this_program()} pull {run.flags}"
+        message = f"interrupted; what came is kept, and this continues from there: {pull_command}"
+        raise Interrupted(error.exit_code, message) from None
+    if has_ended:
+        store.record_metrics(run.plan)
+    if verdict and store.reopen(run.request, run.plan):
+        diagnosis = store.diagnose(run.plan, verdict)
+        store.write_result(run.plan, verdict, run.record.info.launched_at, diagnosis)
+        store.unlock()
+    return pulled
+
+
+def complete_result(run: FoundRun) -> None:
+    """Add to the result on record here what hosts could not prove when the run ended.
+
+    Raises:
+        NotReady: The result cannot be read.
+    """
+    store = run.store
+    is_unproven = run.already_ended and run_index.has_unproven_end(store.folder)
+    if not (is_unproven and store.reopen(run.request, run.plan)):
+        return
+    try:
+        if not store.has_result:  # what was on record is the end of an attempt before
+            return
+        plan, verdict = store.read_result()
+        verdict = completed(verdict, _read_verdict(run))
+        diagnosis = store.diagnose(plan, verdict)
+        store.write_result(plan, verdict, run.record.info.launched_at, diagnosis)
+    finally:
+        store.unlock()
+
+
+def _read_verdict(run: FoundRun) -> Verdict:
+    pool, record = run.finder.pool, run.store.append
+    monitor = pool.monitor(run.plan, record, message=lambda _: None)  # all of it is over
+    signals: list[int] = []
+    leave_on_signal(monitor, signals)
+    monitor.attach(ranks=(), read_only=True)
+    monitor.run()
+    if signals:
+        raise Interrupted(128 + signals[0], "interrupted; nothing was fetched")
+    return run.verdict(monitor)

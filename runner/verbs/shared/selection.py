@@ -1,0 +1,197 @@
+"""Selection: the hosts that a verb works on, by its common flags or by the record of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runner.config.words import chosen_cluster, hydra_value, key_of
+from runner.control.record import run_index
+from runner.control.record.contact_file import read_contact
+from runner.control.record.file_names import LATEST, SWEEP_FILE
+from runner.control.record.said_notes import unsaid
+from runner.core.errors import ConfigError, Problem
+from runner.core.launch_request import LaunchRequest
+from runner.core.model.facts import FactsRequest
+from runner.core.protocol.paths import is_run_id
+from runner.core.shell import this_program
+from runner.core.spec import Node, Spec
+from runner.core.text import join_some
+from runner.ui.layout import fold_names
+from runner.ui.output import note
+
+if TYPE_CHECKING:
+    from runner.config.compose import Composer
+    from runner.verbs.shared.host_pool import HostPool
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The hosts a verb works on, as its common flags choose them."""
+
+    cluster: str = ""  # the default one
+    settings: tuple[str, ...] = ()  # overrides, as in a launch
+    config_dirs: tuple[str, ...] = ()
+    verb: str = ""
+    keys: Sequence[str] | None = None  # what the verb takes beside those that reach hosts
+
+    @property
+    def overrides(self) -> list[str]:
+        """The overrides of a launch that the flags stand for."""
+        return [*([f"cluster={self.cluster}"] if self.cluster else []), *self.settings]
+
+    @property
+    def names_cluster(self) -> bool:
+        """Whether a cluster is chosen."""
+        return bool(self.cluster or chosen_cluster(self.settings))
+
+    def composer(self) -> AbstractContextManager[Composer]:
+        """Open the composer with these folders."""
+        from runner.config.compose import open_composer
+
+        return open_composer(self.config_dirs)
+
+    def compose(self, contact_keys: Collection[str] | None = None) -> LaunchRequest:
+        """Compose the configuration, and print its notes; raise ConfigError with every problem.
+
+        With `contact_keys`, only what reaches the hosts and these keys are resolved and judged.
+        """
+        with self.composer() as composer:
+            composed = composer.compose(self.overrides, contact_keys)
+        if composed.record_hosts:
+            message = f"its record came from {join_some(composed.record_hosts)}, not from a launch"
+            hint = "--cluster NAME takes the YAML that is here"
+            raise ConfigError([Problem("rerun", message, hint)])
+        for text in composed.notes:
+            note(text)
+        for text in unsaid(f"files of {composed.spec.cluster.name}", composed.file_notes):
+            note(text)
+        return replace(composed, config_dirs=self.config_dirs)
+
+    def refuse_ignored_words(self) -> None:
+        """Raise ConfigError for words that set keys which the verb does not take."""
+        if self.keys is None or not self.settings:
+            return
+        from runner.config.contact import ignored_words
+
+        ignored, taken = ignored_words(self.settings, self.keys)
+        hint = f"it takes {', '.join(taken)}"
+        message = f"{self.verb} does not use this key"
+        problems = [Problem(key_of(word), message, hint) for word in ignored]
+        if problems:
+            raise ConfigError(problems)
+
+    def contact(self) -> LaunchRequest:
+        """Compose what the verb takes of a cluster; say which is the default."""
+        return self._with_note(self.compose(self.keys or ()))
+
+    def contact_latest(self) -> LaunchRequest:
+        """Return how the hosts are reached that are chosen, or those of this folder's last run."""
+        folder = run_index.record_folder(LATEST)
+        if not (self.overrides or self.config_dirs or folder is None):
+            try:
+                return self._with_note(self.contact_by_record(folder), ", as in the last run")
+            except ConfigError as error:
+                note(f"runs/latest is left out: {error}")
+        return self.contact()
+
+    def contact_for_run(self, run: str, *, ending_verb: str = "") -> LaunchRequest:
+        """Return how the hosts of a run are reached, with its id; "" for the latest one there.
+
+        That is by its own record, where one is on this machine, changed by the words that are
+        given; with a cluster named, by the YAML of that, if it can be read. The beginning of an id
+        will do if one run on record has it, but not for an `ending_verb`.
+        """
+        if run and not is_run_id(run):
+            hint = f"`{this_program()} ps --all` lists the runs; or give latest"
+            raise ConfigError([Problem("--run", f"{run!r} is not a run id", hint)])
+        run_id = "" if run == LATEST else run
+        folder = run_index.record_folder(run or LATEST)
+        if self.names_cluster:
+            try:
+                return _about_run(self.contact(), run_id)
+            except ConfigError as error:
+                changes = [word for word in self.settings if key_of(word) != "cluster"]
+                if folder is None or not run_id or changes:
+                    raise
+                recorded = read_contact(folder)
+                note(f"by the record of {run_id}, because of {error}")
+                return recorded
+        if folder is None and run_id:
+            folder = _record_of_shortened(run_id, ending_verb)
+        if folder is None and not run_id:
+            message = "no run was launched from this folder"
+            hint = "--run ID names one, --cluster NAME takes your latest one there"
+            raise ConfigError([Problem("--run", message, hint)])
+        if folder is None:
+            why = f": {run} is not on record on this machine"
+            return _about_run(self._with_note(self.compose(()), why), run_id)
+        request = self.contact_by_record(folder)
+        return request if request.run_dir == folder else _about_run(request, run_id)
+
+    def contact_by_record(self, folder: Path) -> LaunchRequest:
+        """Return how the hosts of a run on record are reached, changed by the words given."""
+        recorded = read_contact(folder)
+        if not self.overrides and not self.config_dirs:
+            return recorded
+        folders = tuple(dict.fromkeys((*self.config_dirs, *recorded.config_dirs)))
+        words = (f"rerun={hydra_value(str(folder))}", *self.settings)
+        changed = replace(self, settings=words, config_dirs=folders).compose(())
+        if changed.spec.cluster.name != recorded.spec.cluster.name:  # as `+experiment=NAME` may
+            return _about_run(self.compose(()), recorded.spec.run_id)
+        return replace(
+            changed,
+            run_dir=folder,
+            contact_words=tuple(word for word in changed.contact_words if word in self.settings),
+            launched_at=recorded.launched_at,
+            on_record=not self.settings and not self.config_dirs,
+        )
+
+    def _with_note(self, request: LaunchRequest, why: str = "") -> LaunchRequest:
+        """Say which hosts are contacted, where nobody has chosen them."""
+        if not self.names_cluster:
+            spec = request.spec
+            where = f"{spec.cluster.name} ({fold_names([node.name for node in spec.nodes])})"
+            text = f"on {where}{why}; --cluster NAME chooses another"
+            for each in unsaid(f"default cluster{why}", [text]):
+                note(each)
+        return request
+
+
+def _record_of_shortened(run: str, ending_verb: str) -> Path | None:
+    """Return the record of the only run whose id begins so; raise ConfigError for several."""
+    found = {name: f for f, name in run_index.records().items() if name.startswith(run)}
+    file = Path(run_index.RUNS_FOLDER, run, SWEEP_FILE)
+    if not found and file.is_file():
+        message = f"{run} is a sweep, whose runs are in {file}"
+        raise ConfigError([Problem("--run", message, "name one of them")])
+    if not found:
+        return None
+    name = next(iter(found))
+    if len(found) > 1 or ending_verb:
+        message = f"no run on record is named {run}; so begin {join_some([*found])}"
+        hint = f"{this_program()} {ending_verb} --run {name}" if ending_verb else "type more of it"
+        raise ConfigError([Problem("--run", message, hint)])
+    note(f"{run} is {name}")
+    return found[name]
+
+
+def _about_run(request: LaunchRequest, run_id: str) -> LaunchRequest:
+    return replace(request, spec=replace(request.spec, run_id=run_id))
+
+
+def open_pool(composed: LaunchRequest) -> AbstractContextManager[HostPool]:
+    """Open the host pool of a verb, with a console."""
+    from runner.ui.console.console import open_console
+    from runner.verbs.shared.host_pool import open_host_pool
+
+    names = [node.name for node in composed.spec.nodes]
+    return open_host_pool(composed.spec, open_console(composed.spec.ui, None, names, b""))
+
+
+def workdir_request(spec: Spec, node: Node) -> FactsRequest:
+    """Return the facts that a verb needs which only works below `workdir`."""
+    return FactsRequest(node=node.name, workdir=spec.cluster.workdir, skip_launch_facts=True)

@@ -1,0 +1,221 @@
+"""Verbs: commands of Click whose bare words are `KEY=VALUE`, or the verb's one subject."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+import re
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import click
+
+from runner.config.words import is_override
+from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, Problem, RunnerError
+from runner.ui.output import show
+from runner.ui.problems import render_problems
+from runner.verbs.shared.selection import Selection
+
+UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+Body = Callable[..., int]
+
+
+class Verb(click.Command):
+    """A command about a cluster or its runs."""
+
+    subject = ""  # the option that a bare word stands for
+    selects_hosts = True
+    takes_words = False  # after `--`
+    keys: Sequence[str] | None = ()  # what it takes beside those that reach hosts; None: all
+    examples: Mapping[str, str] = {}
+    body: Body
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words; a flag with one value is not given twice."""
+        try:
+            _, _, given = self.make_parser(ctx).parse_args(list(args))
+            rest = super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.ctx = ctx
+            raise
+        for option in self.params:
+            is_single = isinstance(option, click.Option) and not option.is_flag
+            if is_single and not option.multiple and given.count(option) > 1:
+                raise click.UsageError(f"{option.opts[-1]} is given twice", ctx)
+        return rest
+
+    def invoke(self, ctx: click.Context) -> int:
+        """Carry out the verb; return the exit code."""
+        values = dict(ctx.params)
+        settings = list(values.pop("set_", ()))
+        subjects: list[str] = []
+        for word in values.pop("words"):
+            # A command of the shell may begin by setting a variable.
+            is_line = self.subject == "command" and re.match(r"\w+=.*\s", word) is not None
+            is_setting = self.selects_hosts and is_override(word) and not is_line
+            (settings if is_setting else subjects).append(word)
+        for word in subjects:
+            self._take_subject(ctx, word, values)
+        if self.selects_hosts:
+            cluster = values.pop("cluster")
+            folders = tuple(values.pop("config_dir"))
+            selection = Selection(cluster, tuple(settings), folders, str(self.name), self.keys)
+            selection.refuse_ignored_words()
+            values["selection"] = selection
+        if self.takes_words:
+            values["words"] = ctx.obj or ()
+        elif ctx.obj:
+            raise click.UsageError("it takes no words after `--`", ctx)
+        return int(self.body(**values))
+
+    def _take_subject(self, ctx: click.Context, word: str, values: dict[str, Any]) -> None:
+        """Take a bare word as a value of the option that it stands for."""
+        if not self.subject:
+            raise click.BadArgumentUsage(f"it takes flags alone, not {word!r}", ctx)
+        given = values[self.subject]
+        if given and not isinstance(given, tuple):
+            hint = "; a command of several words comes after `--`" if self.takes_words else ""
+            message = f"{word!r} is one word too many: --{self.subject} is {given!r}{hint}"
+            raise click.UsageError(message, ctx)
+        values[self.subject] = (*given, word) if isinstance(given, tuple) else word
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write what the verb is for, and lines that show its use."""
+        super().format_help_text(ctx, formatter)
+        if self.examples:
+            formatter.write_paragraph()
+            with formatter.indentation():
+                program = ctx.find_root().command_path
+                lines = [(f"{program} {line}", text) for line, text in self.examples.items()]
+                formatter.write_dl(lines, col_max=60)
+
+
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+    # Imported here, because only shells ask.
+    from runner.verbs.shared.candidates import candidates
+
+    return candidates(ctx, param.name or "", incomplete)
+
+
+_option = functools.partial(click.option, shell_complete=_complete)
+SELECTION_OPTIONS = (
+    _option("--cluster", default="", metavar="lab3", help="the cluster, a file in conf/cluster"),
+    _option(
+        "--set",
+        "set_",
+        multiple=True,
+        metavar="task=train",
+        help="KEY=VALUE, as without this flag; repeatable",
+    ),
+    click.option(
+        "-cd",
+        "--config-dir",
+        multiple=True,
+        metavar="~/conf",
+        help="look for YAML here first; repeatable",
+    ),
+)
+run_option = _option("--run", default="", metavar="latest", help="the run's id, or latest")
+runs_option = _option(
+    "--run",
+    multiple=True,
+    metavar="latest",
+    help="a run id or its beginning, latest, a folder, or a sweep's id; repeatable",
+)
+key_option = _option("--key", default="", metavar="cluster.python", help="a key and all below it")
+json_option = click.option("--json", "json_", is_flag=True, help="print JSON")
+
+
+def verb(
+    name: str,
+    *,
+    subject: str = "run",
+    keys: Sequence[str] | None = (),
+    examples: Mapping[str, str] | None = None,
+) -> Callable[[Body], Verb]:
+    """Make a verb of a function that returns the exit code.
+
+    With a parameter `selection` it takes the flags of one, and `KEY=VALUE`; with `words`, what
+    comes after `--`.
+
+    Args:
+        name: What is typed.
+        subject: The option that a bare word stands for; "" for none.
+        keys: What it takes beside the keys that reach hosts; None for all.
+        examples: Lines that show its use, with what each does.
+    """
+
+    def make(body: Body) -> Verb:
+        make_command = click.command(
+            name,
+            cls=Verb,
+            help=inspect.getdoc(body),
+            options_metavar="[FLAGS]",
+            context_settings=CONTEXT,
+        )
+        made: Verb = make_command(body)
+        made.body = body
+        made.subject = subject
+        made.keys = keys
+        made.examples = examples or {}
+        parameters = inspect.signature(body).parameters
+        made.selects_hosts = "selection" in parameters
+        made.takes_words = "words" in parameters
+        bare_words = [f"[{subject.upper()}]"] if subject else []
+        if made.selects_hosts:
+            for add_option in SELECTION_OPTIONS:
+                add_option(made)
+            bare_words.append("[KEY=VALUE]...")
+        add_argument = click.argument(
+            "words",
+            nargs=-1,
+            metavar=" ".join(bare_words),
+            type=click.UNPROCESSED,
+            shell_complete=_complete,
+        )
+        add_argument(made)
+        return made
+
+    return make
+
+
+def exit_code(job: Callable[[], int]) -> int:
+    """Call a job; print its error, and return the exit code."""
+    try:
+        return job()
+    except RunnerError as error:
+        return print_error(error)
+    except KeyboardInterrupt:
+        return SIGNAL_EXIT_BASE + signal.SIGINT
+    except BrokenPipeError:  # such as `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return SIGNAL_EXIT_BASE + signal.SIGPIPE
+    except Exception as error:  # noqa: BLE001 (a fault of ours)
+        if os.environ.get("HYDRA_FULL_ERROR") == "1":
+            traceback.print_exc()
+        from runner.ui.reports.internal_fault import report_fault
+
+        return print_error(report_fault(error))
+
+
+def print_error(error: RunnerError) -> int:
+    """Print the problems of an error; return its exit code."""
+    if error.problems:
+        with contextlib.suppress(OSError):  # such as a full disk; the exit code tells
+            show(render_problems(error.problems), file=sys.stderr)
+    return error.exit_code
+
+
+def parse_duration(flag: str, text: str, *, allow_bare: bool = True) -> float:
+    """Return the value of a flag, such as 12h, in seconds, or raise ConfigError."""
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)([smhd]?)", text)
+    if not match or not (match[2] or allow_bare or not float(match[1])):
+        hint = f"such as {flag} 7d, {flag} 12h, {flag} 30m"
+        raise ConfigError([Problem(flag, f"must be a duration, not {text!r}", hint)])
+    return float(match[1]) * UNITS[match[2]]

@@ -1,0 +1,241 @@
+"""The verb `top`: what every GPU does, whose it is, and how far the runs are, live."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import time
+from collections import defaultdict, deque
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import click
+
+from runner.control.record import run_index
+from runner.control.record.file_names import LATEST
+from runner.core.codec import encode
+from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady, Problem
+from runner.core.shell import this_program
+from runner.ui.output import show
+from runner.verbs.shared.selection import Selection
+from runner.verbs.shared.verb import run_option, verb
+
+if TYPE_CHECKING:
+    from runner.core.launch_request import LaunchRequest
+    from runner.core.model.results import RemoteRun
+    from runner.core.model.samples import Sample
+    from runner.ui.top import ClusterView
+    from runner.verbs.shared.discovery import RunFinder
+
+LIKE_A_RUN = re.compile(r"\d{4}-\d{4}-")
+"""What run ids begin with, which no cluster is called: a mistyped one is told as such."""
+
+POLL_S = 2.0
+FIRST_POLL_S = 1.0  # the first sample has no CPU
+RUNS_S = 5.0
+RETRY_S = 30.0
+"""How often hosts that do not answer are tried again; the view stands still meanwhile."""
+
+ANSWER_S = 8.0
+KEPT_SAMPLES = 4
+MAX_GPUS = 64  # of a host
+OLD_S = 60.0  # a sample that a node of a job recorded so long ago says nothing about now
+
+
+@verb(
+    "top",
+    subject="cluster",
+    examples={"top lab3": "its machines", "top --run latest": "those of a run"},
+)
+@run_option
+@click.option("--once", is_flag=True, help="print a table once, as in a pipe")
+@click.option("--json", "json_", is_flag=True, help="print JSON once")
+def top(selection: Selection, run: str, once: bool, json_: bool) -> int:
+    """Watch the hosts of a cluster or of a run: GPUs, whose processes they have, runs.
+
+    What is unusual comes first. Ctrl-C ends the view, and no run.
+    """
+    is_live = not (once or json_) and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    word = selection.cluster
+    if word and not run and _means_run(word, selection):
+        run = word
+        selection = replace(selection, cluster="")
+    composed = selection.contact_for_run(run) if run else selection.contact_latest()
+    return watch_hosts(composed, is_run=bool(run), is_live=is_live, as_json=json_)
+
+
+def _means_run(word: str, selection: Selection) -> bool:
+    """Return whether a word is a run: no cluster, and how one on record begins."""
+    from runner.config.source import ConfigFiles, conf_folders
+
+    if word == LATEST or run_index.record_folder(word) or LIKE_A_RUN.match(word):
+        return True
+    is_known = any(name.startswith(word) for name in run_index.records().values())
+    files = ConfigFiles(conf_folders(selection.config_dirs))
+    return is_known and not files.find(f"cluster/{word}")
+
+
+@dataclass(frozen=True)
+class RunEnd:
+    """How a run has ended, as the hosts say that answer."""
+
+    run_id: str
+    state: str
+    silent: tuple[str, ...] = ()  # hosts that do not answer, and may have had a part in it
+
+
+def watch_hosts(composed: LaunchRequest, *, is_run: bool, is_live: bool, as_json: bool) -> int:
+    """Show the hosts of a cluster, or of one run, once or until Ctrl-C or the end of the run.
+
+    Raises:
+        NotReady: No host answers, or none knows the run.
+    """
+    from rich.console import Console
+
+    from runner.ui.layout import fold_names, terminal_width
+    from runner.ui.top import render_view
+    from runner.verbs.shared.discovery import open_run_finder
+
+    with open_run_finder(composed, "top", plain=True) as finder:
+        watch = HostWatch(composed, finder, is_run=is_run)
+        watch.poll()
+        finder.pool.poll_for_stop(FIRST_POLL_S)
+        watch.poll()
+        if not watch.samples:
+            raise NotReady([*watch.problems.values()])
+        if is_live and watch.end is None:
+            _follow(watch)
+    if as_json:
+        ended = encode(watch.end) if watch.end else None
+        show(json.dumps({**watch.view().as_data(), "ended": ended}))
+    elif watch.end:
+        end = watch.end
+        silent = f"; not answering: {fold_names(end.silent)}" if end.silent else ""
+        show(f"run {end.run_id} has ended: {end.state}{silent}")
+        show(f"  {this_program()} why {composed.run_flags(end.run_id)}")
+    elif not is_live:
+        width = terminal_width()
+        console = Console(width=width, markup=False, highlight=False, emoji=False)
+        console.print(render_view(watch.view(), width))
+    return 0
+
+
+def _follow(watch: HostWatch) -> None:
+    """Show the view until Ctrl-C, or until the run that it is about has ended."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from runner.ui.top import render_view
+
+    console = Console(markup=False, highlight=False, emoji=False)
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while watch.end is None:
+            view = render_view(watch.view(), console.width, console.height)
+            live.update(view, refresh=True)
+            try:
+                watch.finder.pool.poll_for_stop(POLL_S)
+                watch.poll()
+            except Interrupted as interrupted:
+                if interrupted.exit_code != SIGNAL_EXIT_BASE + signal.SIGINT:
+                    raise
+                return
+
+
+class HostWatch:
+    """What is known of the hosts."""
+
+    def __init__(self, composed: LaunchRequest, finder: RunFinder, *, is_run: bool) -> None:
+        self.finder = finder
+        self.end: RunEnd | None = None
+        self.problems: dict[str, Problem] = {}  # of hosts that do not answer
+        self._title = composed.spec.cluster.name
+        self._run: RemoteRun | None = None
+        if is_run:
+            self._run = finder.find(composed.spec.run_id, prefer_active=True)
+            self._title = self._run.run_id
+        self._runs: list[RemoteRun] = []
+        self.samples: dict[str, deque[Sample]] = defaultdict(lambda: deque(maxlen=KEPT_SAMPLES))
+        self._in_jobs: dict[str, str] = {}  # why what nodes of jobs recorded says nothing of now
+        self._runs_due = 0.0
+        self._retry_at = time.monotonic() + RETRY_S
+
+    def poll(self) -> None:
+        """Ask every host again for its load, and now and then for its runs."""
+        finder = self.finder
+        now = time.monotonic()
+        if finder.unreachable and now >= self._retry_at:
+            finder.reconnect_all()
+            self._retry_at = time.monotonic() + RETRY_S
+        answers, problems = finder.broadcast().collect("sample", {}, "sampled", ANSWER_S)
+        for name, answer in answers.items():
+            self.samples[name].append(answer["sample"])
+        is_due = now >= self._runs_due
+        if is_due:
+            self._runs_due = now + RUNS_S
+            self._runs = finder.runs(self._run.run_id if self._run else "", samples=True)
+            self._in_jobs = {}
+            for run in self._runs:
+                self._note_job(run)
+        self.problems = {**finder.unreachable, **problems}
+        if is_due:
+            self._look_for_end()
+
+    def view(self) -> ClusterView:
+        """Return what is known now."""
+        from runner.ui.reports import run_table
+        from runner.ui.top import ClusterView, NodeView
+
+        on_node: dict[str, list[str]] = defaultdict(list)
+        for run in self._runs:
+            for node, asked in run.asked.items() if run.is_active else ():
+                on_node[node if node in self._in_jobs else asked].append(run.run_id)
+        names = dict.fromkeys([node.name for node in self.finder.cluster_nodes])
+        nodes = []
+        hints: dict[str, str] = {}  # told once for the nodes with the same problem
+        for name in {**names, **self._in_jobs}:
+            problem = self.problems.get(name)
+            if self._run and name not in on_node and problem is None:
+                continue
+            known = self.samples.get(name, ())
+            kind = (problem.shared or problem).hint if problem else ""
+            samples = (replace(each, node=name, gpus=each.gpus[:MAX_GPUS]) for each in known)
+            nodes.append(
+                NodeView(
+                    name,
+                    samples=tuple(samples),
+                    silence=problem.message if problem else self._in_jobs.get(name, ""),
+                    hint=problem.hint if problem and hints.setdefault(kind, name) == name else "",
+                    runs=tuple(on_node[name]),
+                )
+            )
+        rows = run_table.rows(self._runs, self.finder.clock_offsets)
+        return ClusterView(self._title, tuple(nodes), tuple(rows))
+
+    def _note_job(self, run: RemoteRun) -> None:
+        """Note what the nodes of a Slurm job recorded: nobody logs in to them."""
+        for node, status in run.by_host.items():
+            if status.job is None or run.has_not_begun or not run.is_active:
+                continue
+            self._in_jobs[node] = "no sample on record yet"
+            if status.sample is None:
+                continue
+            samples = self.samples[node]
+            if not samples or samples[-1].wall != status.sample.wall:
+                samples.append(status.sample)
+            age_s = self.finder.clock_offsets[run.asked[node]] - samples[-1].wall
+            interval_s = samples[-1].wall - samples[max(0, len(samples) - 2)].wall
+            is_old = age_s > max(OLD_S, 2 * interval_s)
+            self._in_jobs[node] = f"its last sample is {age_s:.0f} s old" if is_old else ""
+
+    def _look_for_end(self) -> None:
+        from runner.core.model.run_info import aggregate_state
+
+        run = self._runs[-1] if self._run and self._runs else None
+        if run is None or run.is_active:
+            return
+        silent = () if run.is_complete else tuple(self.problems)
+        if not silent or (run.tells_end and not run.may_go_on_elsewhere):
+            self.end = RunEnd(run.run_id, aggregate_state(run.by_host), silent)

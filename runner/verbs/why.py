@@ -1,0 +1,86 @@
+"""The verb `why`: the verdict of an ended run."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from runner.core.errors import NotReady, Problem
+from runner.core.shell import this_program
+from runner.ui.output import note, show, show_prose
+from runner.verbs.shared.selection import Selection
+from runner.verbs.shared.verb import json_option, run_option, verb
+
+if TYPE_CHECKING:
+    from runner.control.record.run_store import RunStore
+    from runner.core.launch_request import LaunchRequest
+
+
+@verb("why")
+@run_option
+@json_option
+def why(selection: Selection, run: str, json_: bool) -> int:
+    """Print again how a run ended, and why.
+
+    It reads the record here, or the hosts' if there is none here.
+    """
+    from runner.control.record import run_index
+    from runner.control.record.file_names import RESULT_FILE
+    from runner.control.record.run_store import RunStore
+    from runner.ui.reports import report
+
+    composed = selection.contact_for_run(run)
+    store = RunStore(composed.run_dir)
+    is_proven = store.has_result and not run_index.has_unproven_end(store.folder)
+    if not (is_proven and _has_logs(store)):  # `stop` fetches no logs
+        store = _ask_hosts(composed, store)
+    if json_:
+        show(json.dumps(json.loads((store.folder / RESULT_FILE).read_text(encoding="utf-8"))))
+        return 0
+    plan, verdict = store.read_result()
+    report_text = report.final_report(
+        *(plan, verdict, store.display_path, store.diagnose(plan, verdict)),
+        run_flags=composed.run_flags(plan.run_id),
+        rerun=store.rerun_without_lost(plan, verdict),
+    )
+    show_prose(report_text)
+    for text in store.failed_notifications():
+        note(text)
+    return 0
+
+
+def _has_logs(store: RunStore) -> bool:
+    verdict = store.read_result()[1]
+    return not verdict.has_begun or store.has_logs_of(verdict.nodes_that_ran)
+
+
+def _ask_hosts(composed: LaunchRequest, known: RunStore) -> RunStore:
+    """Return the record of an ended run with what its hosts can say by now.
+
+    Where they cannot, what is `known` is that, with a note; without an end there it is NotReady.
+    """
+    from runner.core.protocol.remote_files import LOG, RECORD, SAMPLES
+    from runner.verbs.shared.discovery import open_run_finder
+    from runner.verbs.shared.found_run import FoundRun, complete_result, pull_run
+
+    try:
+        with open_run_finder(composed, "why") as finder:
+            found = FoundRun(composed, finder)
+            complete_result(found)
+            if found.store.has_result and _has_logs(found.store):
+                for problem in finder.unreachable.values():
+                    note(f"asked again in vain: {problem}")
+                return found.store
+            if found.relaunch_pending or not found.has_ended_where_known:
+                state = "is about to be relaunched" if found.relaunch_pending else "has not ended"
+                message = f"run {found.plan.run_id} {state}, as far as the hosts say"
+                flags = found.flags
+                hint = f"{this_program()} attach {flags}\n{this_program()} stacks {flags}"
+                raise NotReady([Problem("", message, hint)])
+            pull_run(found, (RECORD, LOG, SAMPLES))
+    except NotReady as error:
+        if not known.has_result:
+            raise
+        note(f"asked again in vain: {error}")
+        return known
+    return found.store

@@ -1,1 +1,0 @@
-"""Workflows of the launch and the verbs, from first to last step."""

@@ -1,1 +1,0 @@
-"""Jobs of Slurm: submitted, waited for, and ended."""

@@ -1,0 +1,131 @@
+"""Runs as several hosts list them: whose word counts, and which state they come to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from runner.control.record.host_record import merge_statuses
+from runner.core.codec import decode, encode
+from runner.core.model.plan import NodePlan
+from runner.core.model.results import RemoteRun
+from runner.core.model.run_info import HostRunStatus, RunInfo, aggregate_state
+from runner.core.protocol.states import State
+from runner.verbs.shared.found_run import FoundRun
+from tests.golden import builders
+
+
+def reply(*statuses: HostRunStatus) -> dict[str, Any]:
+    """What one host answers."""
+    return {"runs": list(statuses)}
+
+
+def status(node: str, *, here: bool = True, **fields: Any) -> HostRunStatus:
+    known = {"info": RunInfo("r1"), "owner": "ada", "state": State.RUNNING, "alive": here}
+    return HostRunStatus(**{**known, "changed_at": 0.0, "node": node, "here": here, **fields})
+
+
+def test_the_host_on_which_a_run_is_speaks_for_it() -> None:
+    """Hosts of one disk see the folders of the others; their names may have changed places."""
+    swapped = {
+        "b": reply(status("a"), status("b", here=False)),
+        "a": reply(status("a", here=False), status("b")),
+    }
+    run = merged(swapped)
+    assert run.asked == {"a": "b", "b": "a"}
+    assert all(each.here and each.alive for each in run.by_host.values())
+
+
+def merged(replies: dict[str, dict[str, Any]], *, silent: str = "") -> RemoteRun:
+    """Return the one run in these replies; the hosts in `silent` did not answer."""
+    hosts = {name: f"host-{name}" for name in (*replies, *silent)}
+    (run,), _ = merge_statuses(replies, hosts)
+    return run
+
+
+@pytest.mark.promise(12)
+@pytest.mark.parametrize(
+    ("replies", "silent", "asked"),
+    [
+        ({"b": reply(status("a"), status("b"))}, "a", {"b": "b"}),
+        ({"c": reply(status("a")), "a": reply(status("a"))}, "", {"a": "a"}),
+        (
+            {"b": reply(status("a"), status("b")), "x": reply(status("a"))},
+            "",
+            {"b": "b"},
+        ),
+        ({"b": reply(status("b")), "x": reply(status("a"))}, "", {"b": "b", "a": "x"}),
+    ],
+    ids=["its host is silent", "its host has it", "two say so", "renamed"],
+)
+def test_no_host_speaks_for_another(
+    replies: dict[str, dict[str, Any]], silent: str, asked: dict[str, str]
+) -> None:
+    """One that lies would prove that nothing is left on a host that nobody reached."""
+    assert merged(replies, silent=silent).asked == asked
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        status("../b"),
+        status("a", info=RunInfo("../r1")),
+    ],
+)
+def test_a_name_that_is_no_name_is_refused(lie: HostRunStatus) -> None:
+    """Nothing that a host says becomes a path, or a word that does more than name one."""
+    with pytest.raises(ValueError, match="is not legal"):
+        decode(HostRunStatus, encode(lie))
+
+
+def test_a_run_that_lost_a_node_is_lost() -> None:
+    """Its hosts were stopped, as by a user, but for that reason."""
+    stopped: dict[str, Any] = {"alive": False, "state": State.STOPPED}
+    statuses = {"a": status("a", lost_node=True, **stopped), "b": status("b", **stopped)}
+    assert aggregate_state(statuses) == "lost"
+    assert aggregate_state({"b": statuses["b"]}) == "stopped"
+
+
+@pytest.mark.promise(12)
+@pytest.mark.parametrize("word", ["-oProxyCommand=x", "$(x)", "a;b"])
+def test_a_recorded_log_in_is_no_command(word: str) -> None:
+    """A node that the YAML lacks is reached as hosts have it on record."""
+    plan = builders.plan(1).nodes[0]
+    for key in ("host", "user"):
+        with pytest.raises(ValueError, match="is no host or user"):
+            decode(NodePlan, {**encode(plan), key: word})
+
+
+MEMBER, HUB = {"b": State.SUCCEEDED}, {"a": State.SUCCEEDED}
+
+
+@pytest.mark.parametrize(
+    ("states", "left", "min_nodes", "has_ended"),
+    [
+        (HUB, 0, 0, True),  # it waits for the others
+        (MEMBER, 0, 0, False),
+        ({"b": State.FAILED}, 0, 0, True),  # a failure ends all
+        ({"b": State.FAILED}, 1, 0, False),  # and may be followed by another attempt
+        ({"b": State.FAILED}, 0, 1, False),  # or the others go on without it
+    ],
+)
+def test_a_run_has_ended_if_it_cannot_go_on_elsewhere(
+    states: dict[str, State], left: int, min_nodes: int, *, has_ended: bool
+) -> None:
+    """Where some of its hosts do not answer."""
+    info = RunInfo("r1", relaunches_left=left)
+    by_host = {
+        node: status(node, info=info, state=state, alive=state is State.RUNNING)
+        for node, state in states.items()
+    }
+    found: Any = SimpleNamespace(
+        already_ended=False,
+        plan=replace(builders.plan(1, 1, 1), min_nodes=min_nodes),
+        reported=RemoteRun(replace(info, min_nodes=min_nodes), by_host, {n: n for n in by_host}),
+    )
+    known = cast("property", FoundRun.has_ended_where_known)
+    assert known.fget is not None
+    assert known.fget(found) == has_ended

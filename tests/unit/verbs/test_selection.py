@@ -1,0 +1,172 @@
+"""The hosts of a verb: by the record of a run, or by the YAML of a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runner.cli.main import main
+from runner.control.record.run_store import RunStore
+from runner.core.errors import ConfigError, Problem
+from runner.core.launch_request import LaunchRequest
+from runner.core.model.results import RemoteRun
+from runner.core.spec import Node
+from runner.verbs import stop
+from runner.verbs.shared.selection import Selection
+from tests.golden.builders import plan, request
+
+CONFIG = """
+run_id: first
+cluster: {nodes: {a: {host: 10.0.0.1}}, workdir: /there, ssh: {user: ada}}
+task: {command: "true"}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder from which the run `first` was launched, on a cluster whose YAML is gone."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    folder = tmp_path / "project"
+    (folder / "conf" / "cluster").mkdir(parents=True)
+    (folder / "conf" / "cluster" / "mine.yaml").write_text("defaults: [base]\nnodes: {b: {}}\n")
+    monkeypatch.chdir(folder)
+    store = RunStore(folder / "runs" / "first")
+    store.reserve()
+    asked = request(store.folder, CONFIG, cluster="gone", workdir="/there")
+    nodes = (Node("a", "10.0.0.1"),)
+    store.create(replace(asked, spec=replace(asked.spec, nodes=nodes)))
+    store.write_plan(replace(plan(1), run_id="first", cluster="gone"))
+    store.unlock()
+    return folder
+
+
+def test_each_cluster_is_asked_once(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """About the latest run that is on, once the newest is not."""
+    for name, cluster in (("second", "other"), ("third", "other")):
+        store = RunStore(project / "runs" / name)
+        store.reserve()
+        asked = request(store.folder, CONFIG, cluster=cluster)
+        store.create(replace(asked, spec=replace(asked.spec, run_id=name)))
+    clusters: list[str] = []
+
+    def answer(request: LaunchRequest) -> tuple[list[RemoteRun], list[Problem]]:
+        clusters.append(request.spec.cluster.name)
+        return [], []
+
+    monkeypatch.setattr(stop, "_runs_on_hosts", answer)
+    assert main(["stop", "--run", "latest"]) == 2
+    assert sorted(clusters) == ["gone", "other"]
+    assert "no run launched from this folder is running" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("run", ["first", "latest", ""])
+def test_a_run_on_record_is_reached_by_its_record(
+    project: Path, run: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No YAML is read, and what is printed next is its id alone."""
+    (project / "conf" / "runner.yaml").write_text("no: [yaml")
+    found = Selection().contact_for_run(run)
+    assert (found.spec.run_id, found.spec.cluster.name, found.spec.cluster.workdir) == (
+        "first",
+        "gone",
+        "/there",
+    )
+    assert found.run_flags("first") == "--run first"
+    assert capsys.readouterr().err == ""
+
+
+def test_words_change_what_is_on_record(project: Path) -> None:
+    """All else is as recorded; the words are kept for what is printed next."""
+    moved = "cluster.nodes.a.host=10.0.0.9"
+    found = Selection(settings=(moved,)).contact_for_run("first")
+    assert [(node.name, node.host) for node in found.spec.nodes] == [("a", "10.0.0.9")]
+    assert (found.spec.run_id, found.spec.cluster.workdir, found.spec.cluster.ssh.user) == (
+        "first",
+        "/there",
+        "ada",
+    )
+    assert found.run_dir == project / "runs" / "first"
+    assert moved in found.run_flags("first")
+
+
+def test_a_cluster_that_is_named_wins(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its YAML of now says where the run is looked for; without an id it is the latest there."""
+    assert project.is_dir()
+    for run, run_id in (("first", "first"), ("", ""), ("latest", "")):
+        found = Selection("mine").contact_for_run(run)
+        assert [node.name for node in found.spec.nodes] == ["b"]
+        assert found.spec.run_id == run_id
+        assert found.run_flags("x") == "--run x --cluster mine"
+    assert capsys.readouterr().err == ""
+
+
+def test_a_damaged_latest_is_left_out(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`ps` asks the default cluster, and says why."""
+    (project / "runs" / "first" / "contact.json").write_text("[]")
+    assert Selection().contact_latest().spec.cluster.name == "local"
+    said = capsys.readouterr().err
+    assert "contact.json: cannot be read: RecordedContact: expected an object, got list" in said
+    assert "note: on local (local); --cluster NAME" in said
+
+
+def test_the_beginning_of_an_id_will_do(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """To look at the only run that has it; whoever ends a run types its id."""
+    assert project.is_dir()
+    assert Selection().contact_for_run("fi").spec.run_id == "first"
+    assert capsys.readouterr().err == "note: fi is first\n"
+    with pytest.raises(ConfigError, match="so begin first\n    runner stop --run first$"):
+        Selection().contact_for_run("fi", ending_verb="stop")
+    copied = RunStore(project / "runs" / "firm")
+    copied.reserve()
+    copied.create(request(copied.folder, CONFIG))
+    copied.unlock()
+    with pytest.raises(ConfigError, match="so begin firm, first"):
+        Selection().contact_for_run("fi")
+
+
+def test_a_run_is_reached_where_the_yaml_of_its_cluster_cannot_be_read(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By its record, with a note; not if words ask for something else."""
+    (project / "conf" / "runner.yaml").write_text("no: [yaml")
+    assert Selection("mine").contact_for_run("first").spec.cluster.name == "gone"
+    assert "note: by the record of first, because of conf/runner.yaml" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="runner.yaml"):
+        Selection("mine", ("cluster.workdir=/x",)).contact_for_run("first")
+    moved = Selection(settings=("cluster.workdir=/x",)).contact_for_run("first")
+    assert (moved.spec.run_id, moved.spec.cluster.workdir) == ("first", "/x")
+
+
+def test_stop_all_names_the_runs(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No host is asked for a run of that name."""
+    assert project.is_dir()
+    assert main(("stop", "all")) == 2
+    assert capsys.readouterr().err == (
+        "error: stop all: each run is stopped by its own id, or as the latest\n"
+        "    runner stop --run first\n"
+    )
+    (project / "runs" / "first" / "result.json").write_text("{}")
+    assert main(("stop", "all")) == 2
+    assert "    `runner ps` lists the runs\n" in capsys.readouterr().err
+
+
+def test_which_hosts_are_asked_is_said_once(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who asks for JSON is no person: nothing is said, and nothing counts as said."""
+    said = project / "runs" / ".said.json"
+    with monkeypatch.context() as typed:
+        typed.setattr("sys.argv", ["runner", "ps", "--json"])
+        Selection().contact_latest()
+    assert (capsys.readouterr().err, said.exists()) == ("", False)
+    Selection().contact_latest()
+    assert (
+        capsys.readouterr().err
+        == "note: on gone (a), as in the last run; --cluster NAME chooses another\n"
+    )
+    Selection().contact_latest()
+    assert capsys.readouterr().err == ""
