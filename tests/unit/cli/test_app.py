@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from runner.cli.app import load_verb
-from runner.cli.main import main
+from runner.cli.main import load_verb, main
 from runner.cli.words import split_words
 from runner.config.words import is_override
 from runner.verbs import verb_names
@@ -149,7 +148,6 @@ def test_a_path_below_a_home_folder_needs_no_quotes(capsys: pytest.CaptureFixtur
         ("config", "--config-dir", "~nobody-here/x"),
         ("cluster=local", "rerun=~nobody-here/x"),
         ("init", "--hostfile", "~nobody-here/x"),
-        ("init", "--key", "~nobody-here/x"),
     ],
 )
 def test_the_home_of_no_user_is_no_fault_of_ours(

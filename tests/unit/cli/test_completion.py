@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from runner.cli import completion
-from runner.cli.app import program
+from runner.cli.main import program
 
 CLUSTER = "defaults: [base]\ntransport: local\nnodes: {gpu7: {}}\n"
 
