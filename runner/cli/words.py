@@ -113,8 +113,8 @@ def misplaced_word(word: str, after: str, *, is_first: bool = False) -> Problem:
         message = "a file of YAML comes after the key that takes it"
         hint = f"such as {group}={word}"
     elif names_file(word):
-        message = "is a file, and no program in Python"
-        hint = f"to run it: task.command=[./{word}], or task.script={word}"
+        message = "is a file whose name does not end in .py"
+        hint = f"Python runs it by task.script={word}, bash by task.command='[bash, {word}]'"
     elif word in verb_names():
         message = "a verb comes first"
         hint = f"`{this_program()} {word}`"

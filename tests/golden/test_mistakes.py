@@ -34,7 +34,7 @@ LINES = [
     "task=mine cluster = pair",
     f"task.args.lr 0.1 {PAIR}",
     "rerun 1123-1245",
-    "cancel",
+    "train.sh --lr 1",
     "lgos",
     "torchrun --nnodes=2 train.py --lr 1",
     "ps pair task.args.lr=1 lost_s=3 task=mine",
@@ -96,7 +96,7 @@ def test_mistakes_on_the_command_line(
     here: Here, capsys: pytest.CaptureFixture[str], check_screen: Check
 ) -> None:
     """Each is told with where it is, what is legal and what next; exit 2, and no run."""
-    here.write({"train.py": ""})
+    here.write({"train.py": "", "train.sh": ""})
     page = [f"$ runner {line}\n{refused(here, capsys, line)}" for line in LINES]
     check_screen("mistakes-typed.txt", "\n".join(page))
 

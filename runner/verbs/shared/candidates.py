@@ -17,6 +17,9 @@ from runner.verbs import LAUNCH, verb_names
 if TYPE_CHECKING:
     from runner.config.compose import Composer
 
+PREFIXES = {"cluster": "cluster=", "run": "rerun=", "set_": "", "key": ""}
+"""What makes an override of the value of an option, by the option."""
+
 
 def candidates(ctx: click.Context, name: str, current: str) -> list[CompletionItem]:
     """Return what the value of a parameter may become; what ends in `=` or `.` goes on."""
@@ -27,7 +30,7 @@ def candidates(ctx: click.Context, name: str, current: str) -> list[CompletionIt
     else:
         if ctx.command.name == LAUNCH and not ctx.params.get("words"):
             found += [verb for verb in verb_names() if verb.startswith(current)]
-        if subject and "=" not in current:
+        if "=" not in current:
             found += _values(ctx, subject, current)
         if getattr(ctx.command, "selects_hosts", False) and subject != "key":
             found += _overrides(ctx, current)
@@ -35,29 +38,26 @@ def candidates(ctx: click.Context, name: str, current: str) -> list[CompletionIt
 
 
 def _values(ctx: click.Context, name: str, current: str) -> list[str]:
-    """Return the values of a flag that begin with `current`; none where none is known."""
-    runs = [run for run in run_index.records().values() if run.startswith(current)]
-    if name == "run":
-        return runs
-    if name == "set_":
-        return _overrides(ctx, current)
-    if name == "key":
-        return [each.rstrip("=.") for each in _overrides(ctx, current)]
-    if name == "cluster":
-        clusters = [each.partition("=")[2] for each in _overrides(ctx, f"cluster={current}")]
-        return clusters + runs if ctx.command.name == "top" else clusters
-    return []
+    """Return the values of an option that begin with `current`; none where none is known."""
+    if name not in PREFIXES:
+        return []
+    prefix = PREFIXES[name]
+    found = [each.removeprefix(prefix) for each in _overrides(ctx, prefix + current)]
+    return [each.rstrip("=.") for each in found] if name == "key" else found
 
 
 def _overrides(ctx: click.Context, current: str) -> list[str]:
     """Return the overrides that `current` may become, given those before it."""
     from runner.config.compose import open_composer
 
+    key, has_value, _ = current.partition("=")
+    if key == "rerun" and has_value:
+        found = [f"rerun={run}" for run in run_index.records().values()]
+        return [each for each in found if each.startswith(current)]
     given: Sequence[str] = (*(ctx.params.get("set_") or ()), *(ctx.params.get("words") or ()))
     words = [word for word in given if is_override(word)]
     if cluster := ctx.params.get("cluster"):
         words.insert(0, f"cluster={cluster}")
-    key, has_value, _ = current.partition("=")
     with open_composer(ctx.params.get("config_dir") or ()) as composer:
         if has_value:
             found = [f"{key}={each}" for each in _values_of_key(composer, key)]
@@ -84,8 +84,6 @@ def _keys(composer: Composer, words: Sequence[str], key: str) -> list[str]:
 
 def _values_of_key(composer: Composer, key: str) -> list[str]:
     """Return the values of a key, as far as they are known."""
-    if key == "rerun":
-        return [*run_index.records().values()]
     if key in GROUPS:
         return [option for option in composer.options(key) if option != "base"]
     option = option_of(key)

@@ -41,7 +41,8 @@ class Selection:
     @property
     def overrides(self) -> list[str]:
         """The overrides of a launch that the flags stand for."""
-        return [*([f"cluster={self.cluster}"] if self.cluster else []), *self.settings]
+        cluster = [f"cluster={self.cluster}"] if self.cluster else []
+        return [*cluster, *self.settings]
 
     @property
     def names_cluster(self) -> bool:
@@ -165,16 +166,15 @@ def _record_of_shortened(run: str, ending_verb: str) -> Path | None:
     """Return the record of the only run whose id begins so; raise ConfigError for several."""
     found = {name: f for f, name in run_index.records().items() if name.startswith(run)}
     file = Path(run_index.RUNS_FOLDER, run, SWEEP_FILE)
-    if not found and file.is_file():
+    if file.is_file():
         message = f"{run} is a sweep, whose runs are in {file}"
         raise ConfigError([Problem("--run", message, "name one of them")])
+    if len(found) > 1 or (found and ending_verb):
+        message = f"no run on record is named {run}; so begin {join_some([*found])}"
+        raise ConfigError([Problem("--run", message, "type all of it")])
     if not found:
         return None
     name = next(iter(found))
-    if len(found) > 1 or ending_verb:
-        message = f"no run on record is named {run}; so begin {join_some([*found])}"
-        hint = f"{this_program()} {ending_verb} --run {name}" if ending_verb else "type more of it"
-        raise ConfigError([Problem("--run", message, hint)])
     note(f"{run} is {name}")
     return found[name]
 

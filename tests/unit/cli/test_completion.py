@@ -45,7 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("runner ps h", "hy"),
         ("runner logs --run ", "here there"),
         ("runner logs th", "there"),
-        ("runner top ", "hy here there"),
+        ("runner top ", "hy local"),
         ("runner rerun=th", "there"),
         ("runner explain cluster.tr", "cluster.transport"),
     ],

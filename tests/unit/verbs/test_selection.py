@@ -118,7 +118,7 @@ def test_the_beginning_of_an_id_will_do(project: Path, capsys: pytest.CaptureFix
     assert project.is_dir()
     assert Selection().contact_for_run("fi").spec.run_id == "first"
     assert capsys.readouterr().err == "note: fi is first\n"
-    with pytest.raises(ConfigError, match="so begin first\n    runner stop --run first$"):
+    with pytest.raises(ConfigError, match="so begin first\n    type all of it$"):
         Selection().contact_for_run("fi", ending_verb="stop")
     copied = RunStore(project / "runs" / "firm")
     copied.reserve()
