@@ -102,36 +102,27 @@ class Selection:
     def contact_for_run(self, run: str, *, ending_verb: str = "") -> LaunchRequest:
         """Return how the hosts of a run are reached, with its id; "" for the latest one there.
 
-        That is by its own record, where one is on this machine, changed by the words that are
-        given; with a cluster named, by the YAML of that, if it can be read. The beginning of an id
-        will do if one run on record has it, but not for an `ending_verb`.
+        That is by the YAML of the cluster that is named, else by the run's record on this machine,
+        changed by the words that are given. The beginning of an id will do if one run on record
+        has it, but not for an `ending_verb`.
         """
         if run and not is_run_id(run):
             hint = f"`{this_program()} ps --all` lists the runs; or give latest"
             raise ConfigError([Problem("--run", f"{run!r} is not a run id", hint)])
         run_id = "" if run == LATEST else run
-        folder = run_index.record_folder(run or LATEST)
         if self.names_cluster:
-            try:
-                return _about_run(self.contact(), run_id)
-            except ConfigError as error:
-                changes = [word for word in self.settings if key_of(word) != "cluster"]
-                if folder is None or not run_id or changes:
-                    raise
-                recorded = read_contact(folder)
-                note(f"by the record of {run_id}, because of {error}")
-                return recorded
+            return _about_run(self.contact(), run_id)
+        folder = run_index.record_folder(run or LATEST)
         if folder is None and run_id:
             folder = _record_of_shortened(run_id, ending_verb)
-        if folder is None and not run_id:
+        if folder is not None:
+            return self.contact_by_record(folder)
+        if not run_id:
             message = "no run was launched from this folder"
             hint = "--run ID names one, --cluster NAME takes your latest one there"
             raise ConfigError([Problem("--run", message, hint)])
-        if folder is None:
-            why = f": {run} is not on record on this machine"
-            return _about_run(self._with_note(self.compose(()), why), run_id)
-        request = self.contact_by_record(folder)
-        return request if request.run_dir == folder else _about_run(request, run_id)
+        why = f": {run} is not on record on this machine"
+        return _about_run(self._with_note(self.compose(()), why), run_id)
 
     def contact_by_record(self, folder: Path) -> LaunchRequest:
         """Return how the hosts of a run on record are reached, changed by the words given."""
