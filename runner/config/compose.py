@@ -133,7 +133,7 @@ class Composer:
         problems = Problems()
         values = plain_values(composed.config, "", problems)
         problems.raise_any()
-        return dict(values)
+        return dict(words.plain(values))
 
     def options(self, group: str) -> list[str]:
         """Return the files of a group, or the groups themselves for ""."""

@@ -54,7 +54,7 @@ def test_the_code_of_then_for_ever(lab: Lab, project: Launcher) -> None:
     (project.conf / "cluster" / "lab.yaml").rename(project.folder / "aside.yaml")
     again = user("rerun=latest", "task.args.lr=0.2")
     assert (again.code, said(again)) == (0, {"old --lr 0.2"}), again
-    assert f"note: again: run {first.folder.name} as recorded on 20" in again.err
+    assert f"note: again: run {first.folder.name} as recorded, with task.args.lr=0.2\n" in again.err
     assert "pushing" not in again.err
     assert again.folder != first.folder
     told = planned(again)
