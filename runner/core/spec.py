@@ -162,7 +162,7 @@ class Ssh:
 class Node:
     """One machine: its name is a name or a range such as `gpu[01-16]`.
 
-    A later entry for a member of a range adds to it and wins. What is left out is as
+    The entry of one node adds to that of a range and wins. What is left out is as
     `cluster.gpus_per_node`, `cluster.nproc_per_node` and so on say.
     """
 

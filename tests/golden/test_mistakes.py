@@ -50,7 +50,6 @@ LINES = [
     "conf/cluster/pair.yaml",
     "pair.yaml train",
     f"{PAIR} task=mine detahc",
-    f"task=own {PAIR} 'task.args_after=[c]' -- d",
     f"task=mine {PAIR} hydra/launcher=joblib",
     f"task=mine {PAIR} hydra.run.dir=/tmp/x",
     f"task=mine {PAIR} 'task.args.out=${{hydra:runtime.output_dir}}/x'",
