@@ -226,7 +226,9 @@ def _default(option: dataclasses.Field[Any]) -> str:
     """Return a default as YAML has it, "" where the key has a table of its own."""
     if section_of(option):
         return ""
-    return f"`{one_line(written_default(option))}`"
+    default = written_default(option)
+    is_number = isinstance(default, (int, float)) and not isinstance(default, bool)
+    return f"`{default:g}`" if is_number else f"`{one_line(default)}`"
 
 
 if __name__ == "__main__":
