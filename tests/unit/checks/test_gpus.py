@@ -67,7 +67,7 @@ def ill(*healths: GpuHealth | None, xids: tuple[Xid, ...] = (), **errors: str) -
     ("changes", "level", "what"),
     [
         (
-            {"volatile": 2, "aggregate": 5},
+            {"volatile": 2},
             WARNING,
             "2 uncorrected memory errors since the driver was loaded",
         ),
