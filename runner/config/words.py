@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
 ASSIGNMENT = re.compile(r"(\+{0,2})([^\s=]+?)=(.*)", re.DOTALL)
-LITERALS = ("true", "false", "null")
+NULL = re.compile("null|Null|NULL")
+LITERAL = re.compile("true|True|TRUE|false|False|FALSE|" + NULL.pattern)
+"""The spellings that have a meaning in YAML; Hydra knows more of them."""
+
 FUNCTION = re.compile(r"(choice|range|glob|sort|shuffle|interval|tag|extend_list)\(.*\)", re.DOTALL)
 """What Hydra computes values by."""
 
@@ -185,7 +188,7 @@ def _written(text: str, *, is_text: bool) -> str:
             pairs.append(f"{name.strip()}:{value}" if rest else pair)
         return f"{{{','.join(pairs)}}}"
     is_quoted = len(text) > 1 and text[0] in "'\"" and text[-1] == text[0]
-    is_literal = text == "null" or (text.lower() in LITERALS and not is_text)
+    is_literal = (NULL if is_text else LITERAL).fullmatch(text)
     if not text or is_quoted or is_literal or text[0] in "[{" or FUNCTION.fullmatch(text):
         return text
     return hydra_value(text)
@@ -209,9 +212,8 @@ def hydra_value(value: Any) -> str:
 
 def as_word(key: str, value: Any) -> str:
     """Return a word that sets a key, as one would type it."""
-    if isinstance(value, str) and re.fullmatch(r"[\w/.:@%+-]+", value):
-        return f"{key}={value}" if value not in LITERALS else f"{key}={hydra_value(value)}"
-    return f"{key}={hydra_value(value)}"
+    is_plain = isinstance(value, str) and re.fullmatch(r"[\w/.:@%+-]+", value)
+    return f"{key}={value if is_plain and not LITERAL.fullmatch(value) else hydra_value(value)}"
 
 
 def escaped(word: str) -> str:

@@ -1,4 +1,4 @@
-"""Machine facts: cores, memory, limits, load, NUMA nodes, the busiest process, and logind."""
+"""Machine facts: cores, memory, limits, load, the busiest process, and logind."""
 
 from __future__ import annotations
 

@@ -208,6 +208,7 @@ def test_an_argument_has_one_value() -> None:
     after = {"args": {"epochs": "3"}, "args_after": ["--epochs", "2", "--amp"]}
     assert taken(after, "task.args.epochs=3", "") == ({"epochs": "3"}, ["--amp"])
     assert taken(after, "", "--epochs 4") == ({"epochs": "4"}, ["--amp"])
+    assert taken({"args_after": ["c"]}, "task.args_after=[c]", "d") == ({}, ["c", "d"])
     nested = {"args": {"m": {"lr": "1", "d": "2"}}}
     assert taken(nested, "", "--m.lr=3") == ({"m": {"lr": "3", "d": "2"}}, ["--m.lr=3"])
     hydra = {"args": {"lr": "0.1"}, "args_style": "hydra"}
