@@ -15,8 +15,6 @@ OLDEST_DRIVER = {13: 580, 12: 525, 11: 450}
 """The oldest driver branch for all of a CUDA major version: NVIDIA's CUDA Compatibility, table 1
 (docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html)."""
 
-MISMATCH = "driver/library version mismatch"
-
 SLOWDOWNS = {
     0x80: "the power supply asks for it (power brake)",
     0x40: "it is too hot (hardware)",
@@ -46,8 +44,6 @@ XIDS = {
 
 XIDS_OF_PROGRAMS = (13, 31, 43, 45)
 """Those that a program usually causes, so that the GPU is healthy."""
-
-FindingText = tuple[Level, str, str]  # the level, the message about a GPU, and the hint
 
 
 @check(70, at_launch=True)
@@ -85,7 +81,7 @@ def driver(context: CheckContext) -> Iterator[Finding]:
     common = most_common(f.driver.version for _, f in context.ready if f.driver.version)
     for node, facts in context.ready:
         version = facts.driver.version
-        if MISMATCH in facts.gpu_source.lower():
+        if "driver/library version mismatch" in facts.gpu_source.lower():
             message = f"the driver was updated under the running kernel ({facts.gpu_source})"
             yield warning(node.name, message, "reboot it: until then it has no usable GPUs")
         if not version:
@@ -135,7 +131,7 @@ def health(context: CheckContext) -> Iterator[Finding]:
     """Report an error for a GPU that cannot work; warn of one that may fail soon."""
     for node, facts in context.ready:
         used = used_gpus(node, facts)
-        indices_by_text: dict[FindingText, list[int]] = {}
+        indices_by_text: dict[tuple[Level, str, str], list[int]] = {}
         for gpu in used:
             for text in _ills(gpu, facts.xids, node.name):
                 indices_by_text.setdefault(text, []).append(gpu.index)
@@ -152,7 +148,8 @@ def health(context: CheckContext) -> Iterator[Finding]:
             yield ok(node.name, f"{format_ranges(measured, 'GPU')}: healthy")
 
 
-def _ills(gpu: Gpu, logged_xids: Iterable[Xid], node: str) -> Iterator[FindingText]:
+def _ills(gpu: Gpu, logged_xids: Iterable[Xid], node: str) -> Iterator[tuple[Level, str, str]]:
+    """Yield what is wrong with a GPU: the level, the message and the hint."""
     state = gpu.health or GpuHealth()
     leave = f"leave it out: cluster.nodes.{node}.gpus=[...]"
     failure = gpu.error or state.error

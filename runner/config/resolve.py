@@ -26,7 +26,6 @@ from runner.core.spec import (
     MASTER,
     Cluster,
     ContainerSpec,
-    Deploy,
     Node,
     Secret,
     Spec,
@@ -57,16 +56,14 @@ class Context:
 
 def resolve(values: Mapping[str, Any], context: Context, problems: Problems) -> Spec:
     """Return the `Spec` of composed values; raise ConfigError with every problem."""
-    read = read_section(problems, "", Spec, values)
+    spec = Spec(**read_section(problems, "", Spec, values))
     known = {problem.subject for problem in problems}
     across = Problems()
-    cluster: Cluster = replace(read.get("cluster") or Cluster(), name=context.cluster)
-    task: Task = replace(read.get("task") or Task(), name=context.task)
-    cluster = _with_paths(across, cluster, context)
-    relaunches = read["relaunch"].max > 0 if "relaunch" in read else False
+    cluster = _with_paths(across, replace(spec.cluster, name=context.cluster), context)
+    task = replace(spec.task, name=context.task)
     spares: tuple[Node, ...] = ()
     if cluster.scheduler == "slurm":
-        login, job, min_nodes = read_slurm(across, cluster, task, relaunches=relaunches)
+        login, job, min_nodes = read_slurm(across, cluster, task, relaunches=spec.relaunch.max > 0)
         nodes: tuple[Node, ...] = (login,)
         cluster = replace(cluster, slurm=job)
     else:
@@ -77,20 +74,16 @@ def resolve(values: Mapping[str, Any], context: Context, problems: Problems) -> 
     else:
         task = _with_program(across, task)
     cluster, secret_values = _with_environment(across, cluster, task, nodes, context)
-    container: ContainerSpec = _with_engine(across, read.get("container", ContainerSpec()))
+    container = _with_engine(across, spec.container)
     if container:
         nodes = tuple(replace(node, python=container.python) for node in nodes)
         spares = tuple(replace(node, python=container.python) for node in spares)
-    deploy: Deploy = read.get("deploy") or Deploy()
-    pushes = not (values.get("cluster") or {}).get("project")
-    read.update(
+    spec = replace(
+        spec,
         cluster=cluster,
         task=task,
         container=container,
-        deploy=replace(deploy, enabled=pushes),
-    )
-    spec = Spec(
-        **read,
+        deploy=replace(spec.deploy, enabled=not spec.cluster.project),
         nodes=nodes,
         spares=spares,
         min_nodes=min_nodes,
@@ -133,10 +126,7 @@ def no_such_key(where: str, key: str, legal: Sequence[str]) -> Problem:
 
 
 def _with_paths(problems: Problems, cluster: Cluster, context: Context) -> Cluster:
-    """Return a cluster whose files here are there and have absolute paths.
-
-    The record is read in other folders, too.
-    """
+    """Return a cluster whose files here are there; with absolute paths, for the record."""
     ssh = cluster.ssh
     changed: dict[str, Any] = {}
     for name in ("key", "config", "known_hosts"):
@@ -147,18 +137,12 @@ def _with_paths(problems: Problems, cluster: Cluster, context: Context) -> Clust
             problems.report(f"cluster.ssh.{name}", f"there is no file {path}")
         if path and not path.startswith("~"):
             changed[name] = str(Path(context.cwd, path))
-    return replace(cluster, ssh=replace(ssh, **changed), project=_project(cluster.project, context))
-
-
-def _project(project: str, context: Context) -> str:
-    """Return the folder of the code on the hosts: by default $PWD, symbolic links kept."""
-    if project.startswith("~"):
-        return project
     cwd = Path(context.cwd)
     shell_cwd = Path(context.environ.get("PWD", ""))
     if shell_cwd.is_absolute() and shell_cwd.exists() and shell_cwd.samefile(cwd):
-        cwd = shell_cwd
-    return str(cwd / project)
+        cwd = shell_cwd  # with symbolic links as the user sees them
+    project = cluster.project if cluster.project.startswith("~") else str(cwd / cluster.project)
+    return replace(cluster, ssh=replace(ssh, **changed), project=project)
 
 
 def _with_program(problems: Problems, task: Task) -> Task:

@@ -66,7 +66,7 @@ def test_the_command_line_wins_over_every_entry() -> None:
     config = OmegaConf.create({"cluster": {"nodes": nodes}})
     apply_words(config, node_words([f"cluster.nodes.{word}" for word in typed])[1])
     recorded = OmegaConf.to_container(config.cluster.nodes)
-    for order in (recorded, dict(reversed(recorded.items()))):  # type: ignore[union-attr,arg-type]
+    for order in (recorded, dict(reversed(recorded.items()))):  # type: ignore[union-attr]
         first, second = sorted(nodes_of(order), key=lambda node: node.name)
         assert (first.gpu_count, first.env) == (3, {"A": "True", "B": "9"})
         assert (second.gpu_count, second.env) == (4, {"A": "4", "B": "9", "C": "1"})
