@@ -10,6 +10,7 @@ import json
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
@@ -31,6 +32,10 @@ INERT = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\$`])*\"""", re.DOTALL)
 
 VARIABLE = re.compile(r"\$\{?[A-Za-z_]\w*\}?")
 NEEDS_SHELL = re.compile(r"\n|&&|\|\||[|&;<>`]|\$\(|(?<!\S)~(?=/|\s|\Z)|" + VARIABLE.pattern)
+SHELL_WORD = re.compile(
+    r"[A-Za-z_]\w*=\S*|(?:\.|cd|eval|exec|export|set|source|ulimit|unset)(?!\S)"
+)
+"""What a shell alone takes before a program, or in place of one."""
 
 
 class Argument(NamedTuple):
@@ -297,16 +302,12 @@ def _program(problems: Problems, task: Task) -> list[str]:
         return list(read_value(problems, where, "texts", words) or [""])
     target = value or ""
     cures = {
-        ("module", ".py"): f"a file is task.script={target}",
-        (
-            "script",
-            ".ipynb",
-        ): f"jupyter nbconvert --to script {shlex.quote(target)}",
-        ("script", ".sh"): f"task.command={shlex.quote(f'[bash, {target}]')}",
+        "module.py": f"a file is task.script={target}",
+        "script.ipynb": f"jupyter nbconvert --to script {shlex.quote(target)}",
+        "script.sh": f"task.command={shlex.quote(f'[bash, {target}]')}",
     }
-    for (kind, suffix), cure in cures.items():
-        if task.kind == kind and target.endswith(suffix):
-            problems.report(where, f"{target} is no {kind} of Python", cure)
+    if cure := cures.get(f"{task.kind}{PurePath(target).suffix}"):
+        problems.report(where, f"{target} is no {task.kind} of Python", cure)
     return [target]
 
 
@@ -318,7 +319,7 @@ def _refuse_shell_syntax(problems: Problems, key: str, text: str, *, expands: bo
     hint = f"a list passes words as they are, such as task.{key}=[a, b]"
     found = None
     if key == "command":
-        found = re.match(r"[A-Za-z_]\w*=\S*", bare)
+        found = SHELL_WORD.match(bare)
         words = ["bash", "-c", *literal([text])]
         hint = shlex.quote(as_word("task.command", words))
         if "\n" in text:

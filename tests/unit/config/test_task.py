@@ -249,7 +249,7 @@ def test_words_before_and_after_the_flags() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["t && u", "t > log", "t\nu", "A=1 t", "$HOME/t", "t ~", 't "it\'s $A"', 't "`u`"'],
+    ["t && u", "t > log", "t\nu", "A=1 t", "cd x", "$HOME/t", "t ~", 't "it\'s $A"', 't "`u`"'],
 )
 def test_a_shell_line_is_refused_with_the_form_that_works(line: str) -> None:
     """What is printed is bash with this line, as YAML if it is several."""
