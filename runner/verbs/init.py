@@ -239,7 +239,7 @@ def _add_machine(nodes: Nodes, word: str, place: str, slots: int = 0) -> None:
         raise _wrong(f"{place}: {word!r} names a machine a second time")
     nodes[name] = {key: value for key, value in entry.items() if value}
     problems = Problems()
-    read_nodes(problems, Cluster(nodes={name: nodes[name]}), ())
+    read_nodes(problems, Cluster(nodes={name: nodes[name]}))
     if problems:
         raise _wrong(f"{place}: {word!r}: {problems[0].message}")
 
