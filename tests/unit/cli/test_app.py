@@ -180,15 +180,15 @@ def test_a_fault_of_our_own_is_one_line(
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr("runner.verbs.launching.launch_session.render_dry_run", fail)
-    monkeypatch.setattr("runner.ui.reports.tables.render_pruned", fail)
-    for words in (["cluster=hy", "task=mine", "dry_run=offline"], ["clean", "--local"]):
+    monkeypatch.setattr("runner.ui.reports.tables.render_origins", fail)
+    for words in (["cluster=hy", "task=mine", "dry_run=offline"], ["explain", "run_id"]):
         assert main(words) == 70
         error = capsys.readouterr().err
         message, path = error.rstrip().split("; its traceback is in ")
         assert message == "error: a fault of the runner itself (KeyError: 'a bug')"
         assert Path(path).read_text().count("Traceback") == 1
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
-    assert main(["clean", "--local"]) == 70
+    assert main(["explain", "run_id"]) == 70
     assert capsys.readouterr().err.startswith("Traceback")
 
 
