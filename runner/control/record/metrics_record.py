@@ -95,6 +95,12 @@ def _metrics_of(path: Path, pattern: re.Pattern[str] | None) -> list[Metrics]:
     """
     kept: list[Metrics] = []
     form = -1
+    number = 0
+    stride = 1
+    step = 0
+    before = 0  # the epoch
+    epoch: int | None = None
+    latest: Metrics | None = None
     for line in _lines(path, pattern):
         metrics = parse_metrics(line, pattern)
         if metrics is None or metrics.form < form:
@@ -105,8 +111,8 @@ def _metrics_of(path: Path, pattern: re.Pattern[str] | None) -> list[Metrics]:
             number = 0
             stride = 1
             step = 0
-            before = 0  # the epoch
-            epoch: int | None = None
+            before = 0
+            epoch = None
         if metrics.step is None:
             step += 1
         else:
@@ -122,7 +128,7 @@ def _metrics_of(path: Path, pattern: re.Pattern[str] | None) -> list[Metrics]:
         if len(kept) > MAX_LINES:
             del kept[1::2]
             stride *= 2
-    return kept if not kept or kept[-1] is latest else [*kept, latest]
+    return kept if latest is None or kept[-1] is latest else [*kept, latest]
 
 
 def _lines(path: Path, pattern: re.Pattern[str] | None) -> Iterator[bytes]:
