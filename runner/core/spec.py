@@ -240,7 +240,10 @@ class SlurmSpec:
 class Cluster:
     """The keys of the files in `conf/cluster`, many on purpose: machines, and how they are used."""
 
-    transport: str = setting("local starts processes here, not over SSH", ("ssh", "openssh", "local"))
+    transport: str = setting(
+        "ssh logs in by itself, openssh by your own ssh client; local starts processes here",
+        ("ssh", "openssh", "local"),
+    )
     scheduler: str = setting(
         "direct starts the supervisors itself; slurm submits a job", ("direct", "slurm")
     )

@@ -132,8 +132,8 @@ class Place:
         with self.known_hosts.open("a") as file:
             file.write(line)
 
-    def transport(self, config: str = "", **settings: Any) -> Transport:
-        """Make a transport that reads nothing of the user's but what a test writes."""
+    def ssh(self, config: str = "", **settings: Any) -> Ssh:
+        """Settings that read nothing of the user's but what a test writes."""
         self.config.write_text(config)
         usual = {
             "key": str(self.key),
@@ -141,7 +141,10 @@ class Place:
             "config": str(self.config),
             "connect_timeout": 60.0,
         }
-        ssh = Ssh(**{**usual, **settings})
+        return Ssh(**{**usual, **settings})
+
+    def transport(self, config: str = "", **settings: Any) -> Transport:
+        ssh = self.ssh(config, **settings)
         transport: Transport = OpensshTransport(ssh)
         if self.kind == "ssh":
             make = functools.partial(HostConnection, ssh, self.notes.append)

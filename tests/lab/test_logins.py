@@ -16,11 +16,15 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from runner.core.spec import Node
+from runner.control.rpc.facts import FactsCollector
+from runner.control.rpc.session import BoundedInbox, Connector
+from runner.core.model.facts import FactsRequest
+from runner.core.spec import Cluster, Node, Spec
 from runner.transport.failures import Kind, LoginFailed
 from tests.lab.sshds import USER, MakePlace, Place, Sshd, make_key, sign
 from tests.lab.waiting import PATIENCE, wait_until
@@ -460,3 +464,26 @@ def test_account_that_starts_nothing(place: Place) -> None:
     assert channel.ended.status is None
     assert "no session was opened" in channel.ended.reason
     channel.close()
+
+
+@pytest.mark.parametrize("then", ["exit 1", "exec sleep 900"], ids=["ends", "waits"])
+def test_gateway_that_wants_a_terminal(place: Place, then: str) -> None:
+    """What it printed is quoted within the time of a login, and what it means."""
+    sshd = place.sshd(f"ForceCommand echo no terminal; {then}")
+    ssh = place.ssh(connect_timeout=5.0)
+    cluster = Cluster(name="lab", ssh=ssh)
+    node = replace(sshd.node(), transport=place.kind)
+    spec = Spec(run_id="0102-0304-x-abcd", cluster=cluster, nodes=(node,))
+    connector = Connector(spec, place.notes.append)
+    collector = FactsCollector(
+        spec,
+        connector,
+        BoundedInbox(),
+        request=lambda node: FactsRequest(node.name),
+        show=lambda *_: None,
+    )
+    problem = collector.collect()[1]["gpu1"]
+    connector.close()
+    assert problem.message.startswith("it lets us in, and starts no program: ")
+    assert problem.hint.startswith("no terminal\n")
+    assert "cluster.ssh.jump" in problem.hint

@@ -76,6 +76,7 @@ class HostSession:
         self.last_sent = self.last_heard  # so many bytes that the other side must be reading
         self.unsent = 0  # bytes
         self.banner = b""  # what was received before the first frame
+        self.has_shell = node.in_job  # a program of ours was started at the other end
         self.handshake_done = False  # the agent runs at the other end
         self.closed_locally = False
         self.rejected = ""  # why the host is not believed any more
@@ -175,6 +176,9 @@ class HostSession:
             if b"\0" in chunk and time.monotonic() < setup_deadline:  # `bootstrap`: a setup runs
                 self.last_heard = time.monotonic()
             buffer = bootloader.ANSWER.sub(self._on_boot_answer, buffer + chunk)
+            if bootstrap.SHELL_STARTED in buffer:
+                self.has_shell = True
+                buffer = buffer.replace(bootstrap.SHELL_STARTED, b"")
             banner, magic, rest = buffer.partition(MAGIC)
             self.banner = banner[-MAX_BANNER:].replace(b"\0", b"")
             if magic:
