@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from runner.transport.endpoint import Endpoint
 
 
+BY_OPENSSH = "cluster.transport=openssh"
+TRIES_HINT = (
+    "it may allow few attempts (MaxAuthTries): set cluster.ssh.key to the right key,"
+    " or IdentitiesOnly yes in your ssh config"
+)
 REVOKED_HINT = "do not log in; give the machine a new host key"
 CERTIFICATE_HINT = "its host certificate must be valid, and made for its name"
 
@@ -39,8 +44,8 @@ class Kind(Enum):
         "wait and try again, or raise MaxStartups in its sshd_config"
     )
     NOT_SSH = (
-        "set {port} to the port of its sshd; if it is that, its sshd is too old or allows too few"
-        " algorithms: your own ssh client may know more: cluster.transport=openssh"
+        "set {port} to the port of its sshd; if it is that, it is too old or allows too few"
+        " algorithms\nyour own ssh client may know more: cluster.transport=openssh"
     )
     HOST_KEY_UNKNOWN = (
         "log in by hand, and compare the key with what the host itself says"
@@ -69,11 +74,15 @@ class LoginFailed(NotReady):
 
 
 class Failures:
-    """The failures of logins to one machine, for the sake of one node."""
+    """The failures of logins to one machine, for the sake of one node.
 
-    def __init__(self, node: str, endpoint: Endpoint) -> None:
+    `is_own` says that it is the user's own client that logs in: there is no better one.
+    """
+
+    def __init__(self, node: str, endpoint: Endpoint, *, is_own: bool = False) -> None:
         self._node = node
         self._endpoint = endpoint
+        self._is_own = is_own
 
     def failed(
         self, kind: Kind, what: str, hint: str | None = None, *, detail: str = "", forget: str = ""
@@ -94,6 +103,8 @@ class Failures:
             shared = f"{place} {what}"
         by_hand = shell.line(["ssh", *endpoint.words])
         text = kind.value.format(**fill, by_hand=by_hand, forget=forget) if hint is None else hint
+        if self._is_own:
+            text = "\n".join(line for line in text.splitlines() if BY_OPENSSH not in line)
         example = f"try by hand: {by_hand.replace('ssh', 'ssh -v', 1)}"
         if shell.line(endpoint.words) in text:
             example = ""
@@ -102,7 +113,7 @@ class Failures:
             f"{place} {what}{detail and f': {detail}'}",
             f"{text}\n{example}".rstrip(),
             Shared(
-                shared.replace(endpoint.host, "HOST"),
+                re.sub(rf"(?<![\w.-]){re.escape(endpoint.host)}(?![\w.-])", "HOST", shared),
                 text.replace(by_hand, "ssh HOST"),
                 detail=detail and f"{place}: {detail}",
                 example=example,
@@ -110,13 +121,8 @@ class Failures:
         )
         return LoginFailed(kind, problem)
 
-    def denied(
-        self, methods: Sequence[str], what: str, notes: Sequence[str] = (), *, is_own: bool = False
-    ) -> LoginFailed:
-        """Return the failure of a machine that wants one of `methods`; `notes` precede the advice.
-
-        `is_own` says that it denied the user's own client.
-        """
+    def denied(self, methods: Sequence[str], what: str, notes: Sequence[str] = ()) -> LoginFailed:
+        """Return that of a machine which wants one of `methods`; `notes` precede the advice."""
         endpoint = self._endpoint
         hints = [*notes]
         others = {*methods} - {"publickey", "password", "keyboard-interactive"}
@@ -128,8 +134,8 @@ class Failures:
             master = shell.line(["ssh", "-fNM", *endpoint.words])
             hints.append(f"open a connection by hand, through which logins go then: {master}")
             others.add("that connection")
-        if others and not is_own:
-            hints.append("let your own ssh client log in: cluster.transport=openssh")
+        if others:
+            hints.append(f"let your own ssh client log in: {BY_OPENSSH}")
         return self.failed(Kind.DENIED, what, "\n".join(hints))
 
     def unknown_key(self, detail: str, hint: str | None = None) -> LoginFailed:
@@ -164,6 +170,7 @@ class Failures:
         what = f"cannot be logged in to, {who}: {line.strip('@ ')}"
         hints = {
             "REVOKED": REVOKED_HINT,
+            "Too many authentication": TRIES_HINT,
             "Certificate invalid": "give it a host certificate that is valid for its name",
         }
         hint = next((hint for words, hint in hints.items() if words in line), None)
@@ -173,15 +180,13 @@ class Failures:
             found = re.search(r"\(([a-z,-]+)\)", line)
             notes = [note for note in said if "Load key" in note]
             methods = found[1].split(",") if found else []
-            return self.denied(methods, what, notes, is_own=who == BY_CLIENT)
+            return self.denied(methods, what, notes)
         if hint is None and kind is Kind.HOST_KEY_UNKNOWN:
             return self.unknown_key(line)
         if hint is None and kind is Kind.HOST_KEY_CHANGED:
             return self.changed_key(line.strip("@ "), re.findall(r"key in (\S+):\d+", text))
         return self.failed(kind, what, hint)
 
-
-BY_CLIENT = "as ssh says"
 
 _SAID = (
     (Kind.NAME, r"ould not resolve|Name or service not known|for hostname not|name resolution"),

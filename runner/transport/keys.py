@@ -14,7 +14,7 @@ import paramiko
 from paramiko.agent import AgentSSH
 
 from runner.core.shell import expand_home
-from runner.transport.failures import Failures, Kind
+from runner.transport.failures import TRIES_HINT, Failures, Kind
 
 if TYPE_CHECKING:
     from runner.transport.endpoint import Endpoint
@@ -114,9 +114,7 @@ class KeyLogin:
                 if transport.is_active():
                     continue
                 what = f"closed the connection while keys were offered for user {user}: {labels}"
-                hint = "it may allow few attempts (MaxAuthTries): set cluster.ssh.key to the right"
-                hint += " key, or IdentitiesOnly yes in your ssh config"
-                raise self.failures.failed(Kind.DENIED, what, hint) from None
+                raise self.failures.failed(Kind.DENIED, what, TRIES_HINT) from None
             except (paramiko.SSHException, OSError) as error:
                 notes.append(f"{offer.label} failed ({error})")
                 if not transport.is_active():

@@ -21,7 +21,7 @@ from runner.core.errors import Problem
 from runner.core.spec import Node, Ssh
 from runner.transport.base import READ_SIZE, Ending
 from runner.transport.endpoint import Endpoint
-from runner.transport.failures import BY_CLIENT, Failures, Kind, LoginFailed
+from runner.transport.failures import Failures, Kind, LoginFailed
 from runner.transport.logins import Gate, SshTransport
 from runner.transport.ssh_config import run_query
 
@@ -119,38 +119,23 @@ class ProcessChannel:
         return not self._closing.is_set()
 
 
-class LocalConnection:
-    """This machine: programs are started on it as they are."""
+class LocalTransport:
+    """This machine, and the connection to it: programs are started as they are."""
 
-    def __init__(self, node: str) -> None:
-        self._node = node
-        self._channels: list[ProcessChannel] = []
+    def connect(self, _node: Node) -> LocalTransport:
+        """Return what starts programs here."""
+        return self
 
     def start(self, words: Sequence[str]) -> ProcessChannel:
         """Start a program."""
         try:
-            channel = ProcessChannel(words, explain=_ending)
+            return ProcessChannel(words, explain=_ending)
         except OSError as error:
             message = f"no process can be started on this machine ({error.strerror})"
-            raise LoginFailed(Kind.NO_SESSION, Problem(self._node, message)) from None
-        self._channels.append(channel)
-        return channel
+            raise LoginFailed(Kind.NO_SESSION, Problem("", message)) from None
 
     def close(self) -> None:
-        """End its programs."""
-        for channel in self._channels:
-            channel.close()
-
-
-class LocalTransport:
-    """Reaches this machine alone."""
-
-    def connect(self, node: Node) -> LocalConnection:
-        """Return what starts programs here."""
-        return LocalConnection(node.name)
-
-    def close(self) -> None:
-        """There is nothing that connections share."""
+        """There is nothing that its programs share."""
 
 
 class OpensshTransport(SshTransport["OpensshConnection"]):
@@ -185,7 +170,7 @@ class OpensshConnection:
         self._endpoint = endpoint
         self._via = via
         self._path = path
-        self._failures = Failures(node, endpoint)
+        self._failures = Failures(node, endpoint, is_own=True)
         self._gate = Gate(ssh.connect_timeout, is_shared=endpoint.is_jump)
         self._master: subprocess.Popen[bytes] | None = None
         self._is_users = False
@@ -238,7 +223,7 @@ class OpensshConnection:
             "RemoteCommand": "none",
             "StrictHostKeyChecking": "yes" if is_strict else "accept-new",
             "ConnectTimeout": f"{self._ssh.connect_timeout:.0f}",
-            "LogLevel": "ERROR",
+            "LogLevel": "INFO",
         }
         if os.devnull in self._endpoint.first("userknownhostsfile").split():
             options["UserKnownHostsFile"] = self._endpoint.known_hosts_files[0]
@@ -285,9 +270,8 @@ class OpensshConnection:
             if has_answered and answer.read(1):
                 return
         end_process(self._master, by_itself=has_answered)
-        if said := said_in(self._login_said):
-            raise self._failures.by_words(said, BY_CLIENT)
-        raise self._failures.by_words([f"timed out after {limit_s:g} s"], BY_CLIENT)
+        usual = "nothing, and ends" if has_answered else f"timed out after {limit_s:g} s"
+        raise self._failures.by_words(said_in(self._login_said) or [usual], "as ssh says")
 
 
 def end_process(process: subprocess.Popen[bytes], *, by_itself: bool = False) -> None:

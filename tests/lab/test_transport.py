@@ -85,7 +85,7 @@ def test_local_child_is_gone_after_close(tmp_path: Path) -> None:
     deaf = start(here, "trap '' TERM; echo $$; while :; do sleep 60; done")
     pid = int(deaf.read())
     polite.close()
-    here.close()
+    deaf.close()
     assert (tmp_path / "polite").read_text() == "end\n"
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
