@@ -26,6 +26,7 @@ from runner.control.rpc.session import BoundedInbox, Connector
 from runner.core.model.facts import FactsRequest
 from runner.core.spec import Cluster, Node, Spec
 from runner.transport.failures import Kind, LoginFailed
+from tests.lab.lab import LabFactory
 from tests.lab.sshds import USER, MakePlace, Place, Sshd, make_key, sign
 from tests.lab.waiting import PATIENCE, wait_until
 
@@ -487,3 +488,17 @@ def test_gateway_that_wants_a_terminal(place: Place, then: str) -> None:
     assert problem.message.startswith("it lets us in, and starts no program: ")
     assert problem.hint.startswith("no terminal\n")
     assert "cluster.ssh.jump" in problem.hint
+
+
+def test_server_that_wants_no_key(lab_factory: LabFactory, make_place: MakePlace) -> None:
+    """It lets an account without a password in, whatever keys there are here."""
+    options = ["PermitEmptyPasswords yes", "PasswordAuthentication yes", "AuthorizedKeysFile none"]
+    with lab_factory(n=1, sshd_options=options) as lab:
+        host = lab["node1"]
+        shadow = "sed 's/^alice:[^:]*/alice:/' /etc/shadow >/tmp/s; cat /tmp/s >/etc/shadow"
+        host.sh(shadow, user="root")
+        for kind in ("ssh", "openssh"):
+            place = make_place(kind)
+            place.know(lab.known_hosts.read_text())
+            node = Node("node1", host.address, user="alice")
+            assert place.said(node, key=str(make_key(place.folder / f"other-{kind}"))) == "hi\n"
