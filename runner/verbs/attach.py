@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from runner.verbs.shared.selection import Selection
-from runner.verbs.shared.verb import Count, run_option, verb
+from runner.verbs.shared.verb import run_option, verb
 
 if TYPE_CHECKING:
     from runner.core.launch_request import LaunchRequest
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.option(
     "-n",
     "--tail",
-    type=Count(),
+    type=click.IntRange(1),
     metavar="100",
     help="begin with this many lines of each rank; by default with the first byte",
 )

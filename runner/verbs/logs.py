@@ -16,7 +16,7 @@ from runner.core.model.plan import Plan
 from runner.core.protocol.paths import source_rank
 from runner.core.text import format_ranges
 from runner.verbs.shared.selection import Selection
-from runner.verbs.shared.verb import Count, run_option, verb
+from runner.verbs.shared.verb import run_option, verb
 
 if TYPE_CHECKING:
     from runner.control.attempt.monitor import AttemptMonitor
@@ -34,7 +34,7 @@ RankSelector = Callable[[Plan], Sequence[int]]  # returns the wanted ranks of a 
 @click.option(
     "-n",
     "--tail",
-    type=Count(),
+    type=click.IntRange(1),
     metavar="100",
     help="the last 100 lines of each rank",
 )

@@ -214,7 +214,8 @@ def final_report(
     if rerun:
         lines.append(f"  without the hosts that were lost: {rerun}")
     lines.append(f"  logs: {folder}/logs" if verdict.has_begun else f"  record: {folder}")
-    if plan.release and any(result.started for result in verdict.ranks.values()):
+    has_work = plan.release and any(result.started for result in verdict.ranks.values())
+    if has_work and not plan.outputs:  # else they are, or `pull` brings them, beside the logs
         work = RunPaths(plan.nodes[0].order.workdir, plan.run_id, "NODE").work
         lines.append(f"  working folder on each host: {work}")
     return "\n".join(lines)

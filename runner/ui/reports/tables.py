@@ -96,14 +96,6 @@ def render_clean(
     return "\n".join(lines)
 
 
-def render_pruned(releases: Sequence[str], size: int, runs: Sequence[str], *, dry_run: bool) -> str:
-    """Return what was removed of the code kept here; the runs whose code it was, by name."""
-    verb = "would be removed" if dry_run else "removed"
-    text = f"the code of {counted(len(releases), 'release')} {verb}, {format_size(size)}"
-    lost = "can be repeated only where hosts have the code still"
-    return f"{text}\n{lost}: {', '.join(runs)}" if runs else text
-
-
 def render_sweep(
     runs: Sequence[SweepRun], *, is_planned: bool, compared: Collection[str] = ()
 ) -> str:

@@ -109,7 +109,7 @@ class Preparation:
         broadcast = self._pool.broadcast(hosts, show=lambda *_: None)
         request = {"others": [*hosts]}
         answers, _ = broadcast.collect("runs", request, "runs", OTHER_RUNS_TIMEOUT_S)
-        runs, _ = merge_statuses(answers, hosts)
+        runs = merge_statuses(answers, hosts)
         others = [run for run in runs if run.is_active and run.run_id != spec.run_id]
         if not others:
             return

@@ -41,7 +41,8 @@ class Selection:
     @property
     def overrides(self) -> list[str]:
         """The overrides of a launch that the flags stand for."""
-        return [*([f"cluster={self.cluster}"] if self.cluster else []), *self.settings]
+        cluster = [f"cluster={self.cluster}"] if self.cluster else []
+        return [*cluster, *self.settings]
 
     @property
     def names_cluster(self) -> bool:
@@ -101,29 +102,19 @@ class Selection:
     def contact_for_run(self, run: str, *, ending_verb: str = "") -> LaunchRequest:
         """Return how the hosts of a run are reached, with its id; "" for the latest one there.
 
-        That is by its own record, where one is on this machine, changed by the words that are
-        given; with a cluster named, by the YAML of that, if it can be read. The beginning of an id
-        will do if one run on record has it, but not for an `ending_verb`.
+        That is by the YAML of the cluster that is named, else by the run's record on this machine,
+        changed by the words that are given. The beginning of an id will do if one run on record
+        has it, but not for an `ending_verb`.
         """
         run_id = "" if run == LATEST else run
         if self.names_cluster:
             _check_run_id(run)
-            folder = run_index.record_folder(run or LATEST)
-            try:
-                return _about_run(self.contact(), run_id)
-            except ConfigError as error:
-                changes = [word for word in self.settings if key_of(word) != "cluster"]
-                if folder is None or not run_id or changes:
-                    raise
-                recorded = read_contact(folder)
-                note(f"by the record of {run_id}, because of {error}")
-                return recorded
+            return _about_run(self.contact(), run_id)
         folder = record_of(run, ending_verb=ending_verb)
-        if folder is None:
-            why = f": {run} is not on record on this machine"
-            return _about_run(self._with_note(self.compose(()), why), run_id)
-        request = self.contact_by_record(folder)
-        return request if request.run_dir == folder else _about_run(request, run_id)
+        if folder is not None:
+            return self.contact_by_record(folder)
+        why = f": {run} is not on record on this machine"
+        return _about_run(self._with_note(self.compose(()), why), run_id)
 
     def contact_by_record(self, folder: Path) -> LaunchRequest:
         """Return how the hosts of a run on record are reached, changed by the words given."""
@@ -178,16 +169,15 @@ def _record_of_shortened(run: str, ending_verb: str) -> Path | None:
     """Return the record of the only run whose id begins so; raise ConfigError for several."""
     found = {name: f for f, name in run_index.records().items() if name.startswith(run)}
     file = Path(run_index.RUNS_FOLDER, run, SWEEP_FILE)
-    if not found and file.is_file():
+    if file.is_file():
         message = f"{run} is a sweep, whose runs are in {file}"
         raise ConfigError([Problem("--run", message, "name one of them")])
+    if len(found) > 1 or (found and ending_verb):
+        message = f"no run on record is named {run}; so begin {join_some([*found])}"
+        raise ConfigError([Problem("--run", message, "type all of it")])
     if not found:
         return None
     name = next(iter(found))
-    if len(found) > 1 or ending_verb:
-        message = f"no run on record is named {run}; so begin {join_some([*found])}"
-        hint = f"{this_program()} {ending_verb} --run {name}" if ending_verb else "type more of it"
-        raise ConfigError([Problem("--run", message, hint)])
     note(f"{run} is {name}")
     return found[name]
 

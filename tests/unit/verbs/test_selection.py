@@ -118,7 +118,7 @@ def test_the_beginning_of_an_id_will_do(project: Path, capsys: pytest.CaptureFix
     assert project.is_dir()
     assert Selection().contact_for_run("fi").spec.run_id == "first"
     assert capsys.readouterr().err == "note: fi is first\n"
-    with pytest.raises(ConfigError, match="so begin first\n    runner stop --run first$"):
+    with pytest.raises(ConfigError, match="so begin first\n    type all of it$"):
         Selection().contact_for_run("fi", ending_verb="stop")
     copied = RunStore(project / "runs" / "firm")
     copied.reserve()
@@ -126,19 +126,6 @@ def test_the_beginning_of_an_id_will_do(project: Path, capsys: pytest.CaptureFix
     copied.unlock()
     with pytest.raises(ConfigError, match="so begin firm, first"):
         Selection().contact_for_run("fi")
-
-
-def test_a_run_is_reached_where_the_yaml_of_its_cluster_cannot_be_read(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """By its record, with a note; not if words ask for something else."""
-    (project / "conf" / "runner.yaml").write_text("no: [yaml")
-    assert Selection("mine").contact_for_run("first").spec.cluster.name == "gone"
-    assert "note: by the record of first, because of conf/runner.yaml" in capsys.readouterr().err
-    with pytest.raises(ConfigError, match="runner.yaml"):
-        Selection("mine", ("cluster.workdir=/x",)).contact_for_run("first")
-    moved = Selection(settings=("cluster.workdir=/x",)).contact_for_run("first")
-    assert (moved.spec.run_id, moved.spec.cluster.workdir) == ("first", "/x")
 
 
 def test_stop_all_names_the_runs(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
