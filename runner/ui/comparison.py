@@ -66,8 +66,7 @@ def compare_runs(runs: Sequence[RunData]) -> list[Row]:
 def sort_runs(runs: Sequence[RunData], word: str) -> list[RunData]:
     """Return the runs by a column, the least first, with "-" before it the most; unknown last.
 
-    Raises:
-        ConfigError: There is no such column.
+    Raise ConfigError if there is no such column.
     """
     rows = compare_runs(runs)
     name = word.removeprefix("-")
@@ -93,8 +92,7 @@ def sort_runs(runs: Sequence[RunData], word: str) -> list[RunData]:
 def render_runs(runs: Sequence[RunData], width: int) -> str:
     """Return a table with a line for each run; columns without room are named below it.
 
-    What is equal in all runs is left out, and so are the best values of metrics that are their last
-    ones.
+    What is equal in all runs is left out, and the best values of a metric if they are its last.
     """
     rows = compare_runs(runs)
     columns: dict[str, list[str]] = {}
