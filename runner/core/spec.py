@@ -645,11 +645,7 @@ class Spec:
         "repeat a past run with its recorded configuration and code; on the command line only",
         "text",
     )
-    ui: str = setting(
-        "plain: lines only, as for a file; raw: all of them, as the programs wrote them",
-        ("auto", "plain", "raw"),
-        "auto",
-    )
+    ui: str = setting("plain: lines only, as for a file", ("auto", "plain"), "auto")
     console_ranks: Optional[Tuple[int, ...]] = setting(
         "the ranks whose output the console shows; the files hold all of it",
         "ranks",

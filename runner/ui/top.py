@@ -14,7 +14,7 @@ from runner.core.codec import encode
 from runner.core.model.samples import GpuSample, Sample
 from runner.core.text import format_age, format_ranges, natural_key, printable
 from runner.ui.figures import rate_text, step_text
-from runner.ui.layout import COLUMN_GAP, fold_names
+from runner.ui.layout import COLUMN_GAP, columns_that_fit, fold_names
 from runner.ui.reports.run_table import Row
 
 VIEW_VERSION = 2
@@ -27,17 +27,13 @@ NODE_COLUMNS = ("NODE", "GPUS", "USE", "GPU MEM", "TEMP", "CPU", "RAM", "RUN")
 RUN_COLUMNS = ("RUN", "STATE", "STEP", "DONE", "LEFT", "RATE", "AGE", "NODES", "BY")
 AT_RIGHT = ("USE", "GPU MEM", "TEMP", "CPU", "RAM", "DONE", "LEFT")
 GIVING_WAY = ("RAM", "CPU", "TEMP", "GPU MEM", "BY", "NODES", "AGE", "RATE", "DONE")
-"""Columns that are left out where there is no room for all."""
+"""Columns that are left out where there is no room for all, the first one first."""
 
 WHOLE = "whole"
 """The cell that takes the rest of a line."""
 
-BUSY_PERCENT = 60
-IN_USE_SHARE = 0.01
-"""Of its memory: the driver itself takes less, and a process on the GPU takes more."""
-
 HOT_C = 85.0
-UNOWNED_SHARE = 0.05  # of a GPU's memory, in use without a process
+IN_USE_SHARE = 0.05  # of the memory of a GPU; the driver itself takes less
 IDLE_PERCENT = 10
 WORKING_PERCENT = 50
 """A GPU of a run below the one is idle while another one of that run is above the other."""
@@ -162,23 +158,20 @@ def _header(view: ClusterView, width: int) -> Text:
 def _table(rows: Sequence[Mapping[str, Text]], columns: Sequence[str], width: int) -> list[Text]:
     """Return a line of headers and one per row; what no row has is no column.
 
-    Where not all have room, the columns of `GIVING_WAY` are left out, the first of them first;
-    then the end of a line is cut. The cell `WHOLE` takes the rest of its line.
+    The end of a line without room is cut. The cell `WHOLE` takes the rest of its line.
     """
     widths = {
         name: max(len(name), *(row[name].cell_len for row in rows if name in row))
         for name in columns
         if any(row.get(name) for row in rows)
     }
-    for name in GIVING_WAY:
-        if sum(widths.values()) + COLUMN_GAP * (len(widths) - 1) > width:
-            widths.pop(name, None)
+    shown = columns_that_fit(widths, GIVING_WAY, width)
     lines = []
-    for row in ({name: Text(name, "dim") for name in widths}, *rows):
+    for row in ({name: Text(name, "dim") for name in shown}, *rows):
         cells = []
-        for name, size in widths.items():
+        for name in shown:
             cell = row.get(name, Text()).copy()
-            cell.align("right" if name in AT_RIGHT else "left", size)
+            cell.align("right" if name in AT_RIGHT else "left", widths[name])
             cells.append(cell)
         if WHOLE in row:
             cells = [cells[0], row[WHOLE]]
@@ -252,7 +245,7 @@ def _levels(gpus: Sequence[GpuSample]) -> Text:
             continue
         style = "dim"
         if _is_in_use(gpu):
-            style = "green" if gpu.utilization >= BUSY_PERCENT else "yellow"
+            style = "green" if gpu.utilization >= WORKING_PERCENT else "yellow"
         level = min(len(LEVELS) - 1, gpu.utilization * len(LEVELS) // 100)
         text.append(LEVELS[level], style)
     if len(gpus) > MAX_LEVELS:
@@ -290,7 +283,7 @@ def _gpu_problems(node: NodeView, gpu: GpuSample, working: set[str]) -> Iterator
         # Of a process that has just ended, or of a container, neither may be known.
         owner = ":".join(word for word in (foreign.user, program) if word)
         yield FOREIGN, f"used by {_clean(owner) or 'a process'}, outside of runs"
-    elif not gpu.users and _memory_share(gpu) > UNOWNED_SHARE:
+    elif not gpu.users and _memory_share(gpu) > IN_USE_SHARE:
         yield FOREIGN, "memory in use by no known process"
     recent = [
         other.utilization

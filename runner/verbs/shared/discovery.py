@@ -241,7 +241,7 @@ def open_run_finder(
     If no host answers, that is `NotReady`.
     """
     if plain:
-        console = Console(reader_gone_note=b"", raw=composed.spec.ui == "raw")
+        console = Console(reader_gone_note=b"")
     else:
         names = [node.name for node in composed.spec.nodes]
         console = open_console(composed.spec.ui, composed.spec.console_ranks, names)

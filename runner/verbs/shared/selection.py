@@ -106,21 +106,13 @@ class Selection:
         changed by the words that are given. The beginning of an id will do if one run on record
         has it, but not for an `ending_verb`.
         """
-        if run and not is_run_id(run):
-            hint = f"`{this_program()} ps --all` lists the runs; or give latest"
-            raise ConfigError([Problem("--run", f"{run!r} is not a run id", hint)])
         run_id = "" if run == LATEST else run
         if self.names_cluster:
+            _check_run_id(run)
             return _about_run(self.contact(), run_id)
-        folder = run_index.record_folder(run or LATEST)
-        if folder is None and run_id:
-            folder = _record_of_shortened(run_id, ending_verb)
+        folder = record_of(run, ending_verb=ending_verb)
         if folder is not None:
             return self.contact_by_record(folder)
-        if not run_id:
-            message = "no run was launched from this folder"
-            hint = "--run ID names one, --cluster NAME takes your latest one there"
-            raise ConfigError([Problem("--run", message, hint)])
         why = f": {run} is not on record on this machine"
         return _about_run(self._with_note(self.compose(()), why), run_id)
 
@@ -150,6 +142,26 @@ class Selection:
             for each in unsaid(f"default cluster{why}", [text]):
                 note(each)
         return request
+
+
+def record_of(run: str, *, ending_verb: str = "") -> Path | None:
+    """Return the record of a run on this machine, "" for the latest one; None if it has none.
+
+    The beginning of an id will do as for `contact_for_run`.
+    """
+    _check_run_id(run)
+    folder = run_index.record_folder(run or LATEST)
+    if folder or run not in ("", LATEST):
+        return folder or _record_of_shortened(run, ending_verb)
+    message = "no run was launched from this folder"
+    hint = "--run ID names one, --cluster NAME takes your latest one there"
+    raise ConfigError([Problem("--run", message, hint)])
+
+
+def _check_run_id(run: str) -> None:
+    if run and not is_run_id(run):
+        hint = f"`{this_program()} ps --all` lists the runs; or give latest"
+        raise ConfigError([Problem("--run", f"{run!r} is not a run id", hint)])
 
 
 def _record_of_shortened(run: str, ending_verb: str) -> Path | None:

@@ -334,7 +334,7 @@ def fetched(request: dict[str, Any]) -> list[Answer]:
 
 def sampled(node: str) -> bytes:
     users = (GpuUser(7, "eve", "python", 1 << 30, RUN_ID),)
-    gpu = GpuSample(0, "A100", 98, 1 << 30, 1 << 36, 300.0, 400.0, 70.0, ("power",), users)
+    gpu = GpuSample(0, "A100", 98, 1 << 30, 1 << 36, 300.0, 70.0, ("power",), users)
     load = (8, 50.0, 1 << 30, 1 << 36)
     return Sample(node, 0, 1.7e9, *load, (gpu,)).to_line().encode()
 
