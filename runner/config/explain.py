@@ -43,15 +43,14 @@ def _locate(tree: Any, key: str) -> tuple[KeyPath, Any]:
     path: KeyPath = ()
     parts = key.split(".") if key else []
     while parts:
-        legal = list(tree) if isinstance(tree, Mapping) else []
-        below = tree
+        below = tree if isinstance(tree, Mapping) else {}
         if isinstance(tree, list):
-            legal = [str(index) for index in range(len(tree))]
-            below = dict(zip(legal, tree, strict=True))
-        if path == NODES and isinstance(tree, Mapping):
-            below = _nodes(tree)
+            below = {str(index): item for index, item in enumerate(tree)}
+        legal = list(below)
+        if path == NODES:
+            below = _nodes(below)
         names = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
-        name = next((each for each in names if legal and each in below), None)
+        name = next((each for each in names if each in below), None)
         if name is None:
             raise ConfigError([_unknown(".".join(path), parts[0], legal)])
         path = (*path, name)
@@ -133,8 +132,7 @@ def _origin(composed: Composed, layers: Sequence[Layer], path: KeyPath, tree: An
         problems.report(key, str(error).partition("\n")[0])
     if problems:
         return Origin(key, written, "", tuple(settings), problems[0].message, meaning)
-    shown = written if written != value else ""
-    return Origin(key, value, shown, tuple(settings), "", meaning)
+    return Origin(key, value, "" if value == written else written, tuple(settings), "", meaning)
 
 
 def _text(content: Any, path: KeyPath) -> str:

@@ -131,7 +131,6 @@ class Selection:
             run_dir=folder,
             contact_words=tuple(word for word in changed.contact_words if word in self.settings),
             launched_at=recorded.launched_at,
-            on_record=not self.settings and not self.config_dirs,
         )
 
     def _with_note(self, request: LaunchRequest, why: str = "") -> LaunchRequest:
