@@ -74,7 +74,18 @@ def check(
         findings_by_check = _run_preflight(composed, pool, skip)
     cluster = composed.spec.cluster.name
     if json_:
-        show(json.dumps(problems.findings_as_data(findings_by_check)))
+        data = [
+            {
+                "check": check,
+                "level": finding.level.value,
+                "node": finding.node,
+                "message": finding.message,
+                "hint": finding.hint,
+            }
+            for check, findings in findings_by_check.items()
+            for finding in findings
+        ]
+        show(json.dumps(data))
     else:
         colour = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
         task = composed.spec.task.name if composed.names_program else ""

@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runner.core.errors import ConfigError, Problem
+from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, Problem
+from runner.core.outcome.verdict import LOST_CODE, STUCK_CODE
 from runner.core.shell import this_program
 from runner.ui.output import show
 from runner.verbs.shared.selection import Selection, open_pool, workdir_request
 from runner.verbs.shared.verb import json_option, parse_duration, verb
 
 if TYPE_CHECKING:
+    from runner.core.model.results import CommandResult
     from runner.verbs.shared.host_pool import HostPool
+
+EXIT_NOT_STARTED = 127
 
 
 @verb(
@@ -57,7 +61,7 @@ def exec_(
     """
     from runner.control.remote_exec import RemoteCommand
     from runner.core.planning.readiness import setup_problems
-    from runner.ui.reports import answers
+    from runner.ui.reports import tables
 
     command_words = list(words) or ([command] if command else [])
     if words and command:
@@ -85,12 +89,38 @@ def exec_(
         remote_command.run(argv, timeout_s, keeps_code=True)
     results = [remote_command.results[node.name] for node in spec.nodes]
     if json_:
-        print(json.dumps(answers.answers_as_data(results)))
+        data = {
+            result.node: {
+                "code": result.exit_code,
+                "out": result.stdout.decode(errors="replace"),
+                "err": result.stderr.decode(errors="replace"),
+                "problem": result.problem,
+                "dropped": result.truncated,
+            }
+            for result in results
+        }
+        print(json.dumps(data))
     elif quiet_equal:
-        show(answers.render_answers(results))
-    elif failures := answers.render_failures(results):
+        show(tables.render_answers(results))
+    elif failures := tables.render_failures(results):
         show(failures, file=sys.stderr)
-    return answers.answers_exit_code(results, remote_command.received_signal)
+    return exit_code(results, remote_command.received_signal)
+
+
+def exit_code(results: Sequence[CommandResult], signum: int = 0) -> int:
+    """Return the exit code: the highest of the commands', unless something worse happened.
+
+    That is 5 if processes may be left, 128 + `signum` after a signal to us, and 4 for a lost host.
+    """
+    codes = [0]
+    for result in results:
+        if result.unverified and (signum or not result.lost):
+            return STUCK_CODE
+        code = EXIT_NOT_STARTED if result.exit_code is None else result.exit_code
+        codes.append(SIGNAL_EXIT_BASE - code if code < 0 else code)
+    if signum:
+        return SIGNAL_EXIT_BASE + signum
+    return LOST_CODE if any(result.lost for result in results) else max(codes)
 
 
 def _console_sink(pool: HostPool) -> Callable[[str, str, bytes], None]:

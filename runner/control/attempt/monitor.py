@@ -21,9 +21,7 @@ from runner.control.rpc.session import Connector, HostSession, Inbox
 from runner.control.rpc.wait import WaitLoop
 from runner.core.model.facts import Facts
 from runner.core.model.plan import Plan
-from runner.core.model.results import Failure
 from runner.core.outcome.first_failure import failure_text, lost_nodes
-from runner.core.outcome.stacks import is_stall
 from runner.core.outcome.verdict import fold_events
 from runner.core.protocol import events
 from runner.core.protocol.events import Event, StopCause, TimedEvent
@@ -128,7 +126,7 @@ class AttemptMonitor(WaitLoop):
         """Return when all nodes are finished or the user left; with `detach`, once they run."""
         self._detach.is_requested = detach
         self.wait()
-        self._stop.name_reason(self._first_failure, at_once=True)
+        self._stop.name_reason(self._failure_text, at_once=True)
         self._move_to(AttemptState.ENDED)
         self._node_monitor.report_dropped_events()
         status = self.peer_status
@@ -149,18 +147,19 @@ class AttemptMonitor(WaitLoop):
     def _tick(self) -> float:
         now = time.monotonic()
         if self._node_monitor.tick_if_due(now):
-            self._stop.name_reason(self._first_failure)
+            self._stop.name_reason(self._failure_text)
         self._advance()
         return TICK_S
 
-    def _first_failure(self) -> tuple[str, Failure | None]:
+    def _failure_text(self) -> str:
+        """Return the first failure as far as it is known, "" if it is not."""
         failure = fold_events(self.plan, self.timed_events, 0.0).first_failure
         if failure is None:
-            return "", None
+            return ""
         lost = lost_nodes(self.plan, sorted(self.timed_events, key=lambda timed: timed.at))
         if failure.rank is None and failure.node in lost:
-            return events.loss_reason(failure.node, failure.reason), failure
-        return failure_text(failure), failure
+            return events.loss_reason(failure.node, failure.reason)
+        return failure_text(failure)
 
     def _advance(self) -> None:
         detach = self._detach.is_requested
@@ -335,7 +334,6 @@ class AttemptMonitor(WaitLoop):
             self._node_monitor.stop_all(body.reason, cause=body.cause)
         elif isinstance(body, events.Ended):
             self._node_monitor.on_ended(node, body)
-            self._note_failure_of_ended()
         elif isinstance(body, events.PeerLost):
             self._node_monitor.on_peer_lost(body)
         elif isinstance(body, events.RelaunchPending):
@@ -343,14 +341,6 @@ class AttemptMonitor(WaitLoop):
             self._observer.phase("waiting for the hosts to decide about a relaunch")
         else:
             self._node_monitor.show(self.peer_status.on_event(name, body))
-
-    def _note_failure_of_ended(self) -> None:
-        """Pass on the first failure of an attempt that was over before; no stop will do so."""
-        is_over = all(node.has_ended for node in self._nodes.values())
-        if is_over and not self._node_monitor.role.may_stop:
-            _, failure = self._first_failure()
-            if failure is not None and not is_stall(failure.reason):
-                self._observer.first_failure(failure.node, failure.rank, is_over=True)
 
     def _check_all_started(self) -> None:
         if self._all_started_at is not None or self._unstarted.exist():

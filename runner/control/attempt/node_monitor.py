@@ -206,7 +206,6 @@ class NodeMonitor:
         self._observer.node_status(name, "lost")
         nodes = counted(remaining, "node") if remaining else "the others"
         self._observer.message(f"{name} was lost ({reason}); the run goes on with {nodes}")
-        self._observer.first_failure(name, None)
         node.connection.disconnect(reason)
         if self.admission is not None:
             self.admission.schedule([name], reason)
@@ -369,11 +368,7 @@ class NodeMonitor:
             if session := self.nodes[name].live_session:
                 send_stop(session, "the run had succeeded without it")
             self._observer.message(f"{name} came too late: the run had succeeded without it")
-        if reaction.recovered:
-            self._observer.recovered()
         self.show(reaction.message)
-        if reaction.failed_rank is not None:
-            self._observer.first_failure(node.name, reaction.failed_rank)
         return reaction.handled
 
     def on_peer_lost(self, body: events.PeerLost) -> None:

@@ -35,8 +35,6 @@ class RunObserver:
     node_status: Callable[[str, str], None]
     console_full: Callable[[], bool]
     mute: Callable[[], None]
-    first_failure: Callable[..., None]  # takes its node, its rank or None, and perhaps `is_over`
-    recovered: Callable[[], None]  # the attempt goes on after a failure
     fold_names: FoldNames = ", ".join
 
 

@@ -179,8 +179,6 @@ class HostPool:
             node_status=console.node_status,
             console_full=lambda: console.is_full,
             mute=console.mute,
-            first_failure=console.first_failure,
-            recovered=console.recovered,
             fold_names=fold_names,
         )
         return AttemptMonitor(self.spec, plan, self.connector, self.sessions, self.inbox, observer)

@@ -62,8 +62,6 @@ class Scene:
             node_status=lambda *_: None,
             console_full=lambda: False,
             mute=lambda: None,
-            first_failure=lambda *_: None,
-            recovered=lambda: None,
         )
         sessions: dict[str, HostSession] = {name: Session(name) for name in "abc"}
         idle = cast("Reconnector", SimpleNamespace(reconnect_if_due=lambda *_: None))

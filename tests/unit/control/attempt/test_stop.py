@@ -101,12 +101,12 @@ def test_the_reason_is_the_first_failure_though_its_report_comes_later(
     said: list[str] = []
     stop = sequence(said)
     stop.begin("rank 1 on b exited with 4")
-    stop.name_reason(lambda: ("", None))
+    stop.name_reason(lambda: "")
     assert said == []
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + FIRST_FAILURE_S)
     for _ in range(2):
-        stop.name_reason(lambda: ("rank 0 on a exited with 3", None))
+        stop.name_reason(lambda: "rank 0 on a exited with 3")
     assert said == ["rank 0 on a exited with 3; stopping the rest"]
 
 
@@ -116,5 +116,5 @@ def test_a_stop_for_want_of_progress_is_not_said_again() -> None:
     stop = sequence(said)
     reason = f"{STALL_REASON} for 16 s"
     stop.begin(reason)
-    stop.name_reason(lambda: (reason, None), at_once=True)
+    stop.name_reason(lambda: reason, at_once=True)
     assert said == []
