@@ -8,24 +8,30 @@ import sys
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from runner.checks.base import CheckContext, all_checks, evaluate_checks
 from runner.config.kinds import suggest
 from runner.config.words import key_of
+from runner.control.code.snapshot import Snapshot
+from runner.control.network_probe import NetworkProber
 from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, NotReady, Problem
+from runner.core.launch_request import LaunchRequest
+from runner.core.model.facts import FactsRequest
+from runner.core.model.release import CodeRef
+from runner.core.model.results import Finding
+from runner.core.planning.readiness import facts_request
 from runner.core.shell import this_program
+from runner.core.spec import Node
+from runner.ui import problems
+from runner.ui.layout import terminal_width
 from runner.ui.output import show
+from runner.verbs.launching.launch_session import run
+from runner.verbs.launching.preparation import without_pulls
+from runner.verbs.shared.host_pool import HostPool
 from runner.verbs.shared.selection import Selection, open_pool
 from runner.verbs.shared.verb import exit_code, json_option, verb
-
-if TYPE_CHECKING:
-    from runner.core.launch_request import LaunchRequest
-    from runner.core.model.facts import FactsRequest
-    from runner.core.model.results import Finding
-    from runner.core.spec import Node
-    from runner.verbs.shared.host_pool import HostPool
 
 NODE_KEYS = ("task.nodes", "task.nnodes")
 """The keys of a task that say which nodes it takes."""
@@ -53,11 +59,6 @@ def check(
     Without a task the cluster alone is judged. Errors are what makes a launch refuse or hang.
     Nothing is started without --smoke and --bandwidth.
     """
-    from runner.checks.base import all_checks
-    from runner.ui import problems
-    from runner.ui.layout import terminal_width
-    from runner.verbs.launching.preparation import without_pulls
-
     wanted = (("--smoke", "smoke", smoke), ("--bandwidth", "pairs", bandwidth))
     trials = [(flag, mode) for flag, mode, enabled in wanted if enabled]
     if trials and json_:
@@ -97,12 +98,6 @@ def _run_preflight(
     Raises:
         ConfigError, NotReady: The code here cannot be pushed.
     """
-    from runner.checks.base import CheckContext, evaluate_checks
-    from runner.control.code.snapshot import Snapshot
-    from runner.control.network_probe import NetworkProber
-    from runner.core.model.release import CodeRef
-    from runner.core.planning.readiness import facts_request
-
     spec, skipped = pool.spec, {*composed.spec.skip_checks, *skip}
     code = CodeRef()
     if spec.pushes_code:
@@ -124,8 +119,6 @@ def _run_preflight(
 
 def _run_collectives(flag: str, mode: str, cluster: str, selection: Selection) -> int:
     """Launch the shipped task that tests the network, on the nodes of the user's own task."""
-    from runner.verbs.launching.launch_session import run
-
     keys = {word: key_of(word) for word in selection.settings}
     kept = [w for w, key in keys.items() if key in NODE_KEYS or key.partition(".")[0] != "task"]
     settings = (*kept, "task=collectives", f"task.args.mode={mode}")

@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import click
 
+from runner.control.remote_exec import RemoteCommand
 from runner.core.errors import ConfigError, Problem
+from runner.core.planning.readiness import setup_problems
 from runner.core.shell import this_program
+from runner.ui.console.lines import NO_RANK
 from runner.ui.output import show
+from runner.ui.reports import answers
+from runner.verbs.shared.host_pool import enqueue_signal
 from runner.verbs.shared.selection import Selection, open_pool, workdir_request
 from runner.verbs.shared.verb import json_option, parse_duration, verb
-
-if TYPE_CHECKING:
-    from runner.verbs.shared.host_pool import HostPool
 
 
 @verb(
@@ -39,15 +40,11 @@ if TYPE_CHECKING:
 @click.option(
     "--timeout", default="10m", metavar="90", help="the time limit: 90, 10m, 2h; by default 10m"
 )
-@click.option(
-    "--quiet-equal", is_flag=True, help="print answers when all have come, equal ones once"
-)
 @json_option
 def exec_(
     selection: Selection,
     command: str,
     timeout: str,
-    quiet_equal: bool,
     json_: bool,
     words: Sequence[str],
 ) -> int:
@@ -55,56 +52,44 @@ def exec_(
 
     The exit code is the worst of the commands'.
     """
-    from runner.control.remote_exec import RemoteCommand
-    from runner.core.planning.readiness import setup_problems
-    from runner.ui.reports import answers
-
-    command_words = list(words) or ([command] if command else [])
     if words and command:
         message = f"two commands: {command!r}, and the words after `--`"
         raise ConfigError([Problem("exec", message, "give one of them")])
-    if not command_words:
+    argv = list(words) or [command]
+    if argv == [""]:
         hint = f"such as: {this_program()} exec --cluster NAME -- nvidia-smi -L"
         raise ConfigError([Problem("exec", "there is no command to run", hint)])
-    argv = ["/bin/sh", "-c", command_words[0]] if len(command_words) == 1 else command_words
+    if len(argv) == 1:
+        argv = ["/bin/sh", "-c", *argv]
     timeout_s = parse_duration("--timeout", timeout)
     if not timeout_s:
         raise ConfigError([Problem("--timeout", "must be more than 0", "such as --timeout 60")])
     composed = selection.contact()
     spec = composed.spec
     with open_pool(composed) as pool:
+        console = pool.console
         pool.collect_facts(
             lambda node: replace(workdir_request(spec, node), setup=spec.setup_of(node)),
             setup_problems,
         )
-        pool.console.phase("running")
-        on_status = pool.console.node_status
-        remote_command = RemoteCommand(pool.sessions, pool.inbox, spec.lost_s, on_status)
-        if not (json_ or quiet_equal):
-            remote_command.stream_to(_console_sink(pool), lambda: pool.console.is_full)
-        remote_command.run(argv, timeout_s, keeps_code=True)
-    results = [remote_command.results[node.name] for node in spec.nodes]
+        console.phase("running")
+        remote = RemoteCommand(pool.sessions, pool.inbox, spec.lost_s, console.node_status)
+
+        was_gone = False
+
+        def show_output(node: str, stream: str, data: bytes) -> None:
+            nonlocal was_gone
+            console.rank_output(node, NO_RANK, stream, data)
+            if console.reader_gone and not was_gone:
+                was_gone = True
+                enqueue_signal(pool.inbox, signal.SIGPIPE)
+
+        if not json_:
+            remote.stream_to(show_output, lambda: console.is_full)
+        remote.run(argv, timeout_s, keeps_code=True)
+    results = [remote.results[node.name] for node in spec.nodes]
     if json_:
         print(json.dumps(answers.answers_as_data(results)))
-    elif quiet_equal:
-        show(answers.render_answers(results))
     elif failures := answers.render_failures(results):
         show(failures, file=sys.stderr)
-    return answers.answers_exit_code(results, remote_command.received_signal)
-
-
-def _console_sink(pool: HostPool) -> Callable[[str, str, bytes], None]:
-    """Return a sink that shows output; it interrupts the verb when nobody reads that any more."""
-    from runner.ui.console.lines import NO_RANK
-    from runner.verbs.shared.host_pool import enqueue_signal
-
-    console, was_gone = pool.console, False
-
-    def show_output(node: str, stream: str, data: bytes) -> None:
-        nonlocal was_gone
-        console.rank_output(node, NO_RANK, stream, data)
-        if console.reader_gone and not was_gone:
-            was_gone = True
-            enqueue_signal(pool.inbox, signal.SIGPIPE)
-
-    return show_output
+    return answers.answers_exit_code(results, remote.received_signal)

@@ -1,4 +1,4 @@
-"""Answers of hosts to a command, with equal ones merged, and the exit code that follows."""
+"""Answers of hosts to a command: its failures, its outcomes as data, and its exit code."""
 
 from __future__ import annotations
 
@@ -9,21 +9,9 @@ from runner.core.errors import SIGNAL_EXIT_BASE
 from runner.core.model.results import CommandResult
 from runner.core.outcome.verdict import LOST_CODE, STUCK_CODE
 from runner.core.text import describe_exit
-from runner.ui.console.lines import clean_lines
 from runner.ui.layout import fold_names, group_names
 
 EXIT_NOT_STARTED = 127
-
-
-def render_answers(results: Iterable[CommandResult]) -> str:
-    """Return the outcome of a command on each host, with equal ones merged."""
-    blocks = []
-    outcomes = ((each.node, (_status_text(each), _output_text(each))) for each in results)
-    for (status, text), names in group_names(outcomes).items():
-        count = f" ({len(names)})" if len(names) > 1 else ""
-        blocks.append(f"── {fold_names(names)}{count}{status} ──")
-        blocks += [text] if text else []
-    return "\n".join(blocks)
 
 
 def render_failures(results: Iterable[CommandResult]) -> str:
@@ -40,13 +28,6 @@ def _status_text(result: CommandResult) -> str:
     if code < 0:
         return f": {describe_exit(None, -code).removeprefix('was ')}"
     return f": exit {code}" if code else ""
-
-
-def _output_text(result: CommandResult) -> str:
-    streams = (bytes(result.stdout), bytes(result.stderr))
-    cleaned = [clean_lines(each, keep_colours=False) for each in streams]
-    texts = [each.decode(errors="replace").rstrip("\n") for each in cleaned if each]
-    return "\n".join(texts + ["[the rest of the output was dropped]"] * result.truncated)
 
 
 def answers_as_data(results: Iterable[CommandResult]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from runner.config.words import chosen_cluster, hydra_value, key_of
 from runner.control.record import run_index
 from runner.control.record.contact_file import read_contact
-from runner.control.record.file_names import LATEST, SWEEP_FILE
+from runner.control.record.file_names import LATEST
 from runner.control.record.said_notes import unsaid
 from runner.core.errors import ConfigError, Problem
 from runner.core.launch_request import LaunchRequest
@@ -67,8 +67,7 @@ class Selection:
             raise ConfigError([Problem("rerun", message, hint)])
         for text in composed.notes:
             note(text)
-        for text in unsaid(f"files of {composed.spec.cluster.name}", composed.file_notes):
-            note(text)
+        _note_once(f"files of {composed.spec.cluster.name}", composed.file_notes)
         return replace(composed, config_dirs=self.config_dirs)
 
     def refuse_ignored_words(self) -> None:
@@ -91,63 +90,48 @@ class Selection:
     def contact_latest(self) -> LaunchRequest:
         """Return how the hosts are reached that are chosen, or those of this folder's last run."""
         folder = run_index.record_folder(LATEST)
-        if not (self.overrides or self.config_dirs or folder is None):
-            try:
-                return self._with_note(self.contact_by_record(folder), ", as in the last run")
-            except ConfigError as error:
-                note(f"runs/latest is left out: {error}")
-        return self.contact()
+        if folder is None or self.overrides or self.config_dirs:
+            return self.contact()
+        return self._with_note(self.contact_by_record(folder), ", as in the last run")
 
-    def contact_for_run(self, run: str, *, ending_verb: str = "") -> LaunchRequest:
+    def contact_for_run(self, run: str) -> LaunchRequest:
         """Return how the hosts of a run are reached, with its id; "" for the latest one there.
 
-        That is by its own record, where one is on this machine, changed by the words that are
-        given; with a cluster named, by the YAML of that, if it can be read. The beginning of an id
-        will do if one run on record has it, but not for an `ending_verb`.
+        That is by the YAML of a cluster that is named, else by the run's own record, where one is
+        on this machine, changed by the words that are given. The beginning of an id will do if one
+        run on record has it.
         """
         if run and not is_run_id(run):
             hint = f"`{this_program()} ps --all` lists the runs; or give latest"
             raise ConfigError([Problem("--run", f"{run!r} is not a run id", hint)])
         run_id = "" if run == LATEST else run
-        folder = run_index.record_folder(run or LATEST)
         if self.names_cluster:
-            try:
-                return _about_run(self.contact(), run_id)
-            except ConfigError as error:
-                changes = [word for word in self.settings if key_of(word) != "cluster"]
-                if folder is None or not run_id or changes:
-                    raise
-                recorded = read_contact(folder)
-                note(f"by the record of {run_id}, because of {error}")
-                return recorded
+            return _about_run(self.contact(), run_id)
+        folder = run_index.record_folder(run or LATEST)
         if folder is None and run_id:
-            folder = _record_of_shortened(run_id, ending_verb)
-        if folder is None and not run_id:
+            folder = _record_of_shortened(run_id)
+        if folder is not None:
+            return self.contact_by_record(folder)
+        if not run_id:
             message = "no run was launched from this folder"
             hint = "--run ID names one, --cluster NAME takes your latest one there"
             raise ConfigError([Problem("--run", message, hint)])
-        if folder is None:
-            why = f": {run} is not on record on this machine"
-            return _about_run(self._with_note(self.compose(()), why), run_id)
-        request = self.contact_by_record(folder)
-        return request if request.run_dir == folder else _about_run(request, run_id)
+        why = f": {run} is not on record on this machine"
+        return _about_run(self._with_note(self.compose(()), why), run_id)
 
     def contact_by_record(self, folder: Path) -> LaunchRequest:
         """Return how the hosts of a run on record are reached, changed by the words given."""
         recorded = read_contact(folder)
-        if not self.overrides and not self.config_dirs:
+        if not self.settings and not self.config_dirs:
             return recorded
         folders = tuple(dict.fromkeys((*self.config_dirs, *recorded.config_dirs)))
         words = (f"rerun={hydra_value(str(folder))}", *self.settings)
         changed = replace(self, settings=words, config_dirs=folders).compose(())
-        if changed.spec.cluster.name != recorded.spec.cluster.name:  # as `+experiment=NAME` may
-            return _about_run(self.compose(()), recorded.spec.run_id)
         return replace(
             changed,
             run_dir=folder,
             contact_words=tuple(word for word in changed.contact_words if word in self.settings),
             launched_at=recorded.launched_at,
-            on_record=not self.settings and not self.config_dirs,
         )
 
     def _with_note(self, request: LaunchRequest, why: str = "") -> LaunchRequest:
@@ -156,27 +140,24 @@ class Selection:
             spec = request.spec
             where = f"{spec.cluster.name} ({fold_names([node.name for node in spec.nodes])})"
             text = f"on {where}{why}; --cluster NAME chooses another"
-            for each in unsaid(f"default cluster{why}", [text]):
-                note(each)
+            _note_once(f"default cluster{why}", [text])
         return request
 
 
-def _record_of_shortened(run: str, ending_verb: str) -> Path | None:
+def _note_once(subject: str, notes: Sequence[str]) -> None:
+    for text in unsaid(subject, notes):
+        note(text)
+
+
+def _record_of_shortened(run: str) -> Path | None:
     """Return the record of the only run whose id begins so; raise ConfigError for several."""
     found = {name: f for f, name in run_index.records().items() if name.startswith(run)}
-    file = Path(run_index.RUNS_FOLDER, run, SWEEP_FILE)
-    if not found and file.is_file():
-        message = f"{run} is a sweep, whose runs are in {file}"
-        raise ConfigError([Problem("--run", message, "name one of them")])
-    if not found:
-        return None
-    name = next(iter(found))
-    if len(found) > 1 or ending_verb:
+    if len(found) > 1:
         message = f"no run on record is named {run}; so begin {join_some([*found])}"
-        hint = f"{this_program()} {ending_verb} --run {name}" if ending_verb else "type more of it"
-        raise ConfigError([Problem("--run", message, hint)])
-    note(f"{run} is {name}")
-    return found[name]
+        raise ConfigError([Problem("--run", message, "type more of it")])
+    for name in found:
+        note(f"{run} is {name}")
+    return next(iter(found.values()), None)
 
 
 def _about_run(request: LaunchRequest, run_id: str) -> LaunchRequest:

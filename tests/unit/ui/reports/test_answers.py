@@ -17,31 +17,6 @@ def answer(
     return CommandResult(node, code, bytearray(out), bytearray(err), problem)
 
 
-def test_equal_answers_are_one() -> None:
-    """The one host that differs stands out; nothing acts upon a terminal."""
-    given = [
-        answer("gpu1", out=b"535.1\n"),
-        answer("gpu2", out=b"470.2\n", err=b"old!\n"),
-        answer("gpu3", out=b"535.1\n"),
-        answer("gpu4", 1, out=b"535.1\n"),
-        answer("gpu5"),
-        answer("gpu6", out=b"\x1b[31mred\x1b[0m \x1b]0;owned\x07\x1b[2Jend\n"),
-    ]
-
-    assert answers.render_answers(given).split("\n") == [
-        "── gpu[1,3] (2) ──",
-        "535.1",
-        "── gpu2 ──",
-        "470.2",
-        "old!",
-        "── gpu4: exit 1 ──",
-        "535.1",
-        "── gpu5 ──",
-        "── gpu6 ──",
-        "red end",
-    ]
-
-
 @pytest.mark.parametrize(
     ("given", "code"),
     [
