@@ -94,7 +94,6 @@ LINES = [
     "stop",
     "explain",
     "exec 'ls' --cluster pair -- ls",
-    "check --skip nothing",
     "clean --older-than 7",
     "--shell-completion tcsh",
     "ps --cluster hy --cluster hy",

@@ -79,41 +79,41 @@ class Verb(click.Command):
         """Carry out the verb; return the exit code."""
         values = dict(ctx.params)
         passed_on: Sequence[str] = ctx.obj or ()
-        if passed_on and not self.takes_words:
+        if self.takes_words:
+            values["words"] = passed_on
+        elif passed_on:
             raise click.UsageError("it takes no words after `--`", ctx)
         settings = [*values.pop("set_", ())]
         rest: list[str] = []
-        for word in values.pop("words", ()):
+        for word in ctx.params["words"]:
             # A command of the shell may begin by setting a variable.
             is_line = self.subject == "command" and re.match(r"\w+=.*\s", word) is not None
             is_setting = self.selects_hosts and is_override(word) and not is_line
             (settings if is_setting else rest).append(word)
-        self._place(ctx, rest, values)
-        if self.selects_hosts:
-            folders = tuple(values.pop("config_dir"))
-            cluster = values.pop("cluster")
-            name = self.name or ""
-            selection = Selection(cluster, tuple(settings), folders, verb=name, keys=self.keys)
-            selection.refuse_ignored_words()
-            values["selection"] = selection
-        if self.takes_words:
-            values["words"] = passed_on
-        return int(self.body(**values))
-
-    def _place(self, ctx: click.Context, words: Sequence[str], values: dict[str, Any]) -> None:
-        """Take bare words as values of the subject."""
-        if words and not self.subject:
-            raise MisplacedWords(self.name or "", words)
-        for word in words:
+        if rest and not self.subject:
+            raise MisplacedWords(self.name or "", rest)
+        for word in rest:
             given = values[self.subject]
             if isinstance(given, tuple):
                 values[self.subject] = (*given, word)
-            elif given:
+                continue
+            if given:
                 hint = "; a command of several words comes after `--`" if self.takes_words else ""
                 message = f"{word!r} is one word too many: --{self.subject} is {given!r}{hint}"
                 raise click.UsageError(message, ctx)
-            else:
-                values[self.subject] = word
+            values[self.subject] = word
+        if self.selects_hosts:
+            values["selection"] = Selection(
+                values.pop("cluster"),
+                tuple(settings),
+                tuple(values.pop("config_dir")),
+                verb=self.name or "",
+                keys=self.keys,
+            )
+            values["selection"].refuse_ignored_words()
+        if not self.takes_words:
+            del values["words"]
+        return int(self.body(**values))
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write what the verb is for, and lines that show its use."""
