@@ -9,7 +9,7 @@ from runner.verbs.shared.following import follow
 from runner.verbs.shared.found_run import FoundRun
 from runner.verbs.shared.selection import Selection
 from runner.verbs.shared.slurm_queue import QueuedJob
-from runner.verbs.shared.verb import Count, run_option, verb
+from runner.verbs.shared.verb import run_option, verb
 
 
 @verb("attach", examples={"attach": "the latest run", "attach 1128-0931-fit-a1b2": "another"})
@@ -17,7 +17,7 @@ from runner.verbs.shared.verb import Count, run_option, verb
 @click.option(
     "-n",
     "--tail",
-    type=Count(),
+    type=click.IntRange(min=1),
     metavar="100",
     help="begin with this many lines of each rank; by default with the first byte",
 )

@@ -86,7 +86,7 @@ def exec_(
 
         if not json_:
             remote.stream_to(show_output, lambda: console.is_full)
-        remote.run(argv, timeout_s, keeps_code=True)
+        remote.run(argv, timeout_s)
     results = [remote.results[node.name] for node in spec.nodes]
     if json_:
         print(json.dumps(answers.answers_as_data(results)))

@@ -26,7 +26,7 @@ from runner.verbs.shared.host_pool import (
     signal_pending,
 )
 from runner.verbs.shared.selection import Selection
-from runner.verbs.shared.verb import Count, run_option, verb
+from runner.verbs.shared.verb import run_option, verb
 
 
 @verb(
@@ -37,7 +37,7 @@ from runner.verbs.shared.verb import Count, run_option, verb
 @click.option(
     "-n",
     "--tail",
-    type=Count(),
+    type=click.IntRange(min=1),
     metavar="100",
     help="the last 100 lines of each rank",
 )

@@ -22,11 +22,10 @@ from runner.core.errors import (
     StopUnverified,
 )
 from runner.core.launch_request import LaunchRequest
-from runner.core.model.results import RemoteRun
 from runner.core.outcome.verdict import STOPPED
 from runner.core.shell import this_program
 from runner.ui.layout import fold_names
-from runner.ui.output import show, show_prose
+from runner.ui.output import note, show, show_prose
 from runner.ui.reports import run_table
 from runner.verbs.shared.confirmation import confirm
 from runner.verbs.shared.discovery import RunFinder, open_run_finder
@@ -35,7 +34,7 @@ from runner.verbs.shared.selection import Selection
 from runner.verbs.shared.slurm_queue import QueuedJob
 from runner.verbs.shared.verb import json_option, run_option, verb
 
-Answer = tuple[list[RemoteRun], list[Problem]]  # the problem of each host without one
+LIST_HINT = f"`{this_program()} ps` lists the runs"
 
 
 @verb(
@@ -55,19 +54,24 @@ def stop(selection: Selection, run: str, yes: bool, json_: bool) -> int:
 
     It works even if the launch, the agents or the supervisors of the run are dead.
     """
-    stop_run = f"{this_program()} stop --run"
+    here = [*run_index.unfinished()]
+    names = run_index.records()
+    commands = [f"{this_program()} stop --run {names[folder]}" for folder in here]
     if not run:
-        names = run_index.records()
-        commands = [f"{stop_run} {names[folder]}" for folder in run_index.unfinished()]
-        hint = "\n".join(commands[:8]) or f"`{this_program()} ps` lists the runs"
+        hint = "\n".join(commands[:8]) or LIST_HINT
         raise ConfigError([Problem("--run", "no run is given", hint)])
     if run == LATEST and not selection.names_cluster:
-        request = _latest_that_is_on(selection)
+        if not here:
+            message = "no run launched from this folder is running"
+            raise ConfigError([Problem("", message, f"{LIST_HINT} of a cluster: --cluster NAME")])
+        request = selection.contact_by_record(here[0])
+        for command in commands[1:4]:
+            note(f"not the only run launched from here without an end on record: {command}")
     else:
         request = selection.contact_for_run(run)
     run_id = request.spec.run_id
     if run not in (LATEST, run_id):
-        hint = f"{stop_run} {run_id}"
+        hint = f"{this_program()} stop --run {run_id}"
         raise ConfigError([Problem("--run", f"{run} is but the beginning of an id", hint)])
     opened: RunFinder | None = None
     try:
@@ -82,46 +86,6 @@ def stop(selection: Selection, run: str, yes: bool, json_: bool) -> int:
     else:
         show_prose(text)
     return StopUnverified.exit_code if any(data["left"].values()) else 0
-
-
-def _latest_that_is_on(selection: Selection) -> LaunchRequest:
-    """Return the contact of the last run of this folder that is on or broken, as its hosts say.
-
-    Raises:
-        StopUnverified: None is on, as far as the hosts that answered say; it names all others.
-    """
-    answers: dict[tuple[str, ...], Answer] = {}  # each cluster is asked once
-    problems: list[Problem] = []
-    for folder in run_index.unfinished():
-        request = selection.contact_by_record(folder)
-        spec = request.spec
-        cluster = (spec.cluster.name, spec.cluster.workdir, *(node.host for node in spec.nodes))
-        if cluster not in answers:
-            answers[cluster] = _runs_on_hosts(request)
-            problems += answers[cluster][1]
-        runs, unreachable = answers[cluster]
-        same = [r for r in runs if r.run_id == spec.run_id]
-        same = [r for r in same if run_index.is_record_of(folder, r.info)]
-        if same and same[0].is_active:
-            return request
-        if unreachable and not (same and same[0].is_complete):
-            hint = f"{this_program()} stop {request.run_flags(spec.run_id)}"
-            message = f"{spec.run_id} may be on: not all of its hosts answer"
-            problems.append(Problem("--run", message, hint))
-    if problems:
-        raise StopUnverified(problems)
-    message = "no run launched from this folder is running"
-    hint = f"`{this_program()} ps` lists the runs of a cluster: --cluster NAME"
-    raise ConfigError([Problem("", message, hint)])
-
-
-def _runs_on_hosts(request: LaunchRequest) -> Answer:
-    """Return the runs on the hosts of a run, and why some hosts could not be asked."""
-    try:
-        with open_run_finder(request, "stop", plain=True) as finder:
-            return finder.runs(), [*finder.unreachable.values()]
-    except NotReady as error:
-        return [], list(error.problems)
 
 
 def _stop_run(

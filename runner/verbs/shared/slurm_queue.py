@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady, Problem
-from runner.core.model.slurm import IMPOSSIBLE_REASONS, UNKNOWN, JobStatus
+from runner.core.model.slurm import IMPOSSIBLE_REASONS, JobStatus
 from runner.core.shell import this_program
 from runner.verbs.shared.host_pool import HostPool
-from runner.verbs.shared.selection import workdir_request
 
 POLL_S = 1.0
 MAX_POLL_S = 30.0
@@ -57,10 +56,9 @@ class QueuedJob:
                 waited_s = time.monotonic() - waits_since
                 self._pool.poll_for_stop(min(MAX_POLL_S, max(POLL_S, waited_s / 10)))
             except LoginLost as error:
-                try:
-                    reconnect(self._pool, error)
-                except Interrupted as signalled:
-                    self._leave(signalled, str(error))
+                hints = self._next_commands()
+                problem = Problem("", f"the job of run {self._run_id} is left in the queue", hints)
+                raise NotReady([*error.problems, problem]) from None
             except Interrupted as error:
                 self._on_interrupt(error, cancels=cancels)
 
@@ -110,8 +108,11 @@ class QueuedJob:
         message = f"the job of run {self._run_id} is left in the queue"
         if why:
             message = f"{why}\n{message}"
-        hints = (f"{this_program()} {verb} {self._flags}" for verb in ("attach", "stop"))
-        raise Interrupted(error.exit_code, "\n  ".join([message, *hints])) from None
+        lines = [message, *self._next_commands().splitlines()]
+        raise Interrupted(error.exit_code, "\n  ".join(lines)) from None
+
+    def _next_commands(self) -> str:
+        return "\n".join(f"{this_program()} {verb} {self._flags}" for verb in ("attach", "stop"))
 
 
 def ask_login(
@@ -139,51 +140,3 @@ def ask_login(
             raise (NotReady if session.rejected else LoginLost)([Problem(node, problem.message)])
         raise NotReady([Problem("cluster.slurm", problem.message[len(refusal) :])])
     return replies[node]
-
-
-def job_of_lost_submission(
-    pool: HostPool, node: str, run_id: str, lost: LoginLost, stop_command: str
-) -> str:
-    """Return the id of a job that may have been submitted as its login node was lost.
-
-    Raises:
-        LoginLost: It was not.
-        Interrupted: The user did not wait until that was known.
-    """
-    error: LoginLost | None = lost
-    try:
-        while True:
-            try:
-                if error is not None:
-                    reconnect(pool, error)
-                status = ask_login(pool, node, "job", {"run_id": run_id}, "job")["status"]
-            except LoginLost as again:
-                error = again
-                continue
-            if status.state == UNKNOWN:
-                raise lost
-            if status.job_id and not status.problem:
-                return str(status.job_id)
-            error = None
-            pool.poll_for_stop(POLL_S)
-    except Interrupted as signalled:
-        message = f"whether run {run_id} was submitted is not known\n  {stop_command}"
-        raise Interrupted(signalled.exit_code, message) from None
-
-
-def reconnect(pool: HostPool, lost: LoginLost) -> None:
-    """Connect to a login node again, however long that takes; a signal raises Interrupted."""
-    problem: Problem | None = lost.problems[0]
-    node = lost.problems[0].subject
-    spec = pool.spec
-    shown = ""
-    pause_s = POLL_S
-    while problem:
-        if problem.message != shown:
-            shown = problem.message
-            pool.console.message(f"{node}: {shown}; connecting to it again")
-        pool.close_sessions()
-        pool.poll_for_stop(pause_s)
-        _, problems = pool.collect_available_facts(lambda each: workdir_request(spec, each))
-        problem = problems.get(node)
-        pause_s = min(MAX_POLL_S, 2 * pause_s)

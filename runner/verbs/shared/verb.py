@@ -25,19 +25,6 @@ CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_w
 Body = Callable[..., int]
 
 
-class Count(click.ParamType):  # type: ignore[type-arg]  # before Click 8.5 it took none
-    """A whole number from 1."""
-
-    name = "count"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number, or raise BadParameter."""
-        text = str(value)
-        if not text.isdecimal() or not int(text):
-            self.fail(f"must be a whole number from 1, not {text!r}", param, ctx)
-        return int(text)
-
-
 class MisplacedWords(click.UsageError):
     """Bare words that a verb has no place for."""
 

@@ -9,11 +9,8 @@ import pytest
 
 from runner.cli.main import main
 from runner.control.record.run_store import RunStore
-from runner.core.errors import ConfigError, Problem
-from runner.core.launch_request import LaunchRequest
-from runner.core.model.results import RemoteRun
+from runner.core.errors import ConfigError
 from runner.core.spec import Node
-from runner.verbs import stop
 from runner.verbs.shared.selection import Selection
 from tests.golden.builders import plan, request
 
@@ -40,27 +37,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     store.write_plan(replace(plan(1), run_id="first", cluster="gone"))
     store.unlock()
     return folder
-
-
-def test_each_cluster_is_asked_once(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """About the latest run that is on, once the newest is not."""
-    for name, cluster in (("second", "other"), ("third", "other")):
-        store = RunStore(project / "runs" / name)
-        store.reserve()
-        asked = request(store.folder, CONFIG, cluster=cluster)
-        store.create(replace(asked, spec=replace(asked.spec, run_id=name)))
-    clusters: list[str] = []
-
-    def answer(request: LaunchRequest) -> tuple[list[RemoteRun], list[Problem]]:
-        clusters.append(request.spec.cluster.name)
-        return [], []
-
-    monkeypatch.setattr(stop, "_runs_on_hosts", answer)
-    assert main(["stop", "--run", "latest"]) == 2
-    assert sorted(clusters) == ["gone", "other"]
-    assert "no run launched from this folder is running" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("run", ["first", "latest", ""])
