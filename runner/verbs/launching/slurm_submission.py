@@ -51,7 +51,6 @@ from runner.verbs.shared.slurm_queue import (
     LoginLost,
     QueuedJob,
     ask_login,
-    job_of_lost_submission,
 )
 
 REFUSED_KEYS = {
@@ -230,8 +229,9 @@ class Submission:
         try:
             answer = ask_login(self._pool, self._login, "submit", data, "submitted", payload)
         except LoginLost as lost:
-            stop = self._flags("stop")
-            return job_of_lost_submission(self._pool, self._login, spec.run_id, lost, stop)
+            message = f"whether the job of run {spec.run_id} was submitted is not known"
+            problem = Problem("", message, self._flags("stop"))
+            raise NotReady([*lost.problems, problem]) from None
         except NotReady as error:
             raise NotReady([_with_key(each, spec.slurm) for each in error.problems]) from None
         return str(answer["job_id"])

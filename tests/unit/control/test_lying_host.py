@@ -684,7 +684,9 @@ def test_no_host_says_which_machine_is_contacted(world: World) -> None:
     """A node of the run that the YAML lacks is named, with the key that adds it."""
     finder = RunFinder(Pool(None, world.folder), "")
     other = replace(PLAN.nodes[1], node="c", host="10.0.0.3")
-    told = "c: it is a node of .*, and not of lab here\n    if it is: cluster.nodes.c.host=10.0.0.3"
+    told = (
+        "c: it is a node of .*, and not of lab here\n    if it is: .cluster.nodes.c.host=10.0.0.3"
+    )
     with pytest.raises(NotReady, match=told):
         finder.retarget_to_run(replace(PLAN, nodes=(*PLAN.nodes, other)))
 
