@@ -20,7 +20,7 @@ from runner.core.codec import encode
 from runner.core.errors import ConfigError, Interrupted
 from runner.core.launch_request import LaunchRequest, RecordedCode
 from runner.core.model.release import CodeRef
-from runner.verbs.launch import _confirm_record
+from runner.verbs.launching.launch_session import confirm_record
 from tests.golden.builders import plan
 
 RELEASE, COMMIT = "0123456789abcdef", "c" * 40
@@ -282,31 +282,28 @@ def test_a_damaged_record(
 def test_record_of_hosts_is_confirmed(
     first: LaunchRequest, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not where a launch here made it; without a terminal `--yes` is the answer."""
-    words = ["rerun=first", "dry_run=true"]
-    _confirm_record(first, words, yes=False)
+    """Without a terminal `--yes` is the answer."""
     (Path("runs/first") / "origin.json").write_text('{"hosts": ["gpu01", "gpu02"]}')
     record = find_record("first", Path.cwd())
     hosts = record.hosts
     assert hosts == ("gpu01", "gpu02")
     assert "progress" not in record.config, "its pattern could search one line for ever"
     request = replace(first, record_hosts=hosts)
-    _confirm_record(request, words, yes=True)
     offline = replace(request.spec, dry_run=("offline",))
-    _confirm_record(replace(request, spec=offline), words, yes=False)
+    confirm_record(replace(request, spec=offline))
     shutil.copytree("runs/first", "runs/first/hosts/gpu01", ignore=lambda *_: ["contact.json"])
     (Path("runs/first/hosts/gpu01") / "origin.json").unlink()
     assert find_record("runs/first/hosts/gpu01", Path.cwd()).hosts == ("a host",)
     monkeypatch.setattr("sys.stdin", io.StringIO())
     with pytest.raises(ConfigError) as refused:
-        _confirm_record(request, words, yes=False)
+        confirm_record(request)
     assert refused.value.problems[0].subject == "--yes"
     for answer in ("y\n", "n\n", ""):
         terminal = io.StringIO(answer)
         monkeypatch.setattr(terminal, "isatty", lambda: True)
         monkeypatch.setattr("sys.stdin", terminal)
         with contextlib.nullcontext() if answer == "y\n" else pytest.raises(Interrupted):
-            _confirm_record(request, words, yes=False)
+            confirm_record(request)
     shown = capsys.readouterr()
     assert " --lr 0.3" in shown.out
     assert "#  gpu01      ssh gpu01\n" in shown.out

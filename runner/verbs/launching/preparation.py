@@ -1,4 +1,4 @@
-"""Preparation of an attempt: facts, checks and code of its nodes, and the plan; the preflight."""
+"""Preparation of an attempt: facts, checks and code of its nodes, and the plan."""
 
 from __future__ import annotations
 
@@ -44,24 +44,19 @@ def open_code_source(request: LaunchRequest) -> CodeSource:
 
 def launch_notes(request: LaunchRequest, source: CodeSource) -> list[str]:
     """Return what the user should know before a launch; before a dry run, also what was said."""
-    is_launch = not request.spec.dry_run
+    spec = request.spec
+    notes = [*request.notes]
+    typed = [word for word in request.overrides if word.startswith("cluster.nproc_per_node=")]
+    ranks = spec.cluster.nproc_per_node or 1
+    if typed and spec.task.is_plain and ranks > 1:
+        text = "task.entry=plain starts one process on each node"
+        notes.append(f"{typed[-1]} is not used: {text}; task.entry=torchrun starts {ranks} ranks")
     files: Sequence[str] = request.file_notes
     code: Sequence[str] = source.notes
-    if is_launch:
-        files = unsaid(f"files of {request.spec.cluster.name}", files)
-    if is_launch and not request.recorded_code:
-        code = unsaid("code", code)
-    return [*request.notes, *_unused_ranks(request), *files, *code]
-
-
-def _unused_ranks(request: LaunchRequest) -> list[str]:
-    """Return that a number of ranks was typed for a task that has one process on each node."""
-    typed = [word for word in request.overrides if word.startswith("cluster.nproc_per_node=")]
-    count = request.spec.cluster.nproc_per_node or 1
-    if not (typed and request.spec.task.is_plain and count > 1):
-        return []
-    text = "task.entry=plain starts one process on each node"
-    return [f"{typed[-1]} is not used: {text}; task.entry=torchrun starts {count} ranks"]
+    if not spec.dry_run:
+        files = unsaid(f"files of {spec.cluster.name}", files)
+        code = code if request.recorded_code else unsaid("code", code)
+    return [*notes, *files, *code]
 
 
 def without_pulls(request: LaunchRequest) -> LaunchRequest:
@@ -74,33 +69,32 @@ class Preparation:
     """What a launch does before each attempt; where it cannot go on, it raises `NotReady`."""
 
     def __init__(self, request: LaunchRequest, source: CodeSource, pool: HostPool) -> None:
-        self._spares = pool.spec.spares if pool.spec.relaunch.max else ()
         self._request = request
         self._source = source
         self._pool = pool
-        self._candidates = pool.spec
+        self._candidates = pool.spec  # with every node that may take part
 
     def collect_facts(self) -> dict[str, Facts]:
         """Ask every host, show what the user should know, and run the checks of a launch."""
         say = self._pool.console.message
         for note in launch_notes(self._request, self._source):
             say(f"note: {note}")
-        facts, missing, standby, spare_problems = self._pool.collect_facts(
+        collected = self._pool.collect_facts(
             self.facts_request,
             lambda node, node_facts: problems_of(self._pool.spec, node, node_facts),
             self._pool.spec.min_nodes or 0,
-            self._spares,
+            self._pool.spec.spares,
         )
-        for name, problem in missing.items():
+        for name, problem in collected.missing.items():
             say(f"{name} is left out for now, and tried again: {problem.message}")
-        for problem in spare_problems:
+        for problem in collected.spare_problems:
             say(f"note: a spare node cannot be used as it is: {problem}")
-        self._select_nodes(facts)
+        self._select_nodes(collected.facts)
         if not self._request.spec.dry_run:
             self._say_other_runs()
-        for warning in self._run_checks(facts):
+        for warning in self.run_checks(collected.facts):
             say(f"warning: {warning}")
-        return {**facts, **standby}
+        return {**collected.facts, **collected.spares}
 
     def _say_other_runs(self) -> None:
         """Name the runs that are on the same hosts, as far as these answer in time."""
@@ -126,7 +120,8 @@ class Preparation:
 
     def plan(self, facts: dict[str, Facts], attempt: int = 0) -> Plan:
         """Return the plan, as the hosts are now."""
-        spec, code = self._pool.spec, self._source.code
+        spec = self._pool.spec
+        code = self._source.code
         return build_plan(spec, facts, code=code, attempt=attempt, fold_names=fold_names)
 
     def push_and_plan(self, facts: dict[str, Facts], attempt: int = 0) -> Plan:
@@ -138,22 +133,7 @@ class Preparation:
             self._pool.push(snapshot, facts)
         return plan
 
-    def check_code(self, facts: dict[str, Facts]) -> None:
-        """Check that every host has the code, or can have it: that of a past run may be gone."""
-        self._source.snapshot_if_needed(facts)
-
-    def problems(self, facts: dict[str, Facts]) -> list[Problem]:
-        """Return what keeps nodes from a later attempt, by the rules of a launch."""
-        spec = self._pool.spec
-        answering = [node for node in spec.nodes if node.name in facts]
-        problems = [p for node in answering for p in problems_of(spec, node, facts[node.name])]
-        try:
-            self._run_checks(facts)
-        except NotReady as error:
-            problems += error.problems
-        return list(dict.fromkeys(problems))
-
-    def _run_checks(self, facts: dict[str, Facts]) -> list[str]:
+    def run_checks(self, facts: dict[str, Facts]) -> list[str]:
         """Return the warnings of the checks of a launch; raise their errors."""
         context = CheckContext(self._pool.spec, facts)
         findings = evaluate_checks(context, self._pool.spec.skip_checks, at_launch=True)
@@ -174,24 +154,27 @@ class Preparation:
         The facts of a node that joins are added to `facts`. `on_admitted` takes the plan with a new
         node, and returns the record for that node, packed.
         """
-        if not self._pool.spec.min_nodes:
+        spec = self._pool.spec
+        if not spec.min_nodes:
             return None
-        assigned = {node.name for node in (*self._pool.spec.nodes, *self._pool.spec.spares)}
+        assigned = {node.name for node in (*spec.nodes, *spec.spares)}
         others = [node for node in self._candidates.nodes if node.name not in assigned]
-        vacancies = (self._pool.spec.max_nodes or 0) - len(self._pool.spec.nodes)
-        nodes = (*self._pool.spec.nodes, *others[:vacancies])  # its master first
-        self._candidates = replace(self._pool.spec, nodes=nodes)
+        vacancies = (spec.max_nodes or 0) - len(spec.nodes)
+        self._candidates = replace(spec, nodes=(*spec.nodes, *others[:vacancies]))
+
+        def problems(node: Node, node_facts: Facts) -> list[Problem]:
+            return problems_of(self._candidates, node, replace(node_facts, run_exists=False))
 
         def admit(node_facts: Facts) -> tuple[Plan, bytes]:
-            spec = self._pool.spec
-            node_facts = replace(node_facts, run_exists=False)
-            all_facts = {**facts, node_facts.node: node_facts}
+            before = self._pool.spec
+            name = node_facts.node
+            all_facts = {**facts, name: replace(node_facts, run_exists=False)}
             try:
                 self._select_nodes(all_facts)
-                self._run_checks({node_facts.node: node_facts})
+                self.run_checks({name: all_facts[name]})
                 plan = self.plan(all_facts, attempt)
             except NotReady:
-                self._pool.retarget(spec)
+                self._pool.retarget(before)
                 raise
             facts.update(all_facts)
             return plan, on_admitted(plan)
@@ -199,9 +182,7 @@ class Preparation:
         return AdmissionHooks(
             spec=self._candidates,
             request=self.facts_request,
-            validate=lambda node, node_facts: problems_of(
-                self._candidates, node, replace(node_facts, run_exists=False)
-            ),
+            validate=problems,
             snapshot_if_needed=self._source.snapshot_if_needed,
             admit=admit,
         )

@@ -33,13 +33,7 @@ from runner.verbs.shared.host_pool import HostPool, open_host_pool
 class RunFinder:
     """The hosts of a cluster that answer."""
 
-    def __init__(
-        self,
-        pool: HostPool,
-        selector: str,
-        *,
-        reuse_sessions: bool = False,
-    ) -> None:
+    def __init__(self, pool: HostPool, selector: str) -> None:
         self.pool, self.console = pool, pool.console
         self._selector = selector  # by which any verb finds these hosts
         self.unreadable_runs: dict[str, int] = {}  # how many runs of other users, by node
@@ -51,9 +45,7 @@ class RunFinder:
         self._request = lambda node: FactsRequest(
             node=node.name, workdir=spec.cluster.workdir, skip_launch_facts=True
         )
-        self.facts, self.unreachable = pool.collect_available_facts(
-            self._request, reuse_sessions=reuse_sessions
-        )
+        self.facts, self.unreachable = pool.collect_available_facts(self._request)
         if not self.facts:
             raise NotReady(list(self.unreachable.values()))
 
@@ -197,9 +189,7 @@ class RunFinder:
     def reconnect_all(self) -> None:
         """Try to reach all hosts of the cluster again."""
         self.pool.retarget(replace(self.pool.spec, nodes=self.cluster_nodes))
-        self.facts, self.unreachable = self.pool.collect_available_facts(
-            self._request, reuse_sessions=True
-        )
+        self.facts, self.unreachable = self.pool.collect_available_facts(self._request)
 
     @contextlib.contextmanager
     def without_status(self) -> Iterator[None]:

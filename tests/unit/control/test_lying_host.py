@@ -352,7 +352,6 @@ def probed(request: dict[str, Any]) -> list[Answer]:
 LOG = b'{"step": 1, "rate": 2.5}\nTraceback (most recent call last):\n'
 FETCHED = {"size": 5, "mtime_ns": 7, "compressed": False}
 EXITED = {"code": 0, "survivors": [], "timed_out": False}
-PORTS = {"port": 29600, "hub_port": 29601, "error": ""}
 CLEANED = {"runs": [RUN_ID], "releases": [], "in_use": [], "bytes": 7}
 HONEST_ANSWERS: dict[str, Callable[[dict[str, Any]], list[Answer]]] = {
     "adopt": lambda _: [Answer("absent", {})],
@@ -376,7 +375,6 @@ HONEST_ANSWERS: dict[str, Callable[[dict[str, Any]], list[Answer]]] = {
     "ping": lambda _: [Answer("pong", CLOCKS)],
     "probe": probed,
     "read": read,
-    "reserve_ports": lambda _: [Answer("ports_reserved", PORTS)],
     "run": record,
     "runs": runs,
     "sample": lambda asked: [
@@ -568,14 +566,13 @@ def network_of_a_liar(pool: Pool) -> None:
 
 
 def relaunch_of_a_liar(pool: Pool) -> None:
-    """Announce a relaunch, and plan one with other ports of its master, the liar."""
+    """Announce a relaunch, and plan one with the facts of its master, the liar."""
     pool.connect()
     pool.retarget(replace(pool.spec, nodes=NODES[::-1]))
-    shown(pool.wait_before_relaunch(0.01, RUN_ID))
-    preparation = SimpleNamespace(push_and_plan=lambda facts, _: build_plan(pool.spec, facts))
-    relauncher = Relauncher(pool, cast("Preparation", preparation))
-    planned = relauncher._retry_with_other_port(PLAN, FACTS)
-    shown(render_dry_run(planned.plan) if planned else "")
+    preparation = Preparation(LaunchRequest(SPEC, pool.folder, ""), CodeOnHosts(SPEC), pool)
+    relauncher = Relauncher(pool, preparation)
+    relauncher._wait(0.01, RUN_ID)
+    shown(render_dry_run(relauncher._prepare(1, [HONEST, LIAR]).plan))
 
 
 def stacks_of_a_liar(pool: Pool) -> None:
