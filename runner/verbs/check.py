@@ -56,7 +56,7 @@ def check(
     from runner.checks.base import all_checks
     from runner.ui import problems
     from runner.ui.layout import terminal_width
-    from runner.verbs.launching.preparation import without_pulls
+    from runner.verbs.launching.attempts import without_pulls
 
     wanted = (("--smoke", "smoke", smoke), ("--bandwidth", "pairs", bandwidth))
     trials = [(flag, mode) for flag, mode, enabled in wanted if enabled]

@@ -13,6 +13,7 @@ from runner.config.words import key_of, names_file
 from runner.core.errors import ConfigError, Interrupted, Problem
 from runner.core.launch_request import LaunchRequest
 from runner.core.shell import this_program
+from runner.core.text import join_some
 from runner.ui.output import note
 from runner.verbs.shared.selection import Selection
 from runner.verbs.shared.verb import verb
@@ -32,7 +33,7 @@ from runner.verbs.shared.verb import verb
     },
 )
 @click.option("-m", "--multirun", is_flag=True, help="a run for each of KEY=VALUE1,VALUE2")
-@click.option("-y", "--yes", is_flag=True, help="with rerun: repeat a record of hosts, unasked")
+@click.option("-y", "--yes", is_flag=True, help="with rerun: repeat a record that came from hosts")
 def launch(selection: Selection, multirun: bool, yes: bool, words: Sequence[str]) -> int:
     """Start a PyTorch job on every machine of a cluster, and stay until it has ended.
 
@@ -46,13 +47,15 @@ def launch(selection: Selection, multirun: bool, yes: bool, words: Sequence[str]
     if yes and not any(key_of(word) == "rerun" for word in selection.settings):
         message = "there is nothing to confirm: it goes with rerun=RUN_ID"
         raise ConfigError([Problem("--yes", message)])
+    if runs[0].record_hosts and not (yes or "offline" in runs[0].spec.dry_run):
+        message = f"its record came from {join_some(runs[0].record_hosts)}, not from a launch here"
+        hint = "dry_run=offline shows what it would run, and where; --yes launches it"
+        raise ConfigError([Problem("rerun", message, hint)])
     # Imported here, because what was typed is judged first.
-    from runner.verbs.launching import launch_session
-
-    if runs[0].record_hosts and not yes:
-        launch_session.confirm_record(runs[0])
     if len(runs) == 1:
-        return launch_session.run(runs[0])
+        from runner.verbs.launching.launch_session import run
+
+        return run(runs[0])
     from runner.verbs.launching.sweep import run_sweep
 
     return run_sweep(runs)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 from runner.control.attempt.node import Backoff, connection_problem
@@ -26,8 +26,8 @@ from runner.core.errors import Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.plan import Order, Plan
 from runner.core.protocol.frames import Frame
-from runner.core.relaunch.handover import RelaunchContext
-from runner.core.spec import Node, Secret, Spec
+from runner.core.relaunch.handover import AttemptOrders, RelaunchContext
+from runner.core.spec import Node, Spec
 
 
 class OrderSender:
@@ -35,16 +35,15 @@ class OrderSender:
 
     def __init__(
         self,
-        secrets: Mapping[str, Secret],
-        token: str,
-        tasks: ShippedTasks | None = None,
-        relaunch_context: RelaunchContext | None = None,
-        standby_orders: Mapping[str, Order] = MappingProxyType({}),
+        spec: Spec,
+        orders: AttemptOrders,
+        tasks: ShippedTasks | None,
+        relaunch_context: RelaunchContext | None,
     ) -> None:
-        self.standby_orders = standby_orders
+        self.standby_orders = orders.standby
         self._tasks = tasks
-        revealed = {name: secret.reveal() for name, secret in secrets.items()}
-        self._data: dict[str, Any] = {"secrets": revealed, "token": token}
+        revealed = {name: secret.reveal() for name, secret in spec.secrets.items()}
+        self._data: dict[str, Any] = {"secrets": revealed, "token": secrets.token_hex(16)}
         if relaunch_context is not None:
             self._data["handover"] = encode(relaunch_context)
 

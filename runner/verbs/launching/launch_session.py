@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import secrets
 import signal
-import sys
 import time
 import zlib
 from collections.abc import Sequence
@@ -26,17 +24,15 @@ from runner.control.record.said_notes import unsaid
 from runner.core.codec import encode
 from runner.core.errors import InternalFault, Interrupted, NotReady, RunnerError, StopUnverified
 from runner.core.launch_request import LaunchRequest
-from runner.core.model.facts import Facts
 from runner.core.model.plan import Plan
 from runner.core.model.run_info import RunInfo
 from runner.core.outcome.verdict import STOPPED, Verdict, fold_events
 from runner.core.planning.build_plan import build_plan
 from runner.core.protocol.remote_files import OUTPUT
 from runner.core.protocol.states import AttemptState
-from runner.core.relaunch.handover import AttemptOrders, relaunch_context, run_info
-from runner.core.relaunch.next_attempt import assign_voters
+from runner.core.relaunch.handover import relaunch_context, run_info
 from runner.core.shell import this_program
-from runner.core.text import format_ranges, join_some
+from runner.core.text import format_ranges
 from runner.ui.console.console import open_console
 from runner.ui.layout import fold_names
 from runner.ui.output import note, show
@@ -44,15 +40,14 @@ from runner.ui.reports import report
 from runner.ui.reports.dry_run import render_dry_run
 from runner.ui.reports.internal_fault import reporting_faults
 from runner.ui.reports.report import render_access
-from runner.verbs.launching.launch_notifier import LaunchNotifier
-from runner.verbs.launching.preparation import (
-    Preparation,
+from runner.verbs.launching.attempts import (
+    Attempts,
+    PlannedAttempt,
     launch_notes,
     open_code_source,
     without_pulls,
 )
-from runner.verbs.launching.relaunch import Relauncher
-from runner.verbs.shared.confirmation import ask
+from runner.verbs.launching.launch_notifier import LaunchNotifier
 from runner.verbs.shared.discovery import RunFinder
 from runner.verbs.shared.following import follow
 from runner.verbs.shared.found_run import FoundRun
@@ -117,34 +112,13 @@ def _dry_run(request: LaunchRequest, source: CodeSource) -> None:
         plan = replace(plan, rendezvous_reason="assumed")
     else:
         with _open_pool(request) as pool:
-            preparation = Preparation(request, source, pool)
-            facts = preparation.collect_facts()
-            source.snapshot_if_needed(facts)  # the code of a past run may be gone
-            plan = preparation.plan(facts)
+            plan = Attempts(request, source, pool).plan()
     if "json" in request.spec.dry_run:
         show(json.dumps(encode(plan)))
     else:
         show(render_dry_run(plan, assumptions))
-
-
-def confirm_record(request: LaunchRequest) -> None:
-    """Show what a launch would do by the record of hosts, and ask about it.
-
-    Nothing is asked about a dry run that contacts no host.
-
-    Raises:
-        ConfigError: There is no terminal to ask on.
-        Interrupted: The answer is no.
-    """
-    if "offline" in request.spec.dry_run:
-        return
-    planned = replace(request, spec=replace(request.spec, dry_run=("offline",)))
-    _dry_run(planned, open_code_source(planned))
-    show(render_access(request))
-    hosts = join_some(request.record_hosts)
-    action = f"launch this by the record that came from {hosts}, not from a launch here"
-    details = "what it would run is shown above"
-    ask(action, details, lambda text: show(text, file=sys.stderr), None)
+        if request.record_hosts:
+            show(render_access(request))
 
 
 class LaunchSession:
@@ -158,38 +132,34 @@ class LaunchSession:
         self._store = store
         self._pool = pool
         self._console = pool.console
-        self._preparation = Preparation(request, source, pool)
-        self._relauncher = Relauncher(pool, self._preparation)
+        self._attempts = Attempts(request, source, pool)
         self._keeper: CodeKeeper | None = None
         self._monitor: AttemptMonitor | None = None  # once orders are sent
 
     def run(self) -> int:
         """Return the exit code; a `RunnerError` means that nothing was started."""
-        facts = self._preparation.collect_facts()
-        plan = self._preparation.push_and_plan(facts)
+        attempt = self._attempts.first()
         here = str(Path.cwd())  # which may be removed before the end
         self._started_at = time.monotonic()
         self._request = replace(self._request, launched_at=time.time(), launched_from=here)
-        orders = self._orders(plan, facts)
         with self._store.required():
-            found = self._store.create(self._request, orders.plan)
+            found = self._store.create(self._request, attempt.orders.plan)
         self._request = replace(self._request, on_record=found)
-        self._flags = self._request.run_flags(plan.run_id)
+        self._flags = self._request.run_flags(self._request.spec.run_id)
         self._ending = Ending(self._console, self._pool, self._store, self._flags)
         self._notifier = LaunchNotifier(
             self._pool.spec, self._store, self._console.message, self._flags, here
         )
         self._keeper = self._source.keep(CodeStore(Path(here, run_index.RUNS_FOLDER, STORE)))
-        monitor, verdict = self._run_attempt(orders, facts)
+        monitor, verdict = self._run_attempt(attempt)
         is_complete = True
         try:
-            while upcoming := self._relauncher.next_attempt(facts, monitor, verdict):
-                plan, facts = upcoming
-                self._notifier.relaunching(plan, self._relauncher.past_attempts)
-                orders = self._orders(plan, facts)
+            while upcoming := self._attempts.next(attempt.facts, monitor, verdict):
+                attempt = upcoming
+                self._notifier.relaunching(attempt.orders.plan, self._attempts.past)
                 with self._store.required():
-                    self._store.write_plan(orders.plan)
-                monitor, verdict = self._run_attempt(orders, facts)
+                    self._store.write_plan(attempt.orders.plan)
+                monitor, verdict = self._run_attempt(attempt)
         except NotReady as error:
             self._console.message(f"not relaunching:\n{error}")
         except Interrupted as error:
@@ -205,7 +175,7 @@ class LaunchSession:
         """Report how the run ended, and bring what it left; return the exit code."""
         plan = monitor.plan  # with the nodes that joined
         seconds = time.monotonic() - self._started_at
-        verdict = replace(verdict, seconds=seconds, past_attempts=self._relauncher.past_attempts)
+        verdict = replace(verdict, seconds=seconds, past_attempts=self._attempts.past)
         launched_at = self._request.launched_at
         diagnosis = self._ending.conclude(plan, verdict, monitor, launched_at=launched_at)
         self._notifier.ended(verdict, diagnosis)
@@ -240,15 +210,10 @@ class LaunchSession:
             message = f"the code of this run is not kept here: {problem}"
             self._console.message(f"note: {message}; rerun needs hosts that have it still")
 
-    def _orders(self, plan: Plan, facts: dict[str, Facts]) -> AttemptOrders:
-        """Return the orders of an attempt, in which hosts are chosen that may relaunch."""
-        return assign_voters(self._pool.spec, plan, facts, self._relauncher.relaunches_left)
-
-    def _run_attempt(
-        self, attempt: AttemptOrders, facts: dict[str, Facts]
-    ) -> tuple[AttemptMonitor, Verdict]:
+    def _run_attempt(self, attempt: PlannedAttempt) -> tuple[AttemptMonitor, Verdict]:
         """Carry out an attempt to its end."""
-        plan = attempt.plan
+        orders = attempt.orders
+        plan = orders.plan
         spec = self._pool.spec
         started_at = time.monotonic()
         self._notifier.begin(plan)
@@ -269,18 +234,17 @@ class LaunchSession:
         monitor = self._pool.monitor(plan, reporter.record, reporter.log)
         self._monitor = monitor
         context = None
-        if attempt.voters:
+        if orders.voters:
             config = self._request.config_yaml
             info = self._run_info(plan)
-            context = relaunch_context(spec, self._source.code, info, config, attempt.voters)
+            context = relaunch_context(spec, self._source.code, info, config, orders.voters)
         tasks = shipped_tasks() if spec.task.shipped_file else None
-        token = secrets.token_hex(16)
         monitor.start(
-            facts,
-            OrderSender(spec.secrets, token, tasks, context, attempt.standby),
+            attempt.facts,
+            OrderSender(spec, orders, tasks, context),
             self._packed_record(plan),
-            self._preparation.admission_hooks(facts, plan.attempt, self._on_admitted),
-            relaunch_follows=self._relauncher.relaunches_left > 0,
+            self._attempts.admission_hooks(attempt.facts, plan.attempt, self._on_admitted),
+            relaunch_follows=self._attempts.relaunches_left > 0,
         )
         monitor.run(detach=spec.detach)
         verdict = fold_events(monitor.plan, monitor.timed_events, time.monotonic() - started_at)
@@ -294,8 +258,8 @@ class LaunchSession:
         return self._packed_record(plan)
 
     def _run_info(self, plan: Plan) -> RunInfo:
-        past = self._relauncher.past_attempts
-        left = self._relauncher.relaunches_left
+        past = self._attempts.past
+        left = self._attempts.relaunches_left
         return run_info(plan, user_at_host(), self._request.launched_at, past, left)
 
     def _packed_record(self, plan: Plan) -> bytes:

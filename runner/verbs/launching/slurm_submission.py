@@ -33,7 +33,7 @@ from runner.core.shell import this_program
 from runner.core.spec import Node, SlurmSpec
 from runner.ui.console.console import open_console
 from runner.ui.output import note, show
-from runner.verbs.launching.preparation import launch_notes
+from runner.verbs.launching.attempts import launch_notes
 from runner.verbs.shared.discovery import RunFinder
 from runner.verbs.shared.following import follow
 from runner.verbs.shared.found_run import FoundRun

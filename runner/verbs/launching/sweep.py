@@ -22,8 +22,8 @@ from runner.ui.comparison import render_runs
 from runner.ui.layout import terminal_width
 from runner.ui.output import note, show
 from runner.ui.reports.tables import render_sweep
+from runner.verbs.launching.attempts import open_code_source
 from runner.verbs.launching.launch_session import run
-from runner.verbs.launching.preparation import open_code_source
 from runner.verbs.shared.verb import exit_code
 
 STOPPING_CODES = (5, 70, 129, 130, 143)

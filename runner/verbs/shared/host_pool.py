@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import queue
 import signal
-import threading
 import time
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from dataclasses import replace
@@ -209,12 +208,10 @@ def enqueue_signal(inbox: Inbox, signum: int) -> None:
 @contextlib.contextmanager
 def forward_signals(inbox: Inbox) -> Iterator[None]:
     """Have every signal that asks this process to end arrive in the inbox, and do nothing else."""
-    handled = [signum for signum in SIGNALS if signal.getsignal(signum) != signal.SIG_IGN]  # nohup
-    if threading.current_thread() is not threading.main_thread():  # no signal comes here
-        handled = []
     previous_handlers = {
         signum: signal.signal(signum, lambda number, _: enqueue_signal(inbox, number))
-        for signum in handled
+        for signum in SIGNALS
+        if signal.getsignal(signum) != signal.SIG_IGN  # as nohup has it
     }
     try:
         yield

@@ -72,8 +72,7 @@ from runner.ui.reports import report, run_table, tables
 from runner.ui.reports.dry_run import render_dry_run
 from runner.ui.top import render_view
 from runner.verbs import stacks, top
-from runner.verbs.launching.preparation import Preparation
-from runner.verbs.launching.relaunch import Relauncher
+from runner.verbs.launching.attempts import Attempts
 from runner.verbs.shared.discovery import RunFinder
 from runner.verbs.shared.host_pool import HostPool, enqueue_signal
 from runner.verbs.top import HostWatch
@@ -569,10 +568,9 @@ def relaunch_of_a_liar(pool: Pool) -> None:
     """Announce a relaunch, and plan one with the facts of its master, the liar."""
     pool.connect()
     pool.retarget(replace(pool.spec, nodes=NODES[::-1]))
-    preparation = Preparation(LaunchRequest(SPEC, pool.folder, ""), CodeOnHosts(SPEC), pool)
-    relauncher = Relauncher(pool, preparation)
-    relauncher._wait(0.01, RUN_ID)
-    shown(render_dry_run(relauncher._prepare(1, [HONEST, LIAR]).plan))
+    attempts = Attempts(LaunchRequest(SPEC, pool.folder, ""), CodeOnHosts(SPEC), pool)
+    attempts._wait(0.01, RUN_ID)
+    shown(render_dry_run(attempts._prepare(1, [HONEST, LIAR]).orders.plan))
 
 
 def stacks_of_a_liar(pool: Pool) -> None:
@@ -730,7 +728,7 @@ def test_a_host_that_keeps_its_runs_to_itself_holds_up_no_launch(
     pool.connect()
     pool.spec = replace(pool.spec, run_id="mine")
     request = LaunchRequest(pool.spec, pool.folder, "")
-    Preparation(request, CodeOnHosts(SPEC), pool)._say_other_runs()
+    Attempts(request, CodeOnHosts(SPEC), pool)._say_other_runs()
     assert [line.partition(",")[0] for line in said] == [f"note: run {RUN_ID}"]
     assert not pool.sessions[LIAR].closed
     for request_id in (request_ids[0], 99):
