@@ -157,8 +157,8 @@ def test_record_of_hosts_is_shown_before_it_is_launched(project: Launcher) -> No
     origin = json.loads((elsewhere.folder / "runs/first/origin.json").read_text())
     assert origin == {"hosts": [*NODES]}
 
-    for words in ((), ("dry_run=true",)):
-        refused = elsewhere("rerun=first", *words)
+    for asked in ("dry_run=false", "dry_run=true"):
+        refused = elsewhere("rerun=first", asked)
         assert refused.code == 2, refused
         assert "its record came from node1, node2, not from a launch here" in refused.err
     shown = elsewhere("rerun=first", "dry_run=offline")
