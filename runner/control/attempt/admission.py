@@ -22,7 +22,7 @@ from runner.control.code.source import ShippedTasks
 from runner.control.rpc.facts import FactsCollector
 from runner.control.rpc.session import BoundedInbox, Connector, HostSession, Inbox
 from runner.core.codec import encode
-from runner.core.errors import Problem
+from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.plan import Order, Plan
 from runner.core.protocol.frames import Frame
@@ -107,7 +107,10 @@ class NodeAdmission:
         spec = replace(hooks.spec, nodes=(node,))
         collector = FactsCollector(spec, self._connector, inbox, hooks.request, lambda *_: None)
         try:
-            facts = collector.at_least(1, hooks.validate).facts
+            facts, problems = collector.collect()
+            found = [*problems.values()] or hooks.validate(node, facts[name])
+            if found:
+                raise NotReady(found)
             session = collector.sessions[name]
             snapshot = hooks.snapshot_if_needed(facts)
             if snapshot is not None and not facts[name].has_release:

@@ -110,23 +110,48 @@ class Attempts:
         for note in launch_notes(self._request, self._source):
             self._say(f"note: {note}")
         spec = self._pool.spec
-        collected = self._pool.collect_facts(
-            self._facts_request,
-            lambda node, node_facts: problems_of(spec, node, node_facts),
-            spec.min_nodes or 0,
-            spec.spares,
-        )
-        for name, problem in collected.missing.items():
-            self._say(f"{name} is left out for now, and tried again: {problem.message}")
-        for problem in collected.spare_problems:
-            self._say(f"note: a spare node cannot be used as it is: {problem}")
-        taking_part = tuple(node for node in spec.nodes if node.name in collected.facts)
-        self._pool.retarget(replace(spec, nodes=taking_part))
+        facts, problems = self._ask((), spec.spares)
+        nodes = tuple(node for node in spec.nodes if node.name not in problems)
+        if len(nodes) < (spec.min_nodes or len(spec.nodes)) or spec.master not in nodes:
+            refused = [each for node in spec.nodes for each in problems.get(node.name, [])]
+            raise NotReady(list(dict.fromkeys(refused)))  # one of ours is found at every node
+        for node in spec.nodes:
+            for problem in problems.get(node.name, [])[:1]:
+                self._say(f"{node.name} is left out for now, and tried again: {problem.message}")
+        for node in spec.spares:
+            self._pool.console.node_status(node.name, "spare")
+            for problem in problems.get(node.name, []):
+                self._say(f"note: a spare node cannot be used as it is: {problem}")
+        self._pool.retarget(replace(spec, nodes=nodes))
+        self._pool.disconnect_all_but(facts)
         if not self._request.spec.dry_run:
             self._say_other_runs()
-        for warning in self._run_checks(self._pool.spec, collected.facts):
+        taking_part = {node.name: facts[node.name] for node in nodes}
+        for warning in self._run_checks(self._pool.spec, taking_part):
             self._say(f"warning: {warning}")
-        return {**collected.facts, **collected.spares}
+        return facts
+
+    def _ask(
+        self, former_nodes: Collection[str], spares: Sequence[Node] = ()
+    ) -> tuple[dict[str, Facts], dict[str, list[Problem]]]:
+        """Return the facts of the nodes that can take part, and the problems of the others.
+
+        The `former_nodes` hold an earlier attempt.
+        """
+        spec = self._pool.spec
+        facts, unreachable = self._pool.collect_available_facts(self._facts_request, spares)
+        problems = {name: [problem] for name, problem in unreachable.items()}
+        for node in (*spec.nodes, *spares):
+            name = node.name
+            if name not in facts:
+                continue
+            if name in former_nodes:
+                self._raise_if_stop_requested(name if facts[name].run_stopped else "")
+                facts[name] = replace(facts[name], run_exists=False)
+            if found := problems_of(spec, node, facts[name]):
+                problems[name] = found
+                del facts[name]
+        return facts, problems
 
     def _say_other_runs(self) -> None:
         """Name the runs that are on the same hosts, as far as these answer in time."""
@@ -312,9 +337,10 @@ class Attempts:
             try:
                 return self._prepare(number, former_nodes)
             except NotReady as error:
+                names = {node.name for node in new_spec.nodes}
                 unusable: dict[str, Problem] = {}
                 for problem in error.problems:
-                    if any(node.name == problem.subject for node in new_spec.nodes):
+                    if problem.subject in names:
                         unusable.setdefault(problem.subject, problem)
                 if not unusable:
                     self._pool.retarget(spec)
@@ -331,19 +357,10 @@ class Attempts:
 
         The subject of a problem is the node that cannot be used, if it is a single node's.
         """
-        spec = self._pool.spec
-        facts, unreachable = self._pool.collect_available_facts(self._facts_request)
-        problems = [replace(each, subject=name) for name, each in unreachable.items()]
-        for name in facts:
-            self._raise_if_stop_requested(name if facts[name].run_stopped else "")
-            if name in former_nodes:
-                facts[name] = replace(facts[name], run_exists=False)
-        for node in spec.nodes:
-            if node.name in facts:
-                problems += problems_of(spec, node, facts[node.name])
+        facts, problems = self._ask(former_nodes)
         if problems:
-            raise NotReady(list(dict.fromkeys(problems)))
-        self._run_checks(spec, facts)
+            raise NotReady([replace(each[0], subject=name) for name, each in problems.items()])
+        self._run_checks(self._pool.spec, facts)
         return self._push_and_plan(facts, number)
 
     def _raise_if_stop_requested(self, node: str) -> None:

@@ -172,7 +172,7 @@ class Submission:
                 skip_launch_facts=True,
             )
 
-        return self._pool.collect_facts(request, workdir_problems).facts[self._login]
+        return self._pool.collect_facts(request, workdir_problems)[self._login]
 
     def _submit_job(self, facts: Facts) -> str:
         """Return the id of the job."""

@@ -6,14 +6,14 @@ import contextlib
 import queue
 import signal
 import time
-from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from runner.control.rpc.facts import CollectedFacts, FactsCollector
+from runner.control.rpc.facts import FactsCollector
 from runner.control.rpc.session import BoundedInbox, Connector, HostSession, Inbox
 from runner.control.rpc.wait import TICK_S, Broadcast, WaitLoop
-from runner.core.errors import Problem
+from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.plan import Plan
 from runner.core.protocol.events import Event
@@ -50,51 +50,43 @@ class HostPool:
         self,
         request: Callable[[Node], FactsRequest],
         validate: Callable[[Node, Facts], list[Problem]],
-        minimum: int = 0,
-        spares: tuple[Node, ...] = (),
-    ) -> CollectedFacts:
-        """Connect to every host; return the facts if `minimum` of them, or all, can take part.
-
-        If fewer can, or the master cannot, that is `NotReady`. Spares are asked too.
-        """
-        collector = self._collector((*self.spec.nodes, *spares), request)
-        collected = collector.at_least(minimum or len(self.spec.nodes), validate, spares)
-        for node in spares:
-            self.console.node_status(node.name, "spare")
-        self._disconnect_all_but({*collected.facts, *collected.spares})
-        return collected
+    ) -> dict[str, Facts]:
+        """Return the facts of every host; raise `NotReady` with all problems if there are any."""
+        facts, unreachable = self.collect_available_facts(request)
+        problems = [*unreachable.values()]
+        for node in self.spec.nodes:
+            if node.name in facts:
+                problems += validate(node, facts[node.name])
+        if problems:
+            raise NotReady(list(dict.fromkeys(problems)))
+        return facts
 
     def collect_available_facts(
-        self, request: Callable[[Node], FactsRequest]
+        self, request: Callable[[Node], FactsRequest], spares: Sequence[Node] = ()
     ) -> tuple[dict[str, Facts], dict[str, Problem]]:
         """Connect to every host; return the facts of those that answer, the problem of the others.
 
         Open sessions are used again.
         """
-        collector = self._collector(self.spec.nodes, request)
-        facts, problems = collector.collect()
-        self._disconnect_all_but(facts)
-        return facts, problems
-
-    def _collector(
-        self, nodes: tuple[Node, ...], request: Callable[[Node], FactsRequest]
-    ) -> FactsCollector:
         self.console.phase("asking the hosts" if self.sessions else "connecting")
-        self._disconnect_all_but({node.name for node in nodes})
-        spec = replace(self.spec, nodes=nodes)
+        spec = replace(self.spec, nodes=(*self.spec.nodes, *spares))
+        self.disconnect_all_but({node.name for node in spec.nodes})
         show = self.console.node_status
         collector = FactsCollector(
             spec, self.connector, self.inbox, request, show, open_sessions=self.sessions
         )
         self.sessions = collector.sessions
-        return collector
+        facts, problems = collector.collect()
+        self.disconnect_all_but(facts)
+        return facts, problems
 
     def retarget(self, spec: Spec) -> None:
         """Work with the nodes and limits of another spec from now on."""
         self.spec = spec
         self.connector.spec = spec
 
-    def _disconnect_all_but(self, names: Container[str]) -> None:
+    def disconnect_all_but(self, names: Container[str]) -> None:
+        """End the sessions to all other hosts."""
         for name in [name for name in self.sessions if name not in names]:
             self.sessions.pop(name).close()
 

@@ -60,7 +60,6 @@ from runner.core.outcome.diagnosis import diagnose
 from runner.core.outcome.stacks import group_stacks
 from runner.core.outcome.verdict import fold_events
 from runner.core.planning.build_plan import build_plan
-from runner.core.planning.readiness import problems_of
 from runner.core.protocol import events
 from runner.core.protocol.events import Event
 from runner.core.protocol.frames import MAGIC, Frame, FrameDecoder, FrameError
@@ -457,12 +456,12 @@ class Pool(HostPool):
 def facts_of_a_liar(pool: Pool) -> None:
     request = lambda node: FactsRequest(node=node.name)  # noqa: E731
     collector = FactsCollector(SPEC, pool.connector, pool.inbox, request, lambda *_: None)
-    collected = collector.at_least(1, lambda node, facts: problems_of(SPEC, node, facts))
-    spec = replace(SPEC, nodes=tuple(node for node in NODES if node.name in collected.facts))
-    findings = evaluate_checks(CheckContext(spec, collected.facts))
+    facts, problems = collector.collect()
+    spec = replace(SPEC, nodes=tuple(node for node in NODES if node.name in facts))
+    findings = evaluate_checks(CheckContext(spec, facts))
     shown(render_findings(findings, "lab", "train", 100))
-    shown(render_problems(collected.missing.values()))
-    shown(render_dry_run(build_plan(spec, collected.facts)))
+    shown(render_problems(problems.values()))
+    shown(render_dry_run(build_plan(spec, facts)))
 
 
 def run_of_a_liar(pool: Pool) -> None:
