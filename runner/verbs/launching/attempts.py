@@ -105,74 +105,10 @@ class Attempts:
         self._candidates = pool.spec  # with every node that may take part
         self._number_on_other_port = -1
 
-    def _collect_facts(self) -> dict[str, Facts]:
-        """Ask every host, show what the user should know, and run the checks of a launch."""
-        for note in launch_notes(self._request, self._source):
-            self._say(f"note: {note}")
-        spec = self._pool.spec
-        facts, problems = self._ask((), spec.spares)
-        nodes = tuple(node for node in spec.nodes if node.name not in problems)
-        if len(nodes) < (spec.min_nodes or len(spec.nodes)) or spec.master not in nodes:
-            refused = [each for node in spec.nodes for each in problems.get(node.name, [])]
-            raise NotReady(list(dict.fromkeys(refused)))  # one of ours is found at every node
-        for node in spec.nodes:
-            for problem in problems.get(node.name, [])[:1]:
-                self._say(f"{node.name} is left out for now, and tried again: {problem.message}")
-        for node in spec.spares:
-            self._pool.console.node_status(node.name, "spare")
-            for problem in problems.get(node.name, []):
-                self._say(f"note: a spare node cannot be used as it is: {problem}")
-        self._pool.retarget(replace(spec, nodes=nodes))
-        self._pool.disconnect_all_but(facts)
-        if not self._request.spec.dry_run:
-            self._say_other_runs()
-        taking_part = {node.name: facts[node.name] for node in nodes}
-        for warning in self._run_checks(self._pool.spec, taking_part):
-            self._say(f"warning: {warning}")
-        return facts
-
-    def _ask(
-        self, former_nodes: Collection[str], spares: Sequence[Node] = ()
-    ) -> tuple[dict[str, Facts], dict[str, list[Problem]]]:
-        """Return the facts of the nodes that can take part, and the problems of the others.
-
-        The `former_nodes` hold an earlier attempt.
-        """
-        spec = self._pool.spec
-        facts, unreachable = self._pool.collect_available_facts(self._facts_request, spares)
-        problems = {name: [problem] for name, problem in unreachable.items()}
-        for node in (*spec.nodes, *spares):
-            name = node.name
-            if name not in facts:
-                continue
-            if name in former_nodes:
-                self._raise_if_stop_requested(name if facts[name].run_stopped else "")
-                facts[name] = replace(facts[name], run_exists=False)
-            if found := problems_of(spec, node, facts[name]):
-                problems[name] = found
-                del facts[name]
-        return facts, problems
-
-    def _say_other_runs(self) -> None:
-        """Name the runs that are on the same hosts, as far as these answer in time."""
-        spec = self._pool.spec
-        hosts = {node.name: node.host for node in spec.nodes}
-        broadcast = self._pool.broadcast(hosts, show=lambda *_: None)
-        request = {"others": [*hosts]}
-        answers, _ = broadcast.collect("runs", request, "runs", OTHER_RUNS_TIMEOUT_S)
-        runs, _ = merge_statuses(answers, hosts)
-        others = [run for run in runs if run.is_active and run.run_id != spec.run_id]
-        if not others:
-            return
-        who = f"{describe_run(others[-1].info)}, is on {fold_names(others[-1].by_host)}, too"
-        how = f"stop {self._request.run_flags(others[-1].run_id)}"
-        if others[1:]:
-            who += f", and {len(others) - 1} more"
-            how = f"ps {self._request.selector}".rstrip()
-        self._say(f"note: {who}: {this_program()} {how}")
-
-    def _facts_request(self, node: Node) -> FactsRequest:
-        return facts_request(self._pool.spec, node, self._source.code)
+    @property
+    def relaunches_left(self) -> int:
+        """How many attempts may follow this one."""
+        return self._pool.spec.relaunch.max - len(self.past)
 
     def plan(self) -> Plan:
         """Return the plan of the first attempt; nothing is changed on hosts."""
@@ -180,29 +116,41 @@ class Attempts:
         self._source.snapshot_if_needed(facts)  # the code of a past run may be gone
         return self._build_plan(self._pool.spec, facts)
 
-    def _build_plan(self, spec: Spec, facts: dict[str, Facts], number: int = 0) -> Plan:
-        code = self._source.code
-        return build_plan(spec, facts, code=code, attempt=number, fold_names=fold_names)
-
     def first(self) -> PlannedAttempt:
         """Return the first attempt, once every host has the code."""
         return self._push_and_plan(self._collect_facts(), 0)
 
-    def _push_and_plan(self, facts: dict[str, Facts], number: int) -> PlannedAttempt:
-        snapshot = self._source.snapshot_if_needed(facts)
-        pushed = {name: replace(each, has_release=True) for name, each in facts.items()}
-        plan = self._build_plan(self._pool.spec, pushed, number)
-        if snapshot:
-            self._pool.push(snapshot, facts)
-        orders = assign_voters(self._pool.spec, plan, facts, self.relaunches_left)
-        return PlannedAttempt(orders, facts)
+    def next(
+        self, facts: dict[str, Facts], monitor: AttemptMonitor, verdict: Verdict
+    ) -> PlannedAttempt | None:
+        """Return the attempt after one that ended; None if none follows.
 
-    def _run_checks(self, spec: Spec, facts: dict[str, Facts]) -> list[str]:
-        """Return the warnings of the checks of a launch; raise their errors."""
-        findings = evaluate_checks(CheckContext(spec, facts), spec.skip_checks, at_launch=True)
-        if problems := [finding.as_problem for finding in find_errors(findings)]:
-            raise NotReady(problems)
-        return warning_lines(findings)
+        Raises:
+            NotReady: It cannot be prepared, which is no single node's fault.
+            Interrupted: A signal came, or a stop was requested on a host.
+        """
+        peers = monitor.peer_status
+        is_left = monitor.detached or monitor.interrupted
+        if is_left or peers.hosts_decide or peers.next_attempt_number:
+            return None
+        spec = self._pool.spec
+        plan = monitor.plan
+        former_nodes = {*facts}  # which hold an earlier attempt
+        for past in self.past:
+            former_nodes.update(past.nodes)
+        is_port_free = spec.rendezvous.uses_master_store and not spec.cluster.master_port.is_fixed
+        was_retried = self._number_on_other_port == plan.attempt
+        if monitor.port_retry_possible and is_port_free and not was_retried:
+            self._say("retrying with another port")
+            self._number_on_other_port = plan.attempt + 1
+            return self._prepare(plan.attempt + 1, former_nodes)
+        if not self.relaunches_left or not may_relaunch(spec, verdict):
+            return None
+        if peers.hosts_may_decide:
+            self._say("not relaunching: most hosts are out of reach, and may do so themselves")
+            return None
+        losses = classify_losses(plan, monitor.timed_events)
+        return self._relaunch(plan, past_attempt(plan, verdict), losses, former_nodes)
 
     def admission_hooks(
         self, facts: dict[str, Facts], number: int, on_admitted: Callable[[Plan], bytes]
@@ -242,42 +190,94 @@ class Attempts:
             admit=admit,
         )
 
-    @property
-    def relaunches_left(self) -> int:
-        """How many attempts may follow this one."""
-        return self._pool.spec.relaunch.max - len(self.past)
-
-    def next(
-        self, facts: dict[str, Facts], monitor: AttemptMonitor, verdict: Verdict
-    ) -> PlannedAttempt | None:
-        """Return the attempt after one that ended; None if none follows.
-
-        Raises:
-            NotReady: It cannot be prepared, which is no single node's fault.
-            Interrupted: A signal came, or a stop was requested on a host.
-        """
-        peers = monitor.peer_status
-        is_left = monitor.detached or monitor.interrupted
-        if is_left or peers.hosts_decide or peers.next_attempt_number:
-            return None
+    def _collect_facts(self) -> dict[str, Facts]:
+        """Ask every host, show what the user should know, and run the checks of a launch."""
+        for note in launch_notes(self._request, self._source):
+            self._say(f"note: {note}")
         spec = self._pool.spec
-        plan = monitor.plan
-        former_nodes = {*facts}  # which hold an earlier attempt
-        for past in self.past:
-            former_nodes.update(past.nodes)
-        is_port_free = spec.rendezvous.uses_master_store and not spec.cluster.master_port.is_fixed
-        was_retried = self._number_on_other_port == plan.attempt
-        if monitor.port_retry_possible and is_port_free and not was_retried:
-            self._say("retrying with another port")
-            self._number_on_other_port = plan.attempt + 1
-            return self._prepare(plan.attempt + 1, former_nodes)
-        if not self.relaunches_left or not may_relaunch(spec, verdict):
-            return None
-        if peers.hosts_may_decide:
-            self._say("not relaunching: most hosts are out of reach, and may do so themselves")
-            return None
-        losses = classify_losses(plan, monitor.timed_events)
-        return self._relaunch(plan, past_attempt(plan, verdict), losses, former_nodes)
+        facts, problems = self._ask((), spec.spares)
+        nodes = tuple(node for node in spec.nodes if node.name not in problems)
+        if len(nodes) < (spec.min_nodes or len(spec.nodes)) or spec.master not in nodes:
+            refused = [each for node in spec.nodes for each in problems.get(node.name, [])]
+            raise NotReady(list(dict.fromkeys(refused)))  # one of ours is found at every node
+        for node in spec.nodes:
+            for problem in problems.get(node.name, [])[:1]:
+                self._say(f"{node.name} is left out for now, and tried again: {problem.message}")
+        for node in spec.spares:
+            self._pool.console.node_status(node.name, "spare")
+            for problem in problems.get(node.name, []):
+                self._say(f"note: a spare node cannot be used as it is: {problem}")
+        self._pool.retarget(replace(spec, nodes=nodes))
+        self._pool.disconnect_all_but(facts)
+        if not self._request.spec.dry_run:
+            self._say_other_runs()
+        taking_part = {node.name: facts[node.name] for node in nodes}
+        for warning in self._run_checks(self._pool.spec, taking_part):
+            self._say(f"warning: {warning}")
+        return facts
+
+    def _say_other_runs(self) -> None:
+        """Name the runs that are on the same hosts, as far as these answer in time."""
+        spec = self._pool.spec
+        hosts = {node.name: node.host for node in spec.nodes}
+        broadcast = self._pool.broadcast(hosts, show=lambda *_: None)
+        request = {"others": [*hosts]}
+        answers, _ = broadcast.collect("runs", request, "runs", OTHER_RUNS_TIMEOUT_S)
+        runs, _ = merge_statuses(answers, hosts)
+        others = [run for run in runs if run.is_active and run.run_id != spec.run_id]
+        if not others:
+            return
+        who = f"{describe_run(others[-1].info)}, is on {fold_names(others[-1].by_host)}, too"
+        how = f"stop {self._request.run_flags(others[-1].run_id)}"
+        if others[1:]:
+            who += f", and {len(others) - 1} more"
+            how = f"ps {self._request.selector}".rstrip()
+        self._say(f"note: {who}: {this_program()} {how}")
+
+    def _ask(
+        self, former_nodes: Collection[str], spares: Sequence[Node] = ()
+    ) -> tuple[dict[str, Facts], dict[str, list[Problem]]]:
+        """Return the facts of the nodes that can take part, and the problems of the others.
+
+        The `former_nodes` hold an earlier attempt.
+        """
+        spec = self._pool.spec
+        facts, unreachable = self._pool.collect_available_facts(self._facts_request, spares)
+        problems = {name: [problem] for name, problem in unreachable.items()}
+        for node in (*spec.nodes, *spares):
+            name = node.name
+            if name not in facts:
+                continue
+            if name in former_nodes:
+                self._raise_if_stop_requested(name if facts[name].run_stopped else "")
+                facts[name] = replace(facts[name], run_exists=False)
+            if found := problems_of(spec, node, facts[name]):
+                problems[name] = found
+                del facts[name]
+        return facts, problems
+
+    def _facts_request(self, node: Node) -> FactsRequest:
+        return facts_request(self._pool.spec, node, self._source.code)
+
+    def _run_checks(self, spec: Spec, facts: dict[str, Facts]) -> list[str]:
+        """Return the warnings of the checks of a launch; raise their errors."""
+        findings = evaluate_checks(CheckContext(spec, facts), spec.skip_checks, at_launch=True)
+        if problems := [finding.as_problem for finding in find_errors(findings)]:
+            raise NotReady(problems)
+        return warning_lines(findings)
+
+    def _build_plan(self, spec: Spec, facts: dict[str, Facts], number: int = 0) -> Plan:
+        code = self._source.code
+        return build_plan(spec, facts, code=code, attempt=number, fold_names=fold_names)
+
+    def _push_and_plan(self, facts: dict[str, Facts], number: int) -> PlannedAttempt:
+        snapshot = self._source.snapshot_if_needed(facts)
+        pushed = {name: replace(each, has_release=True) for name, each in facts.items()}
+        plan = self._build_plan(self._pool.spec, pushed, number)
+        if snapshot:
+            self._pool.push(snapshot, facts)
+        orders = assign_voters(self._pool.spec, plan, facts, self.relaunches_left)
+        return PlannedAttempt(orders, facts)
 
     def _relaunch(
         self,
