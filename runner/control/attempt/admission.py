@@ -50,9 +50,11 @@ class OrderSender:
     def send(self, order: Order, session: HostSession, facts: Facts, record: bytes) -> None:
         """Start an order on a host; `record` is the packed record of the whole run."""
         session.send(Frame("record", {}, record).header_bytes(), record)
-        data, payload = {"order": encode(order), **self._data}, b""
+        data = {"order": encode(order), **self._data}
+        payload = b""
         if self._tasks and not facts.has_tasks:
-            data["tasks"], payload = self._tasks.header(), self._tasks.payload
+            data["tasks"] = self._tasks.header()
+            payload = self._tasks.payload
         session.request("start", data, payload)
 
 
@@ -78,8 +80,11 @@ class NodeAdmission:
         inbox: Inbox,
         node_status: Callable[[str, str], None],
     ) -> None:
-        self.hooks, self.order_sender = hooks, order_sender
-        self._connector, self._inbox, self._node_status = connector, inbox, node_status
+        self.hooks = hooks
+        self.order_sender = order_sender
+        self._connector = connector
+        self._inbox = inbox
+        self._node_status = node_status
         self.backoffs: dict[str, Backoff] = {}  # of the nodes that are tried repeatedly
         self._last_reasons: dict[str, str] = {}
 
@@ -98,11 +103,13 @@ class NodeAdmission:
         """Try a node again later that cannot join; return a message, "" if nothing is new."""
         if name in self.backoffs:
             self.backoffs[name].on_failure(reason)
-        previous, self._last_reasons[name] = self._last_reasons.get(name), reason
+        previous = self._last_reasons.get(name)
+        self._last_reasons[name] = reason
         return "" if previous == reason else f"{name} cannot join: {reason}; trying again"
 
     def _try_admit(self, node: Node, backoff: Backoff) -> None:
-        name, hooks = node.name, self.hooks
+        name = node.name
+        hooks = self.hooks
         inbox = BoundedInbox()
         spec = replace(hooks.spec, nodes=(node,))
         collector = FactsCollector(spec, self._connector, inbox, hooks.request, lambda *_: None)

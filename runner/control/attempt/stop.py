@@ -66,11 +66,11 @@ class StopSequence:
                 self._send_to_all()
             return
         self.requested = Stopping(reason, cause if is_final else StopCause.PEER)
-        self._observer.phase("stopping")
+        self._observer.console.phase("stopping")
         for name, node in self._nodes.items():
             if not node.has_ended and not node.is_lost:
-                self._observer.node_status(name, "stopping")
-        self._observer.mute()
+                self._observer.console.node_status(name, "stopping")
+        self._observer.console.mute()
         if not signum:
             self._event_log.record_own("", StopRequested(reason))
             if is_user:
@@ -97,7 +97,7 @@ class StopSequence:
                 return
             self._observer.message(f"{reason}; stopping the rest")
             if failure is not None:
-                self._observer.first_failure(failure.node, failure.rank)
+                self._observer.console.first_failure(failure.node, failure.rank)
 
     def extend_deadline(self) -> None:
         """Give the hosts time, once, to decide about a relaunch; one of them has ended."""

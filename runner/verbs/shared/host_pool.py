@@ -137,19 +137,8 @@ class HostPool:
         from runner.control.attempt.monitor import AttemptMonitor
         from runner.control.attempt.observer import RunObserver
 
-        console = self.console
-        observer = RunObserver(
-            record=record,
-            log=log,
-            message=message or console.message,
-            phase=console.phase,
-            node_status=console.node_status,
-            console_full=lambda: console.is_full,
-            mute=console.mute,
-            first_failure=console.first_failure,
-            recovered=console.recovered,
-            fold_names=fold_names,
-        )
+        say = message or self.console.message
+        observer = RunObserver(record, log, say, self.console, fold_names)
         return AttemptMonitor(self.spec, plan, self.connector, self.sessions, self.inbox, observer)
 
     def close_sessions(self) -> None:

@@ -18,7 +18,7 @@ import shutil
 import signal
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
@@ -472,12 +472,7 @@ def run_of_a_liar(pool: Pool) -> None:
     def log(node: str, source: str, stream: str, offset: int, data: bytes) -> None:
         store.write_log(node, f"{source}.{stream}", offset, data)
 
-    nothing: Callable[..., None] = lambda *_: None  # noqa: E731
-    hooks: dict[str, Any] = {
-        **dict.fromkeys([each.name for each in fields(RunObserver)], nothing),
-        "log": log,
-    }
-    observer = RunObserver(**{**hooks, "record": store.append, "message": shown})
+    observer = RunObserver(store.append, log, shown, MagicMock(is_full=False))
     plan = elastic(PLAN) if pool.chance.random() < 0.3 else PLAN
     briefly = Briefly(SPEC, plan, pool.connector, pool.sessions, pool.inbox, observer)
     briefly.attach(read_only=pool.chance.random() < 0.3)
