@@ -25,7 +25,7 @@ from runner.core.spec import Node
 from runner.ui import problems
 from runner.ui.layout import terminal_width
 from runner.ui.output import show
-from runner.verbs.launching.preparation import without_pulls
+from runner.verbs.launching.attempts import without_pulls
 from runner.verbs.shared.selection import Selection, open_pool
 from runner.verbs.shared.verb import exit_code, json_option, verb
 

@@ -35,7 +35,7 @@ def runs_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., li
             runs.append(request)
             return 0
 
-        monkeypatch.setattr("runner.verbs.launch.launcher", lambda _: note)
+        monkeypatch.setattr("runner.verbs.launching.launch_session.run", note)
         assert main(words) == 0
         return runs
 
