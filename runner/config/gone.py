@@ -1,4 +1,4 @@
-"""Verbs, flags and keys that are gone, and what to use instead."""
+"""Verbs and flags that are gone, and what to use instead."""
 
 VERBS = {
     "forward": "use `ssh -N -L 6006:127.0.0.1:6006 HOST`, here for port 6006",
@@ -27,20 +27,3 @@ FLAGS = {
     "report --serve": "`report --watch 5` writes the page again every 5 s; `ps` lists runs",
 }
 """By the flag of a launch, or by its verb and the flag, such as `report --serve`."""
-
-KEYS = {
-    "check": "use skip_checks, such as skip_checks=[gpus]",
-    "cluster.deploy": "use cluster.project: null pushes the code; a path, such as `.`, does not",
-    "container.build": "build the image, push it to a registry, and name it by container.image",
-    "container.push_image": "use a registry, or `docker save IMAGE | ssh HOST docker load`",
-    "container=enroot": "choose docker, podman or apptainer, or write it in task.command",
-    "deploy.fan_out": "every host gets its copy from here, or use cluster.project for what it has",
-    "logs": "use console_ranks, such as console_ranks=[0,3]; logs.raw is ui=raw",
-    "on_disconnect": "use disconnect_s: never keeps a run going without a launch",
-    "outputs": "use pull_outputs: auto or never",
-    "rendezvous.serve": "start etcd yourself and name it by rendezvous.endpoint",
-    "stop": "use grace_s, such as grace_s=30",
-    "task.extra_args": "use task.args_after, or words after `--`",
-    "sweep": "-m runs one job after the other; to queue several, launch each with detach=true",
-}
-"""By the full key, or by a group and its option, such as `container=enroot`."""

@@ -12,7 +12,6 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from runner.config import words
-from runner.config.errors import lower_first
 from runner.config.kinds import suggest
 from runner.config.source import SCHEMA, display_path, parse
 from runner.control.record import run_index
@@ -135,7 +134,7 @@ def find_record(name: str, cwd: Path) -> RecordedRun:
         file = config_file
         config_yaml = config_file.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise ConfigError([_damaged(file, lower_first(reason_of(error)))]) from error
+        raise ConfigError([_damaged(file, reason_of(error))]) from error
     run = recorded_run(config_yaml, plan, config_file)
     time = datetime.fromtimestamp(_launch_time(folder)).astimezone()
     hosts = _hosts_of_origin(folder)

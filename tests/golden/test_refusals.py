@@ -105,7 +105,6 @@ RENDEZVOUS: list[Changes] = [
     {**TWO, "rendezvous.backend": "etcd-v2", "rendezvous.endpoint": "etcd1"},
     {**TWO, **C10D, "rendezvous.endpoint": "etcd1:2379"},
     {**TWO, "rendezvous.backend": "standalone"},
-    {**TWO, **C10D, "torchrun.rdzv_conf": {"is_host": 1}},
     {"torchrun.signals_to_handle": ["SIGUSR1"]},
 ]
 NODES: list[Changes] = [
