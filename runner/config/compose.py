@@ -195,6 +195,8 @@ class Composer:
         with open_dict(config):
             del config["hydra"]
         OmegaConf.set_struct(config, value=False)
+        if config.cluster.get("nodes") is None:
+            config.cluster.nodes = {}  # words may add some
         cluster = chosen.get("cluster") or (record.plan.cluster if record else "")
         if not cluster:
             message = f"choose one file; there are {', '.join(self.files.options('cluster'))}"

@@ -326,7 +326,7 @@ def unknown_key(where: str, key: str, legal: Sequence[str]) -> Problem:
     if "passw" in key and where.startswith("cluster"):
         hint = LOGIN_RULE
     near = difflib.get_close_matches(key, legal, n=3, cutoff=0.4)
-    listed = f"near it: {', '.join(near)}" if near else f"`{this_program()} config` prints all"
+    listed = f"near it: {', '.join(near)}" if near else f"`{this_program()} config` prints all keys"
     return Problem(f"{where}.{key}".lstrip("."), f"there is no such key; {listed}", hint)
 
 

@@ -153,25 +153,28 @@ def refusal(error: Exception, files: ConfigFiles, typed: Sequence[str]) -> Probl
     detail = cause if isinstance(cause, OmegaConfBaseException) else error
     key = str(getattr(detail, "full_key", "") or "").replace("_dummy_", "defaults")
     text, *rest = _sentences(detail)
-    named = [key, *str(error).split("'")]
+    keys = {key, *(words.key_of(quoted) for quoted in str(error).split("'"))}
+    named = [word for word in typed if words.key_of(word) in keys]
     hint = next((line for line in rest if line.startswith("To ")), "")
     if isinstance(error, OverrideParseException):
-        named = [words.key_of(str(error.override))]
+        named = [word for word in typed if words.key_of(word) == words.key_of(str(error.override))]
         text = [text, text, *rest][-2]  # before the address of a page
         hint = """quote a text for Hydra, and the whole for the shell: 'KEY=["a (b)", c]'"""
     if isinstance(error, MissingConfigException):
-        group, _, option = (error.missing_cfg_file or "").rpartition("/")
-        named = [group] if any(f"{group}={option}" in word for word in typed) else []
+        config = error.missing_cfg_file or ""
+        named = [word for word in typed if word.lstrip("+").replace("=", "/", 1) == config]
+        group = words.key_of(named[-1]) if named else config.rpartition("/")[0]
         text = f"{text}; there are {', '.join(files.options(group)) or 'none'}"
-        hint = _next_step(group, option, files)
-    where = next((word for word in reversed(typed) if words.key_of(word) in named), "")
-    if not where and key != "defaults":
+        hint = _next_step(group, config[len(group) + 1 :], files)
+    where = key
+    if named:
+        where = named[-1]
+    elif files.loaded and key != "defaults":
         # Hydra names a file, or it is the one that was read last.
-        config = re.search(r"[Ii]n '([^']+)'", str(error))
+        match = re.search(r"[Ii]n '([^']+)'", str(error))
         last = [*files.loaded][-1]
-        name = config[1] if config and config[1] in files.loaded else last
-        where = files.loaded[name].place(key)
-    return Problem(where or key, text, hint or f"`{this_program()} config` prints what is there")
+        where = files.loaded[match[1] if match and match[1] in files.loaded else last].place(key)
+    return Problem(where, text, hint or f"`{this_program()} config` prints what is there")
 
 
 def _next_step(group: str, option: str, files: ConfigFiles) -> str:

@@ -190,6 +190,12 @@ def test_nodes_take_overrides_without_a_plus(here: Here) -> None:
     ]
 
 
+def test_a_cluster_may_be_made_of_words(here: Here) -> None:
+    """The base names no node."""
+    (node,) = here("cluster=base", "+cluster.nodes.a.host=10.0.0.9", "task=mine").run.spec.nodes
+    assert (node.name, node.host) == ("a", "10.0.0.9")
+
+
 def test_a_plan_for_this_machine_knows_it(here: Here) -> None:
     """Our own interpreter runs there, nodes meet at loopback, a missing program is refused."""
     here.write({"train.py": "", "tool/__main__.py": "", "empty/x.py": ""})
