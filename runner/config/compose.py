@@ -20,7 +20,7 @@ from omegaconf import OmegaConf, open_dict
 
 from runner.config import rerun, words
 from runner.config.arguments import drops_false, take_words
-from runner.config.contact import CONTACT_KEYS, IF_RESOLVED, contact_words, is_among
+from runner.config.contact import CONTACT_KEYS, contact_words, is_among
 from runner.config.kinds import Problems, suggest
 from runner.config.layers import (
     RECORD,
@@ -323,11 +323,9 @@ class Composer:
         """Return the composed values, resolved; with `contact_keys`, those that are needed."""
         config = composed.config
         if contact_keys is not None:
-            optional = plain_values(config, "", Problems(), lambda key: is_among(key, IF_RESOLVED))
             keys = (*CONTACT_KEYS, *contact_keys)
             wanted = plain_values(config, "", problems, lambda key: is_among(key, keys))
             problems.raise_any()
-            wanted["cluster"] = {**optional.get("cluster", {}), **wanted.get("cluster", {})}
             problems += unknown_keys({"cluster": dict.fromkeys(map(str, config.cluster))})
             return dict(wanted)
         values: dict[str, Any] = plain_values(config, "", problems)
