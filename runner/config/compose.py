@@ -83,7 +83,7 @@ def open_composer(
     for plugin in (_SearchPath, YamlSource):  # first: plugins fill Hydra's store as they load
         Plugins.instance().register(plugin)
     store = ConfigStore.instance()
-    defaults = _without_empty(written_defaults(Spec))
+    defaults = written_defaults(Spec)
     store.store(name=SCHEMA, node=OmegaConf.create(defaults))
     for group in GROUPS:
         store.store(group=group, name="base", node=OmegaConf.create(defaults[group]))
@@ -92,19 +92,6 @@ def open_composer(
     shipped = str(shipped_folder())
     with hydra.initialize_config_dir(shipped, job_name=PRIMARY, version_base="1.3"):
         yield Composer(files, arguments, for_launches=for_launches)
-
-
-def _without_empty(defaults: dict[str, Any]) -> dict[str, Any]:
-    """Return defaults with null for empty lists and mappings.
-
-    With null anything can be merged, so that `resolve` says what is wrong with it, and where.
-    """
-    found: dict[str, Any] = {}
-    for name, value in defaults.items():
-        found[name] = None if value in ({}, []) else value
-        if isinstance(value, dict) and value:
-            found[name] = _without_empty(value)
-    return found
 
 
 class Composer:
