@@ -191,12 +191,14 @@ def _dry_run(value: object) -> tuple[str, ...]:
     return tuple(sorted({*_texts(value, "json|offline|true")}))
 
 
-def _variable_name(name: str) -> str:
-    if name in RESERVED_ENV or LAUNCHER_ENV.fullmatch(name):
-        reason = RESERVED_ENV.get(name, "the runner or torchrun sets it for each rank")
-        raise Illegal(f"{name} cannot be set: {reason}")
+def _variable_name(name: str, *, is_removed: bool = False) -> str:
+    reason = RESERVED_ENV.get(name, "the runner or torchrun sets it for each rank")
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise Illegal(f"{name!r} is no name for an environment variable")
+    if is_removed and name in ("RUNNER_RUN_ID", "RUNNER_NODE"):
+        raise Illegal(f"{name} cannot be taken out: the runner finds a run by it")
+    if not is_removed and (name in RESERVED_ENV or LAUNCHER_ENV.fullmatch(name)):
+        raise Illegal(f"{name} cannot be set: {reason}")
     return name
 
 
@@ -205,11 +207,9 @@ def _names_of_variables(value: object) -> tuple[str, ...]:
 
 
 def _variable(value: object, name: str) -> str | None:
-    if value is None and name in ("RUNNER_RUN_ID", "RUNNER_NODE"):
-        raise Illegal(f"{name} cannot be taken out: the runner finds a run by it")
+    _variable_name(name, is_removed=value is None)
     if value is None:
         return None
-    _variable_name(name)
     text = _text(value, r"[^\0]*")
     if match := SHELL_VALUE.search(text):
         line = f'export {name}="{text}"'

@@ -140,3 +140,14 @@ def test_a_file_may_end_in_yml(tmp_path: Path) -> None:
     assert sorted(files.options("task")) == source.list("task", None) == ["a", "b"]
     loaded = [source.load_config(f"task/{name}.yaml").config for name in ("a", "b")]
     assert loaded == [{"script": "a.yml"}, {"script": "b.yaml"}]
+
+
+@pytest.mark.parametrize("word", ["true", "True"])
+def test_a_program_called_true(word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the name that was written, also in a file; as an argument it is a flag."""
+    monkeypatch.chdir(tmp_path)
+    with open_composer() as composer:
+        task = composer.compose([f"task.command={word}", "cluster=local"]).spec.task
+    assert (task.name, task.target) == (word, word)
+    content = parse(f"command: {word}\nargs: {{command: {word}}}", FILE).content
+    assert content == {"command": word, "args": {"command": True}}
