@@ -17,6 +17,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
 
 from runner.config import rerun, words
 from runner.config.arguments import drops_false, take_words
@@ -30,6 +31,7 @@ from runner.config.layers import (
     plain_values,
     refusal,
     unresolved,
+    unresolved_problem,
 )
 from runner.config.nodes import apply_words
 from runner.config.resolve import (
@@ -182,8 +184,12 @@ class Composer:
         with open_dict(config):
             del config["hydra"]
         OmegaConf.set_struct(config, value=False)
-        if config.cluster.get("nodes") is None:
-            config.cluster.nodes = {}  # words may add some
+        try:
+            if config.cluster.get("nodes") is None:
+                config.cluster.nodes = {}  # words may add some
+            node_keys = apply_words(config, node_words)
+        except OmegaConfBaseException as error:
+            raise ConfigError([unresolved_problem("cluster.nodes", error)]) from error
         cluster = chosen.get("cluster") or (record.plan.cluster if record else "")
         if not cluster:
             message = f"choose one file; there are {', '.join(self.files.options('cluster'))}"
@@ -201,7 +207,7 @@ class Composer:
             cluster=cluster,
             task=task,
             files=self.files,
-            node_keys=apply_words(config, node_words),
+            node_keys=node_keys,
             record=record,
         )
 

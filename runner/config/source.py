@@ -16,7 +16,6 @@ import yaml
 from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from yaml.constructor import ConstructorError
 
 from runner.core.errors import NO_FOLDER, ConfigError, Problem, reason_of
@@ -167,8 +166,10 @@ def merged(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, An
     result = dict(earlier)
     for name, value in later.items():
         below = result.get(name)
-        both = isinstance(below, Mapping) and isinstance(value, Mapping)
-        result[name] = merged(below, value) if both and below is not None else value
+        if isinstance(below, Mapping) and isinstance(value, Mapping):
+            result[name] = merged(below, value)
+        else:
+            result[name] = value
     return result
 
 
@@ -293,12 +294,7 @@ class YamlSource(ConfigSource):
         if name == PRIMARY:
             content["defaults"] = _defaults(yaml_file)
         header = self._get_header_dict(yaml_file.path.read_text(encoding="utf-8")[:512])
-        try:
-            config = OmegaConf.create(content)
-        except OmegaConfBaseException as error:
-            where = yaml_file.place(str(error.full_key or ""))
-            raise ConfigError([Problem(where, str(error).partition("\n")[0])]) from error
-        return ConfigResult(self.provider, self.full_path(), config, header)
+        return ConfigResult(self.provider, self.full_path(), OmegaConf.create(content), header)
 
     def available(self) -> bool:
         """Return whether it may be asked."""
@@ -317,12 +313,11 @@ class YamlSource(ConfigSource):
         return [] if results_filter == ObjectType.GROUP else self.files.options(config_path)
 
 
-def _defaults(primary: YamlFile) -> list[Any]:
+def _defaults(primary: YamlFile) -> Any:
     """Return the list of defaults of `runner.yaml`, with ours for what it does not choose."""
     theirs = primary.content.get("defaults") or []
-    if not isinstance(theirs, list):
-        hint = "such as defaults: [{cluster: mine}, {task: train}]"
-        raise ConfigError([Problem(primary.place("defaults"), "must be a list", hint)])
+    if not isinstance(theirs, list):  # Hydra says so
+        return theirs
     own = chosen_groups(primary)
     usual = chosen_groups(read(shipped_folder() / f"{PRIMARY}.yaml"))
     choices = [{group: own.get(group, option)} for group, option in usual.items()]

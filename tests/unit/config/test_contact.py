@@ -73,6 +73,7 @@ def test_overrides_of_nodes_are_a_launchs(composer: Composer) -> None:
     (node,) = composer.compose(words, ()).spec.nodes
     assert (node.name, node.port) == ("gpu1", 2222)
     assert problems(composer, "cluster.nodes.gpu9.port=1") == {"cluster.nodes.gpu9.port"}
+    assert problems(composer, f"cluster.nodes={UNSET}", *words) == {"cluster.nodes"}
 
 
 def test_what_reaches_the_hosts_is_refused_as_ever(composer: Composer) -> None:

@@ -111,7 +111,8 @@ def test_a_mistake_has_its_place(text: str, told: str) -> None:
         ("runner", "task:\n  env: [A]\n", "conf/runner.yaml:2: task.env: must be a mapping"),
         ("runner", "hydra: {run: {dir: x}}\n", "conf/runner.yaml:1: hydra: settings of Hydra"),
         ("runner", "task: mine\n", "conf/runner.yaml:1: task: takes a mapping of keys to values"),
-        ("runner", "defaults: {task: x}\n", "conf/runner.yaml:1: defaults: must be a list"),
+        ("runner", "defaults: {task: x}\n", "conf/runner.yaml: Invalid defaults list in"),
+        ("runner", "run_dir: ${a\n", "conf/runner.yaml:1: run_dir: no viable"),
     ],
 )
 def test_a_wrong_shape_has_its_place(
