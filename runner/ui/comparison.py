@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from runner.core.errors import ConfigError, Problem
@@ -115,9 +116,12 @@ def render_runs(runs: Sequence[RunData], width: int) -> str:
     commits = [code.partition(" ")[0] for code in columns["code"]]
     if len({*commits}) == len({*columns["code"]}):
         columns["code"] = commits
-    keys = ["cluster", "task", *map(printable, differing_values(runs))]
+    found = ["cluster", "task", *map(printable, differing_values(runs))]
+    alike = {key: max(Counter(columns[key]).values()) for key in found if key in columns}
+    keys = sorted(alike, key=alike.__getitem__)
+    dull = [key for key in keys if 2 * alike[key] > len(rows)]  # most runs have one value
     results = [name for name in columns if name not in (CURVE, "seconds", *STAYING, *keys)]
-    giving_way = [CURVE, *results[::-1], "seconds", *keys[::-1]]
+    giving_way = [CURVE, *results[::-1], *dull[::-1], "seconds", *keys[::-1]]
     widths = {name: max(map(len, cells)) for name, cells in columns.items()}
     shown = columns_that_fit(widths, giving_way, width)
     lines = aligned(zip(*(columns[name] for name in shown), strict=True), indent="")
