@@ -97,7 +97,7 @@ class AttemptMonitor(WaitLoop):
         self._detach.expect_standbys(order_sender.standby_orders)
         self._node_monitor.add_planned_nodes()
         if admission_hooks is not None:
-            show = self._observer.node_status
+            show = self._observer.console.node_status
             self._node_monitor.admission = NodeAdmission(
                 admission_hooks, order_sender, self._connector, self.inbox, show
             )
@@ -106,9 +106,9 @@ class AttemptMonitor(WaitLoop):
         orders = {name: node.node_plan.order for name, node in self._nodes.items()}
         for name, order in {**orders, **order_sender.standby_orders}.items():
             order_sender.send(order, self.sessions[name], facts[name], record)
-        self._observer.phase("starting")
+        self._observer.console.phase("starting")
         for name in self._nodes:
-            self._observer.node_status(name, "starting")
+            self._observer.console.node_status(name, "starting")
 
     def attach(self, *, read_only: bool = False, age_s: float = 0.0, **tail_options: Any) -> None:
         """Follow an attempt that is running or over, and keep trying to reach missing hosts.
@@ -119,7 +119,7 @@ class AttemptMonitor(WaitLoop):
         self._node_monitor.detector.role = Role.READ_ONLY if read_only else Role.ATTACH
         self._node_monitor.add_planned_nodes(**tail_options)
         self._began_at = time.monotonic() - age_s
-        self._observer.phase("joining")
+        self._observer.console.phase("joining")
         self._node_monitor.follow_all()
 
     def run(self, *, detach: bool = False) -> None:
@@ -320,7 +320,7 @@ class AttemptMonitor(WaitLoop):
         name, body = node.name, event.body
         if isinstance(body, events.RankStarted):
             node.on_rank_started(body.rank, body.master, is_forked=body.forked)
-            self._observer.node_status(name, node.progress)
+            self._observer.console.node_status(name, node.progress)
             self._check_all_started()
         elif isinstance(body, events.RankExited) and not body.succeeded:
             failure = body.error or describe_exit(body.code, body.signal)
@@ -338,7 +338,7 @@ class AttemptMonitor(WaitLoop):
             self._node_monitor.on_peer_lost(body)
         elif isinstance(body, events.RelaunchPending):
             self._stop.extend_deadline()
-            self._observer.phase("waiting for the hosts to decide about a relaunch")
+            self._observer.console.phase("waiting for the hosts to decide about a relaunch")
         else:
             self._node_monitor.show(self.peer_status.on_event(name, body))
 
@@ -348,7 +348,7 @@ class AttemptMonitor(WaitLoop):
         self._all_started_at = time.monotonic()
         elapsed_s = self._all_started_at - self._began_at
         if not self.is_stopping and self._move_to(AttemptState.RUNNING):
-            self._observer.phase("running", elapsed_s)
+            self._observer.console.phase("running", elapsed_s)
         if self._node_monitor.role is Role.LAUNCH:
             has_torch = all(node.are_forked for node in self._nodes.values())
             after = f"{elapsed_s:.1f} s{', torch imported' if has_torch else ''}"

@@ -65,11 +65,11 @@ class StopSequence:
                 self._send_to_all()
             return
         self.requested = Stopping(reason, cause if is_final else StopCause.PEER)
-        self._observer.phase("stopping")
+        self._observer.console.phase("stopping")
         for name, node in self._nodes.items():
             if not node.has_ended and not node.is_lost:
-                self._observer.node_status(name, "stopping")
-        self._observer.mute()
+                self._observer.console.node_status(name, "stopping")
+        self._observer.console.mute()
         if not signum:
             self._event_log.record_own("", StopRequested(reason))
             if is_user:

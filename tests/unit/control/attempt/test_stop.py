@@ -6,6 +6,7 @@ import math
 import time
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -18,9 +19,7 @@ from tests.golden import builders
 
 def sequence(said: list[str], **nodes: Any) -> StopSequence:
     observer: Any = SimpleNamespace(
-        phase=lambda *_: None,
-        node_status=lambda *_: None,
-        mute=lambda: None,
+        console=MagicMock(),
         message=said.append,
         fold_names=", ".join,
     )
