@@ -97,22 +97,22 @@ def exec_(
         remote.run(argv, timeout_s)
     results = [remote.results[node.name] for node in spec.nodes]
     if json_:
-        data = {
-            result.node: {
-                "code": result.exit_code,
-                "out": result.stdout.decode(errors="replace"),
-                "err": result.stderr.decode(errors="replace"),
-                "problem": result.problem,
-                "dropped": result.truncated,
-            }
-            for result in results
-        }
-        print(json.dumps(data))
+        print(json.dumps({result.node: _as_data(result) for result in results}))
     elif quiet_equal:
         show(tables.render_answers(results))
     elif failures := tables.render_failures(results):
         show(failures, file=sys.stderr)
     return exit_code(results, remote.received_signal)
+
+
+def _as_data(result: CommandResult) -> dict[str, Any]:
+    return {
+        "code": result.exit_code,
+        "out": result.stdout.decode(errors="replace"),
+        "err": result.stderr.decode(errors="replace"),
+        "problem": result.problem,
+        "dropped": result.truncated,
+    }
 
 
 def exit_code(results: Sequence[CommandResult], signum: int = 0) -> int:
