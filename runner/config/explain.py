@@ -11,9 +11,16 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.compose import Composer
-from runner.config.errors import unresolved_problem
 from runner.config.kinds import Problems, legal_values, suggest, unknown_key
-from runner.config.layers import Composed, Layer, layers_of, plain_values, unresolved, value_at
+from runner.config.layers import (
+    Composed,
+    Layer,
+    layers_of,
+    plain_values,
+    unresolved,
+    unresolved_problem,
+    value_at,
+)
 from runner.config.nodes import expand_range
 from runner.config.source import KeyPath, one_line
 from runner.config.words import option_of, plain

@@ -191,6 +191,10 @@ def _next_step(group: str, option: str, files: ConfigFiles) -> str:
 
 
 def _sentences(error: BaseException) -> list[str]:
-    """Return the lines of an error, without the name of the file in front."""
+    """Return the lines of an error, without the file or the exception of a resolver in front."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return [re.sub(r"^In '[^']+': ", "", line).rstrip(".") for line in lines]
+    sentences = []
+    for line in lines:
+        text = re.sub(r"^In '[^']+': ", "", line).rstrip(".")
+        sentences.append(re.sub(r'^\w+ raised while resolving interpolation: "(.*)"$', r"\1", text))
+    return sentences

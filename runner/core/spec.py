@@ -171,7 +171,7 @@ class Node:
     addr: Optional[str] = setting("how other nodes reach it; null: detected", "address")
     user: Optional[str] = setting("the login name; null: as `cluster.ssh.user`", "text")
     port: Optional[int] = setting("the SSH port; null: as `cluster.ssh.port`", "port")
-    transport: str = setting("as `cluster.transport`", ("ssh", "local"))
+    transport: str = setting("as `cluster.transport`", ("ssh", "openssh", "local"))
     gpus: Union[int, Tuple[int, ...], None] = setting("how many GPUs to use, or which", "gpus")
     nproc_per_node: Optional[int] = setting("ranks on it", "ranks per node")
     python: str = setting("as `cluster.python`", "path", "python3")
@@ -239,7 +239,10 @@ class SlurmSpec:
 class Cluster:
     """The keys of the files in `conf/cluster`, many on purpose: machines, and how they are used."""
 
-    transport: str = setting("local starts processes here, not over SSH", ("ssh", "local"))
+    transport: str = setting(
+        "ssh logs in by itself, openssh by your own ssh client; local starts processes here",
+        ("ssh", "openssh", "local"),
+    )
     scheduler: str = setting(
         "direct starts the supervisors itself; slurm submits a job", ("direct", "slurm")
     )

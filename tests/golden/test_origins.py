@@ -90,7 +90,7 @@ def test_interpolations_are_shown_both_ways(one: Callable[..., Origin]) -> None:
     assert (origin.value, origin.written) == ("/mine/python", "${.python}")
     origin = one("run_dir")
     assert (origin.value, origin.written) == ("runs/RUN_ID", "runs/${run_id}")
-    told = "NOT_THERE_1 is not set in this shell's environment"
+    told = "Environment variable 'NOT_THERE_1' not found"
     assert one("task.args.home", "task=u").problem == told
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from runner.core.protocol.frames import Frame, FrameError
+from runner.transport.base import Ending
 
 if TYPE_CHECKING:
     from runner.control.rpc.session import HostSession
@@ -32,6 +33,7 @@ class JobChannel:
         self._lock = threading.Lock()
         self._has_ended = False
         self.is_flooded = False
+        self.ended: Ending | None = None  # the reason is the session's with the login node
 
     def put(self, data: bytes) -> None:
         """Take bytes from the agent; b"" is its end."""
@@ -40,7 +42,7 @@ class JobChannel:
             self.is_flooded = self.is_flooded or self._unread > MAX_UNREAD
         self._received.put(data)
 
-    def recv(self) -> bytes:
+    def read(self) -> bytes:
         """Return the next bytes, b"" at the end; raise FrameError at that of a flood."""
         if self._has_ended:
             return b""
@@ -52,7 +54,7 @@ class JobChannel:
             raise FrameError("more than it was asked for")
         return data
 
-    def send(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
         """Pass on all of `data`; raise OSError when the connection is gone."""
         if self._session.closed or self._has_ended:
             raise BrokenPipeError("the connection to the login node is gone")
@@ -63,10 +65,6 @@ class JobChannel:
         self._forget(self._number)
         self._session.request("close_channel", {"channel": self._number})
         self.put(b"")
-
-    def abandon(self) -> None:
-        """End the agent; other nodes share the connection."""
-        self.close()
 
 
 class ChannelHub:
