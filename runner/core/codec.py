@@ -61,7 +61,7 @@ def parse_json(text: Union[str, bytes]) -> Any:
 
 
 def encode(value: Any) -> Any:
-    """Return `value` as plain JSON data; dataclasses become objects, tuples and sets become lists."""
+    """Return `value` as plain JSON data: a dataclass becomes an object, a tuple or set a list."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, enum.Enum):
