@@ -17,7 +17,7 @@ from runner.verbs.shared.verb import run_option, verb
 @click.option(
     "-n",
     "--tail",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1),
     metavar="100",
     help="begin with this many lines of each rank; by default with the first byte",
 )

@@ -25,7 +25,7 @@ from runner.core.spec import Node
 from runner.ui import problems
 from runner.ui.layout import terminal_width
 from runner.ui.output import show
-from runner.verbs.launching.preparation import without_pulls
+from runner.verbs.launching.attempts import without_pulls
 from runner.verbs.shared.selection import Selection, open_pool
 from runner.verbs.shared.verb import exit_code, json_option, verb
 
@@ -63,7 +63,18 @@ def check(selection: Selection, smoke: bool, bandwidth: bool, json_: bool) -> in
     found = _run_preflight(replace(composed, spec=replace(composed.spec, run_id="check")))
     cluster = composed.spec.cluster.name
     if json_:
-        show(json.dumps(problems.findings_as_data(found)))
+        data = [
+            {
+                "check": check,
+                "level": finding.level.value,
+                "node": finding.node,
+                "message": finding.message,
+                "hint": finding.hint,
+            }
+            for check, findings in found.items()
+            for finding in findings
+        ]
+        show(json.dumps(data))
     else:
         colour = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
         task = composed.spec.task.name if composed.names_program else ""

@@ -43,9 +43,9 @@ def deploy(selection: Selection, json_: bool) -> int:
     with open_pool(composed) as pool:
         for note in unsaid("code", snapshot.notes):
             pool.console.message(f"note: {note}")
-        found = pool.collect_facts(lambda node: workdir_request(spec, node), workdir_problems)
+        facts = pool.collect_facts(lambda node: workdir_request(spec, node), workdir_problems)
         started_at = time.monotonic()
-        received = pool.push(snapshot, found.facts)
+        received = pool.push(snapshot, facts)
         seconds = time.monotonic() - started_at
     by_node = {node.name: received[node.name] for node in spec.nodes}
     deployed = tables.PushResult(

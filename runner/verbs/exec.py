@@ -11,15 +11,19 @@ from dataclasses import replace
 import click
 
 from runner.control.remote_exec import RemoteCommand
-from runner.core.errors import ConfigError, Problem
+from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, Problem
+from runner.core.model.results import CommandResult
+from runner.core.outcome.verdict import LOST_CODE, STUCK_CODE
 from runner.core.planning.readiness import setup_problems
 from runner.core.shell import this_program
 from runner.ui.console.lines import NO_RANK
 from runner.ui.output import show
-from runner.ui.reports import answers
+from runner.ui.reports import tables
 from runner.verbs.shared.host_pool import enqueue_signal
 from runner.verbs.shared.selection import Selection, open_pool, workdir_request
 from runner.verbs.shared.verb import json_option, parse_duration, verb
+
+EXIT_NOT_STARTED = 127
 
 
 @verb(
@@ -40,11 +44,15 @@ from runner.verbs.shared.verb import json_option, parse_duration, verb
 @click.option(
     "--timeout", default="10m", metavar="90", help="the time limit: 90, 10m, 2h; by default 10m"
 )
+@click.option(
+    "--quiet-equal", is_flag=True, help="print answers when all have come, equal ones once"
+)
 @json_option
 def exec_(
     selection: Selection,
     command: str,
     timeout: str,
+    quiet_equal: bool,
     json_: bool,
     words: Sequence[str],
 ) -> int:
@@ -84,12 +92,40 @@ def exec_(
                 was_gone = True
                 enqueue_signal(pool.inbox, signal.SIGPIPE)
 
-        if not json_:
+        if not (json_ or quiet_equal):
             remote.stream_to(show_output, lambda: console.is_full)
         remote.run(argv, timeout_s)
     results = [remote.results[node.name] for node in spec.nodes]
     if json_:
-        print(json.dumps(answers.answers_as_data(results)))
-    elif failures := answers.render_failures(results):
+        data = {
+            result.node: {
+                "code": result.exit_code,
+                "out": result.stdout.decode(errors="replace"),
+                "err": result.stderr.decode(errors="replace"),
+                "problem": result.problem,
+                "dropped": result.truncated,
+            }
+            for result in results
+        }
+        print(json.dumps(data))
+    elif quiet_equal:
+        show(tables.render_answers(results))
+    elif failures := tables.render_failures(results):
         show(failures, file=sys.stderr)
-    return answers.answers_exit_code(results, remote.received_signal)
+    return exit_code(results, remote.received_signal)
+
+
+def exit_code(results: Sequence[CommandResult], signum: int = 0) -> int:
+    """Return the exit code: the highest of the commands', unless something worse happened.
+
+    That is 5 if processes may be left, 128 + `signum` after a signal to us, and 4 for a lost host.
+    """
+    codes = [0]
+    for result in results:
+        if result.unverified and (signum or not result.lost):
+            return STUCK_CODE
+        code = EXIT_NOT_STARTED if result.exit_code is None else result.exit_code
+        codes.append(SIGNAL_EXIT_BASE - code if code < 0 else code)
+    if signum:
+        return SIGNAL_EXIT_BASE + signum
+    return LOST_CODE if any(result.lost for result in results) else max(codes)

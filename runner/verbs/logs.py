@@ -37,7 +37,7 @@ from runner.verbs.shared.verb import run_option, verb
 @click.option(
     "-n",
     "--tail",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1),
     metavar="100",
     help="the last 100 lines of each rank",
 )

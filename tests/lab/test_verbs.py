@@ -127,13 +127,12 @@ def test_ctrl_c_ends_it_on_every_host(lab: Lab, on_lab: Launcher) -> None:
 def test_a_host_that_falls_silent_is_lost_and_the_others_answer(lab: Lab, on_lab: Launcher) -> None:
     """Exit 4, and whose answer is missing is said."""
     line = "if [ $(hostname) = node2 ]; then sleep 600; fi; echo here"
-    running = on_lab.start("exec", "--cluster", "lab", "--", line)
+    running = on_lab.start("exec", "--cluster", "lab", "--quiet-equal", "--", line)
     running.until(lambda: lab["node2"].processes("sleep\x00600"), "the command on node2")
     lab["node2"].unplug()
     done = running.wait()
     assert done.code == 4, done
-    assert done.out == "[node1] here\n", done
-    assert re.fullmatch(r"node2: lost: [^\n]+\n", done.err), done
+    assert re.fullmatch(r"── node1 ──\nhere\n── node2: lost: [^\n]+ ──\n", done.out), done
     lab["node2"].plug()
     wait_until(lambda: not lab.leftovers(), "node2 to end it by itself")
 
@@ -187,4 +186,4 @@ def test_help_and_list_name_every_verb(launcher: Launcher) -> None:
     (launcher.folder / "fabfile.py").write_text(FABFILE)
     refused = launcher.fab("exec", "--cluster", "nope", "--command", "ls")
     assert (refused.code, refused.out) == (2, ""), refused
-    assert refused.err.startswith("error: cluster=nope: there is no cluster 'nope'; ")
+    assert refused.err.startswith("error: cluster=nope: Could not find 'cluster/nope'; ")

@@ -241,4 +241,5 @@ class ControllerLease:
         self.detach_agreed = self.detach_agreed or agreed
         if not self.detached:
             self.detached = True
-            self._journal.append(events.Detached())
+            if not self._journal.state.is_terminal:  # a record ends with its end
+                self._journal.append(events.Detached())

@@ -34,7 +34,7 @@ from runner.verbs.shared.selection import workdir_request
 class RunFinder:
     """The hosts of a cluster that answer; if none does, that is NotReady."""
 
-    def __init__(self, pool: HostPool, selector: str, *, reuse_sessions: bool = False) -> None:
+    def __init__(self, pool: HostPool, selector: str) -> None:
         self.pool = pool
         self.console = pool.console
         self.facts: dict[str, Facts] = {}
@@ -44,7 +44,7 @@ class RunFinder:
         self.shows_states = True  # of requests
         self._selector = selector  # by which any verb finds these hosts
         self._nodes = {node.name: node for node in pool.spec.nodes}
-        self.reconnect_all(reuse_sessions=reuse_sessions)
+        self.reconnect_all()
         if not self.facts:
             raise NotReady(list(self.unreachable.values()))
 
@@ -53,12 +53,12 @@ class RunFinder:
         """All nodes of the cluster, those of the run or not."""
         return tuple(self._nodes.values())
 
-    def reconnect_all(self, *, reuse_sessions: bool = True) -> None:
+    def reconnect_all(self) -> None:
         """Try to reach all hosts of the cluster again."""
         self.pool.retarget(replace(self.pool.spec, nodes=self.cluster_nodes))
         spec = self.pool.spec
         self.facts, self.unreachable = self.pool.collect_available_facts(
-            lambda node: workdir_request(spec, node), reuse_sessions=reuse_sessions
+            lambda node: workdir_request(spec, node)
         )
 
     def broadcast(self, names: Container[str] | None = None) -> Broadcast:
@@ -211,7 +211,7 @@ def open_run_finder(
     If no host answers, that is `NotReady`.
     """
     if plain:
-        console = Console(reader_gone_note=b"", raw=composed.spec.ui == "raw")
+        console = Console(reader_gone_note=b"")
     else:
         names = [node.name for node in composed.spec.nodes]
         console = open_console(composed.spec.ui, composed.spec.console_ranks, names)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from runner.config.words import chosen_cluster, hydra_value, key_of
 from runner.control.record import run_index
 from runner.control.record.contact_file import read_contact
-from runner.control.record.file_names import LATEST
+from runner.control.record.file_names import LATEST, SWEEP_FILE
 from runner.control.record.said_notes import unsaid
 from runner.core.errors import ConfigError, Problem
 from runner.core.launch_request import LaunchRequest
@@ -41,7 +41,8 @@ class Selection:
     @property
     def overrides(self) -> list[str]:
         """The overrides of a launch that the flags stand for."""
-        return [*([f"cluster={self.cluster}"] if self.cluster else []), *self.settings]
+        cluster = [f"cluster={self.cluster}"] if self.cluster else []
+        return [*cluster, *self.settings]
 
     @property
     def names_cluster(self) -> bool:
@@ -97,25 +98,17 @@ class Selection:
     def contact_for_run(self, run: str) -> LaunchRequest:
         """Return how the hosts of a run are reached, with its id; "" for the latest one there.
 
-        That is by the YAML of a cluster that is named, else by the run's own record, where one is
-        on this machine, changed by the words that are given. The beginning of an id will do if one
-        run on record has it.
+        That is by the YAML of the cluster that is named, else by the run's record on this machine,
+        changed by the words that are given. The beginning of an id will do if one run on record
+        has it.
         """
-        if run and not is_run_id(run):
-            hint = f"`{this_program()} ps --all` lists the runs; or give latest"
-            raise ConfigError([Problem("--run", f"{run!r} is not a run id", hint)])
         run_id = "" if run == LATEST else run
         if self.names_cluster:
+            _check_run_id(run)
             return _about_run(self.contact(), run_id)
-        folder = run_index.record_folder(run or LATEST)
-        if folder is None and run_id:
-            folder = _record_of_shortened(run_id)
+        folder = record_of(run)
         if folder is not None:
             return self.contact_by_record(folder)
-        if not run_id:
-            message = "no run was launched from this folder"
-            hint = "--run ID names one, --cluster NAME takes your latest one there"
-            raise ConfigError([Problem("--run", message, hint)])
         why = f": {run} is not on record on this machine"
         return _about_run(self._with_note(self.compose(()), why), run_id)
 
@@ -144,14 +137,38 @@ class Selection:
         return request
 
 
+def record_of(run: str) -> Path | None:
+    """Return the record of a run on this machine, "" for the latest one; None if it has none.
+
+    The beginning of an id will do as for `contact_for_run`.
+    """
+    _check_run_id(run)
+    folder = run_index.record_folder(run or LATEST)
+    if folder or run not in ("", LATEST):
+        return folder or _record_of_shortened(run)
+    message = "no run was launched from this folder"
+    hint = "--run ID names one, --cluster NAME takes your latest one there"
+    raise ConfigError([Problem("--run", message, hint)])
+
+
 def _note_once(subject: str, notes: Sequence[str]) -> None:
     for text in unsaid(subject, notes):
         note(text)
 
 
+def _check_run_id(run: str) -> None:
+    if run and not is_run_id(run):
+        hint = f"`{this_program()} ps --all` lists the runs; or give latest"
+        raise ConfigError([Problem("--run", f"{run!r} is not a run id", hint)])
+
+
 def _record_of_shortened(run: str) -> Path | None:
     """Return the record of the only run whose id begins so; raise ConfigError for several."""
     found = {name: f for f, name in run_index.records().items() if name.startswith(run)}
+    file = Path(run_index.RUNS_FOLDER, run, SWEEP_FILE)
+    if file.is_file():
+        message = f"{run} is a sweep, whose runs are in {file}"
+        raise ConfigError([Problem("--run", message, "name one of them")])
     if len(found) > 1:
         message = f"no run on record is named {run}; so begin {join_some([*found])}"
         raise ConfigError([Problem("--run", message, "type more of it")])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ def spec_of(
     changes: dict[str, Any],
     environ: dict[str, str] | None = None,
     cwd: str = "/",
-    node_words: Sequence[tuple[str, str]] = (),
 ) -> Spec:
     """Return the shipped defaults, one node, one script, and `changes` by full key."""
     values = written_defaults(Spec)
@@ -39,7 +38,7 @@ def spec_of(
         for part in path:
             place = place[part]
         place[last] = copy.deepcopy(value)
-    context = Context("lab", "train", cwd, environ or {}, node_words)
+    context = Context("lab", "train", cwd, environ or {})
     return resolve(values, context, Problems())
 
 
@@ -210,6 +209,5 @@ def test_the_home_of_another_user_is_refused() -> None:
     """Here nobody may have that name, and on a host it would be a folder called `~ada`."""
     here = ("run_dir", "cluster.ssh.key", "cluster.ssh.config", "cluster.ssh.known_hosts")
     there = ("cluster.workdir", "cluster.project", "cluster.python", "cluster.host_python")
-    problems = "\n".join(problems_of(dict.fromkeys((*here, *there), "~ada/x")))
-    for key in (*here, *there):
-        assert f"{key}: ~ada/x: only ~/ is replaced\n    write the whole path" in problems
+    problems = problems_of(dict.fromkeys((*here, *there), "~ada/x"))
+    assert {problem.partition(":")[0] for problem in problems} == {*here, *there}

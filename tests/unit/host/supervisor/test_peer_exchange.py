@@ -12,6 +12,7 @@ import pytest
 
 from runner.core.model.plan import Hub, Order
 from runner.core.protocol.paths import RunPaths
+from runner.core.protocol.states import State
 from runner.host.facts.ports import NO_PORTS
 from runner.host.peers.messages import LastHeard
 from runner.host.process.event_loop import EventLoop
@@ -48,6 +49,17 @@ def test_a_controller_is_missing_after_its_time(monkeypatch: pytest.MonkeyPatch)
     lease.confirm_detach(stopping=False)
     assert lease.expiry_reason == ""
     assert lease.unattended_left_s is None
+
+
+@pytest.mark.parametrize(("state", "recorded"), [(State.STOPPING, 1), (State.SUCCEEDED, 0)])
+def test_a_record_ends_with_its_end(state: State, recorded: int) -> None:
+    """A detach of which another host tells after it is not recorded."""
+    journal = Journal()
+    journal.state = state
+    lease = ControllerLease(order(10.0), cast("EventLog", journal))
+    lease.confirm_detach(stopping=False)
+    assert lease.detached
+    assert len(journal.bodies) == recorded
 
 
 @pytest.mark.parametrize("disconnect_s", [0.0, 600.0])
