@@ -109,7 +109,7 @@ def _run(words: list[str]) -> int:
     if not words or words[0].partition("=")[0] not in ROOT_FLAGS:
         words, passed_on = split_words(words)
     try:
-        with program.make_context(this_program(), words, obj=passed_on) as ctx:
+        with program.make_context("runner", words, obj=passed_on) as ctx:
             return int(program.invoke(ctx))
     except click.exceptions.Exit as end:
         return int(end.exit_code)
@@ -121,9 +121,10 @@ def _run(words: list[str]) -> int:
 
 def _problem(error: click.UsageError, words: Sequence[str]) -> Problem:
     """Return what Click objects to, with the next step."""
-    ctx = error.ctx or click.Context(program, info_name=this_program())
-    verb = ctx.info_name if ctx.parent else "runner"
-    hint = f"`{ctx.command_path} --help` lists the flags"
+    ctx = error.ctx or click.Context(program, info_name="runner")
+    verb = ctx.info_name
+    path = ctx.command_path.replace("runner", this_program(), 1)
+    hint = f"`{path} --help` lists the flags"
     if isinstance(error, click.BadArgumentUsage) and verb == LAUNCH:
         word, *others = [word for word in ctx.params["words"] if not is_override(word)]
         return misplaced_word(word, others[0] if others else "")

@@ -33,14 +33,15 @@ SYNONYMS = {
 """What people call things elsewhere, by the word for it here."""
 
 HYDRA_FLAGS = {
-    "--cfg": "`runner config` prints the configuration",
-    "-c": "`runner config` prints the configuration",
-    "--info": "`runner explain KEY` says what set a key",
+    "--cfg": "the verb `config` prints the configuration",
+    "--info": "the verb `explain` says what set a key",
     "--config-name": "cluster=NAME and task=NAME choose files",
     "-cn": "cluster=NAME and task=NAME choose files",
     "--config-path": "--config-dir FOLDER is where files are looked for first",
     "-cp": "--config-dir FOLDER is where files are looked for first",
 }
+"""Flags of Hydra's own programs, and what does the same here."""
+
 OTHER_LAUNCHERS = re.compile(
     r"torchrun|accelerate|deepspeed|python[\d.]*|mpirun|mpiexec|horovodrun|torchx|colossalai|fabric"
     r"|lightning|srun|sbatch|salloc|docker|podman|apptainer|singularity"

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
-from runner.config.kinds import Problems, read_value
-from runner.config.values import scalar_text
+from runner.config.kinds import Problems, read_value, scalar_text
 from runner.config.words import as_word, escaped, hydra_value, key_of, literal
 from runner.core.errors import ConfigError, Problem
 from runner.core.planning.launch_command import LOCAL_RANK_MACRO
@@ -52,11 +51,12 @@ def take_words(config: DictConfig, overrides: Sequence[str], arguments: Sequence
     A flag among them, or below `task.args` in an override, takes the place of the same flag.
 
     Raises:
-        ConfigError: A word is one of ours.
+        ConfigError: A word is one of ours, or takes the place of another.
     """
     task: Any = OmegaConf.to_container(config.task, resolve=False)
     style = scalar_text(task.get("args_style")) or "argparse"
     _refuse_ours(arguments, style)
+    _refuse_both(overrides)
     words = literal(arguments)
     given = _flags(words, style)
     typed = [key_of(word) for word in overrides]
@@ -67,11 +67,14 @@ def take_words(config: DictConfig, overrides: Sequence[str], arguments: Sequence
         own_words = after if isinstance(after, list) else _split(after)
         after = _without(own_words, replaced, style)
     args = task.get("args") or {}
-    is_mapping = isinstance(args, dict)
+    known = {key for key, _ in _leaves(args)} if isinstance(args, dict) else set()
     is_first = not after or FLAG.fullmatch(str(after[0]))  # else a list would take in the next
-    if words and not (is_first and is_mapping and _come_out_of(given, style, words)):
+    can_be_args = is_first and isinstance(args, dict) and _come_out_of(given, style, words)
+    for key, other in itertools.product(given, known):
+        if key.startswith(f"{other}.") or other.startswith(f"{key}."):  # no mapping has both
+            can_be_args = False
+    if words and not can_be_args:
         # They are passed on as they were typed; values made of `${task.args.NAME}` follow them.
-        known = {key for key, _ in _leaves(args)} if is_mapping else set()
         given = {key: value for key, value in given.items() if key in known}
         if isinstance(after, str):  # of an interpolation, which stays as it is
             after = f"{after} {shlex.join(map(escaped, arguments))}"
@@ -91,6 +94,19 @@ def _refuse_ours(arguments: Sequence[str], style: str) -> None:
             message = "comes after the program or `--`, so the program would get it"
             hint = f"put it first; for a program that takes it: task.args_after=[{word}]"
             raise ConfigError([Problem(word, message, hint)])
+
+
+def _refuse_both(overrides: Sequence[str]) -> None:
+    """Refuse a word that sets a flag and one that sets a flag below it: no mapping has both."""
+    is_flag = re.compile(re.escape(ARGS_PREFIX) + r"[^=]+=(?!\{|null$)")
+    typed = [word for word in overrides if is_flag.match(word)]
+    for word, below in itertools.permutations(typed, 2):
+        if key_of(below).startswith(f"{key_of(word)}."):
+            message = f"takes the place of {word}: no mapping has both"
+            flags = [each.replace(ARGS_PREFIX, "--").replace("=", " ", 1) for each in (word, below)]
+            raise ConfigError(
+                [Problem(below, message, f"after the other keys: -- {' '.join(flags)}")]
+            )
 
 
 def _come_out_of(flags: Mapping[str, Any], style: str, words: Sequence[str]) -> bool:

@@ -25,6 +25,7 @@ from runner.control.record.run_index import RUNS_FOLDER
 from runner.core.codec import decode
 from runner.core.errors import ConfigError, Problem, reason_of
 from runner.core.launch_request import RecordedCode
+from runner.core.model.plan import Plan
 from runner.core.model.release import CodeRef
 from runner.core.shell import expand_home, this_program
 from runner.core.spec import GROUPS, Spec, are_local
@@ -35,32 +36,10 @@ PER_RUN_KEYS = (KEY, "run_id", "run_dir", "dry_run")
 
 
 @dataclass(frozen=True)
-class RecordedNode:
-    """The part of a node's plan that a rerun needs."""
-
-    cwd: str = ""
-
-
-@dataclass(frozen=True)
-class RecordedPlan:
-    """The part of a recorded plan that a rerun needs."""
-
-    run_id: str
-    cluster: str
-    task: str
-    release: str = ""
-    commit: str = ""
-    subdirectory: str = ""
-    script: str = ""
-    tasks_hash: str = ""
-    nodes: tuple[RecordedNode, ...] = ()
-
-
-@dataclass(frozen=True)
 class RecordedRun:
     """A run on record."""
 
-    plan: RecordedPlan
+    plan: Plan
     config: DictConfig  # unresolved, without the keys that each run sets itself
     config_file: Path
     hosts: tuple[str, ...]  # that this record came from, if it was not made by a launch
@@ -80,12 +59,10 @@ class RecordedRun:
     ) -> tuple[RecordedCode | None, list[str]]:
         """Return the code to run, and notes about it."""
         plan = self.plan
-        keys = [words.key_of(word) for word in typed]
         changes = [word for word in typed if words.key_of(word) not in PER_RUN_KEYS]
-        notes = [f"again: run {plan.run_id} as recorded"]
-        if changes:
-            notes[0] += f", with {' '.join(changes)}"
-        if spec.detach and "detach" not in keys:
+        with_changes = f", with {' '.join(changes)}" if changes else ""
+        notes = [f"again: run {plan.run_id} as recorded{with_changes}"]
+        if spec.detach and not any(words.key_of(word) == "detach" for word in typed):
             notes.append("it is detached, as that run was; detach=false follows it")
         code = CodeRef()
         if spec.task.shipped_file:
@@ -124,7 +101,7 @@ def find_record(name: str, cwd: Path) -> RecordedRun:
         raise ConfigError([Problem(KEY, message, "repeat one of them: rerun=RUN_ID")])
     file = plan_file
     try:
-        plan = decode(RecordedPlan, json.loads(plan_file.read_text(encoding="utf-8")))
+        plan = decode(Plan, json.loads(plan_file.read_text(encoding="utf-8")))
         file = config_file
         content = parse(config_file.read_text(encoding="utf-8"), config_file).content
         if not all(isinstance(content.get(group), dict) for group in ("cluster", "task")):

@@ -223,8 +223,9 @@ def _with_engine(problems: Problems, container: ContainerSpec) -> ContainerSpec:
         problems.report("container.image", f"{name} needs an image", hint)
     for message, hint in extra_problems(name, container.extra):
         problems.report("container.extra", message, hint)
-    for key in set(changed) & {*engine_of(container).IGNORED_KEYS}:
-        if getattr(container, key) != "never":  # nothing is pulled there anyway
+    ignored = engine_of(container).IGNORED_KEYS
+    for key in changed:
+        if key in ignored and getattr(container, key) != "never":  # nothing is pulled there anyway
             hint = "leave it out, or choose docker or podman"
             problems.report(f"container.{key}", f"{name} has no such setting of its own", hint)
     return replace(container, program=container.program or name)
@@ -248,7 +249,7 @@ def _check_rendezvous(problems: Problems, spec: Spec) -> None:
         problems.report("rendezvous.endpoint", message, "set rendezvous.endpoint=HOST:PORT")
     if rendezvous.endpoint and not rendezvous.uses_etcd:
         problems.report("rendezvous.endpoint", f"{backend} takes none", "it is for rendezvous=etcd")
-    if backend == "static" and spec.torchrun.max_restarts:
+    if backend == "static" and spec.torchrun.max_restarts and not spec.task.without_torchrun:
         message = "with a static rendezvous torchrun cannot restart the ranks"
         hint = f"set relaunch.max={spec.torchrun.max_restarts}, or choose rendezvous=c10d"
         problems.report("torchrun.max_restarts", message, hint)

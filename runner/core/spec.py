@@ -74,17 +74,16 @@ def keys_of(section: type) -> Dict[str, Option]:
 
 
 def written_default(option: Option) -> Any:
-    """Return the default of a key as YAML has it."""
+    """Return the default of a key as YAML has it.
+
+    That of a list or a mapping is null, with which Hydra merges whatever a file has.
+    """
     nested = section_of(option)
     if nested is not None:
         return written_defaults(nested)
     if option.metadata["written"] is not None:
         return option.metadata["written"]
-    if option.default is dataclasses.MISSING:
-        return {}
-    if isinstance(option.default, tuple):
-        return list(option.default)
-    return None if option.default == "" else option.default
+    return None if option.default in ("", (), dataclasses.MISSING) else option.default
 
 
 def written_defaults(section: type) -> Dict[str, Any]:

@@ -34,17 +34,12 @@ WHOLE = "whole"
 
 HOT_C = 85.0
 IN_USE_SHARE = 0.05  # of the memory of a GPU; the driver itself takes less
-IDLE_PERCENT = 10
-WORKING_PERCENT = 50
-"""A GPU of a run below the one is idle while another one of that run is above the other."""
-
-MIN_SAMPLES = 3  # before a GPU is called idle
+BUSY_PERCENT = 50
 SILENT = 0
 BROKEN = 1
 THROTTLED = 2
 HOT = 3
 FOREIGN = 4
-IDLE = 5
 USUAL = 9
 """How much something unusual matters; the smaller, the more."""
 
@@ -54,15 +49,10 @@ class NodeView:
     """What is known of one node."""
 
     name: str
-    samples: tuple[Sample, ...] = ()  # the last ones, the newest last
+    sample: Sample | None = None  # of now
     silence: str = ""  # why it does not answer
     hint: str = ""  # what to do about it
     runs: tuple[str, ...] = ()  # the active ones that it takes part in
-
-    @property
-    def sample(self) -> Sample | None:
-        """The newest sample, if it is one of now."""
-        return self.samples[-1] if self.samples and not self.silence else None
 
     @property
     def gpus(self) -> tuple[GpuSample, ...]:
@@ -94,14 +84,7 @@ def render_view(view: ClusterView, width: int, most: int | None = None) -> Group
 
     Of more than `most` lines, those of usual nodes are left out and counted.
     """
-    busy = (
-        gpu
-        for node in view.nodes
-        for gpu in node.gpus
-        if gpu.utilization is not None and gpu.utilization >= WORKING_PERCENT
-    )
-    working = {user.run_id for gpu in busy for user in gpu.users if user.run_id}
-    unusual = {node.name: [*_unusual(node, working)] for node in view.nodes}
+    unusual = {node.name: [*_unusual(node)] for node in view.nodes}
 
     def worst(node: NodeView) -> int:
         told_of_it = (severity for severity, _ in unusual[node.name])
@@ -245,7 +228,7 @@ def _levels(gpus: Sequence[GpuSample]) -> Text:
             continue
         style = "dim"
         if _is_in_use(gpu):
-            style = "green" if gpu.utilization >= WORKING_PERCENT else "yellow"
+            style = "green" if gpu.utilization >= BUSY_PERCENT else "yellow"
         level = min(len(LEVELS) - 1, gpu.utilization * len(LEVELS) // 100)
         text.append(LEVELS[level], style)
     if len(gpus) > MAX_LEVELS:
@@ -253,13 +236,13 @@ def _levels(gpus: Sequence[GpuSample]) -> Text:
     return text
 
 
-def _unusual(node: NodeView, working: set[str]) -> Iterator[tuple[int, str]]:
+def _unusual(node: NodeView) -> Iterator[tuple[int, str]]:
     """Yield how much something unusual matters, 0 the most, and what it is."""
     if node.sample and node.sample.gpu_error:
         yield BROKEN, _clean(node.sample.gpu_error)
     found: dict[tuple[tuple[int, str], ...], list[GpuSample]] = {}
     for gpu in node.gpus:
-        if problems := tuple(_gpu_problems(node, gpu, working)):
+        if problems := tuple(_gpu_problems(gpu)):
             found.setdefault(problems, []).append(gpu)
     for problems, gpus in found.items():
         texts = []
@@ -271,7 +254,7 @@ def _unusual(node: NodeView, working: set[str]) -> Iterator[tuple[int, str]]:
         yield worst, f"{format_ranges(indices, 'GPU')} {', '.join(texts)}"
 
 
-def _gpu_problems(node: NodeView, gpu: GpuSample, working: set[str]) -> Iterator[tuple[int, str]]:
+def _gpu_problems(gpu: GpuSample) -> Iterator[tuple[int, str]]:
     if gpu.error:
         yield BROKEN, f"error: {_clean(gpu.error)}"
     if gpu.temperature_c is not None and gpu.temperature_c >= HOT_C:
@@ -285,15 +268,6 @@ def _gpu_problems(node: NodeView, gpu: GpuSample, working: set[str]) -> Iterator
         yield FOREIGN, f"used by {_clean(owner) or 'a process'}, outside of runs"
     elif not gpu.users and _memory_share(gpu) > IN_USE_SHARE:
         yield FOREIGN, "memory in use by no known process"
-    recent = [
-        other.utilization
-        for sample in node.samples
-        for other in sample.gpus
-        if other.index == gpu.index and other.utilization is not None
-    ]
-    runs = [user.run_id for user in gpu.users if user.run_id in working]
-    if runs and len(recent) >= MIN_SAMPLES and max(recent) < IDLE_PERCENT:
-        yield IDLE, f"idle in {_clean(runs[0])}"
 
 
 def _is_in_use(gpu: GpuSample) -> bool:

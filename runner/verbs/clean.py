@@ -7,9 +7,15 @@ from typing import Any
 
 import click
 
+from runner.control.attempt.stop import user_at_host
+from runner.control.record.host_record import merge_statuses
 from runner.core.codec import encode
 from runner.core.errors import Interrupted
+from runner.core.model.run_info import RunInfo
+from runner.core.planning.readiness import workdir_problems
 from runner.ui.output import show, show_prose
+from runner.ui.reports import tables
+from runner.verbs.shared.confirmation import confirm
 from runner.verbs.shared.selection import Selection, open_pool, workdir_request
 from runner.verbs.shared.verb import json_option, parse_duration, verb
 
@@ -35,13 +41,6 @@ def clean(selection: Selection, older_than: str, dry_run: bool, yes: bool, json_
 
     With their logs and the files of their ranks; never what is in use.
     """
-    from runner.control.attempt.stop import user_at_host
-    from runner.control.record.host_record import merge_statuses
-    from runner.core.model.run_info import RunInfo
-    from runner.core.planning.readiness import workdir_problems
-    from runner.ui.reports import tables
-    from runner.verbs.shared.confirmation import confirm
-
     older_than_s = parse_duration("--older-than", older_than, allow_bare=False)
     composed = selection.contact()
     spec = composed.spec

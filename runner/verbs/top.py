@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -36,9 +36,8 @@ RETRY_S = 30.0
 """How often hosts that do not answer are tried again; the view stands still meanwhile."""
 
 ANSWER_S = 8.0
-KEPT_SAMPLES = 4
 MAX_GPUS = 64  # of a host
-OLD_S = 60.0  # a sample that a node of a job recorded so long ago says nothing about now
+OLD_S = 600.0  # a sample that a node of a job recorded so long ago says nothing about now
 
 
 @verb(
@@ -132,7 +131,7 @@ class HostWatch:
             self._run = finder.find(composed.spec.run_id, prefer_active=True)
             self._title = self._run.run_id
         self._runs: list[RemoteRun] = []
-        self.samples: dict[str, deque[Sample]] = defaultdict(lambda: deque(maxlen=KEPT_SAMPLES))
+        self.samples: dict[str, Sample] = {}  # the newest of each node
         self._in_jobs: dict[str, str] = {}  # why what nodes of jobs recorded says nothing of now
         self._runs_due = 0.0
         self._retry_at = time.monotonic() + RETRY_S
@@ -145,8 +144,7 @@ class HostWatch:
             finder.reconnect_all()
             self._retry_at = time.monotonic() + RETRY_S
         answers, problems = finder.broadcast().collect("sample", {}, "sampled", ANSWER_S)
-        for name, answer in answers.items():
-            self.samples[name].append(answer["sample"])
+        self.samples.update((name, answer["sample"]) for name, answer in answers.items())
         is_due = now >= self._runs_due
         if is_due:
             self._runs_due = now + RUNS_S
@@ -174,18 +172,13 @@ class HostWatch:
             problem = self.problems.get(name)
             if self._run and name not in on_node and problem is None:
                 continue
-            known = self.samples.get(name, ())
+            silence = problem.message if problem else self._in_jobs.get(name, "")
+            sample = None if silence else self.samples.get(name)
+            if sample:
+                sample = replace(sample, node=name, gpus=sample.gpus[:MAX_GPUS])
             kind = (problem.shared or problem).hint if problem else ""
-            samples = (replace(each, node=name, gpus=each.gpus[:MAX_GPUS]) for each in known)
-            nodes.append(
-                NodeView(
-                    name,
-                    samples=tuple(samples),
-                    silence=problem.message if problem else self._in_jobs.get(name, ""),
-                    hint=problem.hint if problem and hints.setdefault(kind, name) == name else "",
-                    runs=tuple(on_node[name]),
-                )
-            )
+            hint = problem.hint if problem and hints.setdefault(kind, name) == name else ""
+            nodes.append(NodeView(name, sample, silence, hint, tuple(on_node[name])))
         rows = run_table.rows(self._runs, self.finder.clock_offsets)
         return ClusterView(self._title, tuple(nodes), tuple(rows))
 
@@ -197,12 +190,9 @@ class HostWatch:
             self._in_jobs[node] = "no sample on record yet"
             if status.sample is None:
                 continue
-            samples = self.samples[node]
-            if not samples or samples[-1].wall != status.sample.wall:
-                samples.append(status.sample)
-            age_s = self.finder.clock_offsets[run.asked[node]] - samples[-1].wall
-            interval_s = samples[-1].wall - samples[max(0, len(samples) - 2)].wall
-            is_old = age_s > max(OLD_S, 2 * interval_s)
+            self.samples[node] = status.sample
+            age_s = self.finder.clock_offsets[run.asked[node]] - status.sample.wall
+            is_old = age_s > OLD_S
             self._in_jobs[node] = f"its last sample is {age_s:.0f} s old" if is_old else ""
 
     def _look_for_end(self) -> None:

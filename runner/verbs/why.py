@@ -49,7 +49,10 @@ def why(selection: Selection, run: str, json_: bool) -> int:
         return 0
     plan, verdict = store.read_result()
     report_text = report.final_report(
-        *(plan, verdict, store.display_path, store.diagnose(plan, verdict)),
+        plan,
+        verdict,
+        store.display_path,
+        store.diagnose(plan, verdict),
         run_flags=f"--run {plan.run_id} {selector}".rstrip(),
         rerun=store.rerun_without_lost(plan, verdict),
     )

@@ -31,11 +31,13 @@ def runs_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., li
     def compose(*words: str) -> list[LaunchRequest]:
         runs: list[LaunchRequest] = []
 
-        def note(request: LaunchRequest) -> int:
-            runs.append(request)
+        def note(requests: list[LaunchRequest]) -> int:
+            runs.extend(requests)
             return 0
 
-        monkeypatch.setattr("runner.verbs.launch.launcher", lambda _: note)
+        launching = "runner.verbs.launching"
+        monkeypatch.setattr(f"{launching}.launch_session.run", lambda request: note([request]))
+        monkeypatch.setattr(f"{launching}.sweep.run_sweep", note)
         assert main(words) == 0
         return runs
 

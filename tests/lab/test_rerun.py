@@ -135,7 +135,7 @@ def test_a_sweep_is_one_code_for_all_its_runs(lab: Lab, project: Launcher, tmp_p
 @pytest.mark.all
 @pytest.mark.promise(12)
 def test_record_of_hosts_is_shown_before_it_is_launched(project: Launcher) -> None:
-    """Another machine has it from hosts alone: no verb follows it, and a launch asks first."""
+    """Another machine has it from hosts alone: no verb follows it, and a launch needs `--yes`."""
     words = (PLAIN_ENTRY, "task.script=train.py", "task.args.lr=0.1", "run_id=first")
     assert project(*ON, "cluster.setup=[echo prepared]", *words).code == 0
     elsewhere = project.at_another_machine("elsewhere")
@@ -145,13 +145,15 @@ def test_record_of_hosts_is_shown_before_it_is_launched(project: Launcher) -> No
     origin = json.loads((elsewhere.folder / "runs/first/origin.json").read_text())
     assert origin == {"hosts": [*NODES]}
 
-    refused = elsewhere("rerun=first")
-    assert refused.code == 2, refused
-    assert "echo prepared\n" in refused.out
-    assert " train.py --lr 0.1\n" in refused.out
-    assert "#  node2      ssh " in refused.out
-    assert "launch this by the record that came from node1, node2" in refused.err
-    assert "--yes is the answer" in refused.err
+    for asked in ("dry_run=false", "dry_run=true"):
+        refused = elsewhere("rerun=first", asked)
+        assert refused.code == 2, refused
+        assert "its record came from node1, node2, not from a launch here" in refused.err
+    shown = elsewhere("rerun=first", "dry_run=offline")
+    assert shown.code == 0, shown
+    assert "echo prepared\n" in shown.out
+    assert " train.py --lr 0.1\n" in shown.out
+    assert "#  node2      ssh " in shown.out
     assert not list((elsewhere.folder / "runs").glob("[0-9]*-[0-9]*-*"))
     checked = elsewhere("check", "rerun=first")
     assert checked.code == 2, checked

@@ -10,7 +10,7 @@ import contextlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -87,48 +87,47 @@ def record_metrics(folder: Path, pattern: str) -> None:
         (folder / METRICS_FILE).touch(mode=0o600)  # so that nobody looks through these logs again
 
 
-def _metrics_of(path: Path, pattern: re.Pattern[str] | None) -> list[Metrics]:
-    """Return the metrics of a log: of its lines in the highest form.
+@dataclass
+class _LogMetrics:
+    """The lines of a log in one form: of too many every n-th and the last."""
 
-    Of too many lines, it is every n-th and the last. Steps go on where a program begins anew in
-    each epoch, or prints none.
-    """
-    kept: list[Metrics] = []
-    form = -1
-    number = 0
-    stride = 1
-    step = 0
-    before = 0  # the epoch
-    epoch: int | None = None
-    latest: Metrics | None = None
+    form: int
+    kept: list[Metrics] = field(default_factory=list)
+    _count: int = 0
+    _stride: int = 1
+    _last: int = 0  # the step
+    _before: int = 0  # the steps of the epochs before
+    _epoch: int | None = None
+
+    def take(self, metrics: Metrics) -> None:
+        """Add a line; steps go on where a program begins anew in each epoch, or prints none."""
+        step = self._last + 1
+        if metrics.step is not None:
+            if metrics.epoch not in (None, self._epoch):
+                self._epoch = metrics.epoch
+                if self._before + metrics.step <= self._last:
+                    self._before = self._last
+            step = self._before + metrics.step
+        self._last = step
+        if self._count and (self._count - 1) % self._stride:
+            self.kept.pop()  # it was there as the last
+        self.kept.append(metrics if metrics.step == step else replace(metrics, step=step))
+        self._count += 1
+        if len(self.kept) > MAX_LINES:
+            self.kept[:] = [*self.kept[:-1:2], self.kept[-1]]
+            self._stride *= 2
+
+
+def _metrics_of(path: Path, pattern: re.Pattern[str] | None) -> list[Metrics]:
+    """Return the metrics of a log: of its lines in the highest form."""
+    found = _LogMetrics(form=-1)
     for line in _lines(path, pattern):
         metrics = parse_metrics(line, pattern)
-        if metrics is None or metrics.form < form:
-            continue
-        if metrics.form > form:
-            form = metrics.form
-            kept = []
-            number = 0
-            stride = 1
-            step = 0
-            before = 0
-            epoch = None
-        if metrics.step is None:
-            step += 1
-        else:
-            if metrics.epoch not in (None, epoch):
-                epoch = metrics.epoch
-                if before + metrics.step <= step:
-                    before = step
-            step = before + metrics.step
-        latest = metrics if metrics.step == step else replace(metrics, step=step)
-        if number % stride == 0:
-            kept.append(latest)
-        number += 1
-        if len(kept) > MAX_LINES:
-            del kept[1::2]
-            stride *= 2
-    return kept if latest is None or kept[-1] is latest else [*kept, latest]
+        if metrics and metrics.form > found.form:
+            found = _LogMetrics(metrics.form)
+        if metrics and metrics.form == found.form:
+            found.take(metrics)
+    return found.kept
 
 
 def _lines(path: Path, pattern: re.Pattern[str] | None) -> Iterator[bytes]:

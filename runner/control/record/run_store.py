@@ -7,13 +7,13 @@ import fcntl
 import functools
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from runner.control.atomic_file import replace_file
 from runner.control.code import worktree
-from runner.control.code.code_store import STORE, CodeStore
+from runner.control.code.code_store import find_release
 from runner.control.record import run_index
 from runner.control.record.contact_file import read_contact, recorded_contact
 from runner.control.record.file_names import (
@@ -114,6 +114,16 @@ class RunStore:
                     path.rmdir()
                 else:
                     path.unlink()
+
+    @contextlib.contextmanager
+    def required(self) -> Iterator[None]:
+        """Raise NotReady where the record cannot be written that is to precede a start."""
+        try:
+            yield
+        except OSError as error:
+            message = f"cannot write in {self.folder}: {error.strerror}"
+            problem = Problem("run_dir", message, "free some space, or set run_dir")
+            raise NotReady([problem]) from error
 
     def create(self, request: LaunchRequest, plan: Plan | None = None) -> bool:
         """Begin the record with what was asked for, and have it found; raise OSError.
@@ -319,8 +329,8 @@ class RunStore:
             contact = read_contact(self.folder)
             if plan.release:
                 here = Path(contact.launched_from)
-                stores = [CodeStore(place / STORE) for place in run_index.code_places(self.folder)]
-                for release in filter(None, (store.find(plan.release) for store in stores)):
+                places = run_index.code_places(self.folder)
+                if release := find_release(places, plan.release):
                     paths = _modules((f.path for f in release.manifest.files), plan.subdirectory)
                     return ProjectFiles(paths, functools.partial(worktree.why_absent, here))
             elif are_local(contact.spec.nodes):

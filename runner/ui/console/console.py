@@ -154,23 +154,6 @@ class Console:
             with self._lock:
                 self._bar.feed(Source(node, rank), data, self._clock())
 
-    def first_failure(self, node: str, rank: int | None, *, is_over: bool = False) -> None:
-        """Fold tracebacks that follow from this failure, until `recovered` or `reset_lines`.
-
-        Of those on the node without a `rank`, or of that rank, all lines are shown. `is_over`: the
-        attempt is, and its logs are read in no order of time.
-        """
-        if self._folder:
-            with self._lock:
-                self._folder.fold_except(node, rank, math.inf if is_over else self._clock())
-
-    def recovered(self) -> None:
-        """Show whole tracebacks again: the ranks go on without what failed."""
-        if self._folder:
-            with self._lock:
-                self._put_tracebacks()
-                self._folder = TracebackFolder(lambda: terminal_width(ERR))
-
     def has_just_shown(self, node: str, lines: Sequence[str]) -> bool:
         """Return whether all these lines are among the last that were shown."""
         seen = b"\n".join(self._last_pieces).split(b"\n")[-SEEN_LINES:]

@@ -49,18 +49,11 @@ KINDS = {body: name.replace("_", " ") for name, body in EVENT_TYPES.items()}
 STARTS = (events.ProgramStarted, events.RankStarted, events.HubJoined)
 """Events that the bars show."""
 
-FAULTS = (
-    events.PeerLost,
-    events.HostLost,
-    events.EndUnverified,
-    events.PortTaken,
-    events.Stalled,
-)
+FAULTS = (events.PeerLost, events.HostLost, events.EndUnverified, events.PortTaken, events.Stalled)
 
 STATES = {State.SUCCEEDED: "succeeded", State.FAILED: "failed", State.STUCK: "failed"}
 
 MAX_EVENT_TEXT = 400
-
 
 Chart = dict[str, Any]
 Points = Sequence[tuple[float, float | None]]

@@ -96,7 +96,7 @@ def code_name(release: str, commit: str) -> str:
 
 
 def render_access(request: LaunchRequest) -> str:
-    """Return where a launch logs in, what it starts there first, and what it takes from here."""
+    """Return where a launch logs in, and what it takes from here."""
     spec = request.spec
     ssh = spec.cluster.ssh
     jump = f" by way of {', '.join(ssh.jump)}" if ssh.jump else ""
@@ -106,9 +106,6 @@ def render_access(request: LaunchRequest) -> str:
         port = f" port {node.port or ssh.port}" if node.port or ssh.port else ""
         is_here = node.transport == "local"
         rows.append((node.name, "this machine" if is_here else f"ssh {login}{port}{jump}"))
-    rows.append(
-        ("there", f"{spec.cluster.host_python} runs the agent; setup lines run before any check")
-    )
     pushes = spec.pushes_code and not request.recorded_code
     taken = [f"the code in {spec.cluster.project}"] if pushes else []
     taken += [f"secret {name}" for name in sorted(spec.secrets)]

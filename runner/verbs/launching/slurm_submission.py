@@ -10,8 +10,6 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,6 @@ from runner.control.record import run_index
 from runner.control.record.run_store import RunStore
 from runner.control.rpc.bootstrap import job_words
 from runner.control.rpc.host_code import whole_code
-from runner.control.rpc.session import BoundedInbox, Inbox
 from runner.core.codec import encode
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady, Problem, RunnerError
 from runner.core.launch_request import LaunchRequest
@@ -36,22 +33,15 @@ from runner.core.shell import this_program
 from runner.core.spec import Node, SlurmSpec
 from runner.ui.console.console import open_console
 from runner.ui.output import note, show
-from runner.verbs.launching.preparation import launch_notes, open_code_source
+from runner.verbs.launching.attempts import launch_notes
 from runner.verbs.shared.discovery import RunFinder
 from runner.verbs.shared.following import follow
 from runner.verbs.shared.found_run import FoundRun
-from runner.verbs.shared.host_pool import (
-    FLUSH_TIMEOUT_S,
-    HostPool,
-    deadline,
-    enqueue_signal,
-    forward_signals,
-)
+from runner.verbs.shared.host_pool import HostPool, enqueue_signal, open_host_pool
 from runner.verbs.shared.slurm_queue import (
     LoginLost,
     QueuedJob,
     ask_login,
-    job_of_lost_submission,
 )
 
 REFUSED_KEYS = {
@@ -68,41 +58,30 @@ MAX_EARLY_SIGNALS = 2
 """How many signals are kept for a run that has begun and is not followed yet."""
 
 
-def run(request: LaunchRequest, source: CodeSource | None = None) -> int:
+def run(request: LaunchRequest, source: CodeSource) -> int:
     """Submit the job of a run and follow it, or show its script; return the exit code."""
-    source = source or open_code_source(request)
-    if "offline" in request.spec.dry_run:
-        show(_as_asked(request, _script(request, request.spec.cluster.workdir, nonce="…")))
-        return 0
-    inbox = BoundedInbox()
+    spec = request.spec
     store = RunStore(request.run_dir)
-    if request.spec.dry_run:
-        with forward_signals(inbox), _submission(request, source, store, inbox) as submission:
-            show(_as_asked(request, submission.script()))
-            return 0
-    store.reserve()
+    if "offline" in spec.dry_run:
+        script = _script(request, spec.cluster.workdir, nonce="…")
+        show(json.dumps({"script": script}) if "json" in spec.dry_run else script)
+        return 0
+    if not spec.dry_run:
+        store.reserve()
+    console = open_console(spec.ui, spec.console_ranks, [node.name for node in spec.nodes])
     try:
-        with forward_signals(inbox), _submission(request, source, store, inbox) as submission:
-            return submission.run()
+        with open_host_pool(spec, console) as pool:
+            submission = Submission(request, source, store, pool)
+            if not spec.dry_run:
+                return submission.run()
+            script = submission.script()
     except RunnerError:
         store.discard()
         raise
-
-
-@contextmanager
-def _submission(
-    request: LaunchRequest, source: CodeSource, store: RunStore, inbox: Inbox
-) -> Iterator[Submission]:
-    console = open_console(
-        request.spec.ui, request.spec.console_ranks, [n.name for n in request.spec.nodes]
-    )
-    pool = HostPool(request.spec, console, inbox)
-    try:
-        yield Submission(request, source, store, pool)
     finally:
         store.unlock()
-        console.close(deadline(FLUSH_TIMEOUT_S))
-        pool.close()
+    show(json.dumps({"script": script}) if "json" in spec.dry_run else script)
+    return 0
 
 
 class Submission:
@@ -137,9 +116,7 @@ class Submission:
         found, signals = None, list[int]()
         while found is None:
             try:
-                selector, reuse = self._request.selector, not signals
-                finder = RunFinder(self._pool, selector, reuse_sessions=reuse)
-                found = FoundRun(self._request, finder)
+                found = FoundRun(self._request, RunFinder(self._pool, self._request.selector))
             except Interrupted as error:
                 signals.append(error.exit_code - SIGNAL_EXIT_BASE)
                 if len(signals) > MAX_EARLY_SIGNALS:
@@ -159,7 +136,9 @@ class Submission:
             self._pool.push(snapshot, by_node)
         here = self._here
         self._request = replace(self._request, launched_at=time.time(), launched_from=here)
-        self._create_record()
+        with self._store.required():
+            found = self._store.create(self._request)
+        self._request = replace(self._request, on_record=found)
         job_id = self._submit_job(facts)
         keeper = self._source.keep(CodeStore(Path(here, run_index.RUNS_FOLDER, STORE)))
         if keeper:
@@ -192,16 +171,7 @@ class Submission:
                 skip_launch_facts=True,
             )
 
-        return self._pool.collect_facts(request, workdir_problems).facts[self._login]
-
-    def _create_record(self) -> None:
-        try:
-            found = self._store.create(self._request)
-        except OSError as error:
-            message = f"cannot write in {self._store.folder}: {error.strerror}"
-            problem = Problem("run_dir", message, "free some space, or set run_dir")
-            raise NotReady([problem]) from error
-        self._request = replace(self._request, on_record=found)
+        return self._pool.collect_facts(request, workdir_problems)[self._login]
 
     def _submit_job(self, facts: Facts) -> str:
         """Return the id of the job."""
@@ -230,8 +200,9 @@ class Submission:
         try:
             answer = ask_login(self._pool, self._login, "submit", data, "submitted", payload)
         except LoginLost as lost:
-            stop = self._flags("stop")
-            return job_of_lost_submission(self._pool, self._login, spec.run_id, lost, stop)
+            message = f"whether the job of run {spec.run_id} was submitted is not known"
+            problem = Problem("", message, self._flags("stop"))
+            raise NotReady([*lost.problems, problem]) from None
         except NotReady as error:
             raise NotReady([_with_key(each, spec.slurm) for each in error.problems]) from None
         return str(answer["job_id"])
@@ -248,10 +219,6 @@ def _with_key(problem: Problem, slurm: SlurmSpec | None) -> Problem:
             hint = f"its value is {value!r}; on the login node, {command} lists what there is"
             return replace(problem, subject=f"cluster.slurm.{key}", hint=hint)
     return problem
-
-
-def _as_asked(request: LaunchRequest, script: str) -> str:
-    return json.dumps({"script": script}) if "json" in request.spec.dry_run else script
 
 
 def _script(request: LaunchRequest, workdir: str, nonce: str) -> str:

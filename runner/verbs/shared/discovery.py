@@ -34,7 +34,7 @@ from runner.verbs.shared.selection import workdir_request
 class RunFinder:
     """The hosts of a cluster that answer; if none does, that is NotReady."""
 
-    def __init__(self, pool: HostPool, selector: str, *, reuse_sessions: bool = False) -> None:
+    def __init__(self, pool: HostPool, selector: str) -> None:
         self.pool = pool
         self.console = pool.console
         self.facts: dict[str, Facts] = {}
@@ -44,7 +44,7 @@ class RunFinder:
         self.shows_states = True  # of requests
         self._selector = selector  # by which any verb finds these hosts
         self._nodes = {node.name: node for node in pool.spec.nodes}
-        self.reconnect_all(reuse_sessions=reuse_sessions)
+        self.reconnect_all()
         if not self.facts:
             raise NotReady(list(self.unreachable.values()))
 
@@ -53,12 +53,12 @@ class RunFinder:
         """All nodes of the cluster, those of the run or not."""
         return tuple(self._nodes.values())
 
-    def reconnect_all(self, *, reuse_sessions: bool = True) -> None:
+    def reconnect_all(self) -> None:
         """Try to reach all hosts of the cluster again."""
         self.pool.retarget(replace(self.pool.spec, nodes=self.cluster_nodes))
         spec = self.pool.spec
         self.facts, self.unreachable = self.pool.collect_available_facts(
-            lambda node: workdir_request(spec, node), reuse_sessions=reuse_sessions
+            lambda node: workdir_request(spec, node)
         )
 
     def broadcast(self, names: Container[str] | None = None) -> Broadcast:
@@ -119,8 +119,20 @@ class RunFinder:
         taken = {*run.asked, *run.asked.values()}
         nodes.update({name: node for name, node in self._nodes.items() if name not in taken})
         self._nodes = nodes
-        self.pool.close_sessions()
-        self.reconnect_all()
+        sessions = self.pool.sessions
+        self.pool.sessions = {}
+        for name, node in nodes.items():
+            session = sessions.pop(run.asked.get(name, name), None)
+            if session and node.in_job:
+                session.close()
+            elif session:
+                session.node = node
+                self.pool.sessions[name] = session
+        for session in sessions.values():
+            session.close()
+        self.pool.retarget(replace(self.pool.spec, nodes=self.cluster_nodes))
+        if not run.asked.keys() <= self.pool.sessions.keys():  # one machine may be several nodes
+            self.reconnect_all()
 
     def load_record(self, run: RemoteRun) -> HostRecord:
         """Return the record of a run, as its hosts have it; raise NotReady if none can be read."""
@@ -156,7 +168,7 @@ class RunFinder:
             node = self._nodes.get(share.node) or in_job or by_host.get(share.host)
             if node is None:
                 message = f"it is a node of {plan.run_id}, and not of {spec.cluster.name} here"
-                hint = f"if it is: cluster.nodes.{share.node}.host={share.host}"
+                hint = f"if it is: +cluster.nodes.{share.node}.host={share.host}"
                 unknown.append(Problem(share.node, message, hint))
             else:
                 nodes.append(replace(node, name=share.node))

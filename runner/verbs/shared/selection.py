@@ -68,8 +68,7 @@ class Selection:
             raise ConfigError([Problem("rerun", message, hint)])
         for text in composed.notes:
             note(text)
-        for text in unsaid(f"files of {composed.spec.cluster.name}", composed.file_notes):
-            note(text)
+        _note_once(f"files of {composed.spec.cluster.name}", composed.file_notes)
         return replace(composed, config_dirs=self.config_dirs)
 
     def refuse_ignored_words(self) -> None:
@@ -92,25 +91,22 @@ class Selection:
     def contact_latest(self) -> LaunchRequest:
         """Return how the hosts are reached that are chosen, or those of this folder's last run."""
         folder = run_index.record_folder(LATEST)
-        if not (self.overrides or self.config_dirs or folder is None):
-            try:
-                return self._with_note(self.contact_by_record(folder), ", as in the last run")
-            except ConfigError as error:
-                note(f"runs/latest is left out: {error}")
-        return self.contact()
+        if folder is None or self.overrides or self.config_dirs:
+            return self.contact()
+        return self._with_note(self.contact_by_record(folder), ", as in the last run")
 
-    def contact_for_run(self, run: str, *, ending_verb: str = "") -> LaunchRequest:
+    def contact_for_run(self, run: str) -> LaunchRequest:
         """Return how the hosts of a run are reached, with its id; "" for the latest one there.
 
         That is by the YAML of the cluster that is named, else by the run's record on this machine,
         changed by the words that are given. The beginning of an id will do if one run on record
-        has it, but not for an `ending_verb`.
+        has it.
         """
         run_id = "" if run == LATEST else run
         if self.names_cluster:
             _check_run_id(run)
             return _about_run(self.contact(), run_id)
-        folder = record_of(run, ending_verb=ending_verb)
+        folder = record_of(run)
         if folder is not None:
             return self.contact_by_record(folder)
         why = f": {run} is not on record on this machine"
@@ -119,19 +115,16 @@ class Selection:
     def contact_by_record(self, folder: Path) -> LaunchRequest:
         """Return how the hosts of a run on record are reached, changed by the words given."""
         recorded = read_contact(folder)
-        if not self.overrides and not self.config_dirs:
+        if not self.settings and not self.config_dirs:
             return recorded
         folders = tuple(dict.fromkeys((*self.config_dirs, *recorded.config_dirs)))
         words = (f"rerun={hydra_value(str(folder))}", *self.settings)
         changed = replace(self, settings=words, config_dirs=folders).compose(())
-        if changed.spec.cluster.name != recorded.spec.cluster.name:  # as `+experiment=NAME` may
-            return _about_run(self.compose(()), recorded.spec.run_id)
         return replace(
             changed,
             run_dir=folder,
             contact_words=tuple(word for word in changed.contact_words if word in self.settings),
             launched_at=recorded.launched_at,
-            on_record=not self.settings and not self.config_dirs,
         )
 
     def _with_note(self, request: LaunchRequest, why: str = "") -> LaunchRequest:
@@ -140,12 +133,11 @@ class Selection:
             spec = request.spec
             where = f"{spec.cluster.name} ({fold_names([node.name for node in spec.nodes])})"
             text = f"on {where}{why}; --cluster NAME chooses another"
-            for each in unsaid(f"default cluster{why}", [text]):
-                note(each)
+            _note_once(f"default cluster{why}", [text])
         return request
 
 
-def record_of(run: str, *, ending_verb: str = "") -> Path | None:
+def record_of(run: str) -> Path | None:
     """Return the record of a run on this machine, "" for the latest one; None if it has none.
 
     The beginning of an id will do as for `contact_for_run`.
@@ -153,10 +145,15 @@ def record_of(run: str, *, ending_verb: str = "") -> Path | None:
     _check_run_id(run)
     folder = run_index.record_folder(run or LATEST)
     if folder or run not in ("", LATEST):
-        return folder or _record_of_shortened(run, ending_verb)
+        return folder or _record_of_shortened(run)
     message = "no run was launched from this folder"
     hint = "--run ID names one, --cluster NAME takes your latest one there"
     raise ConfigError([Problem("--run", message, hint)])
+
+
+def _note_once(subject: str, notes: Sequence[str]) -> None:
+    for text in unsaid(subject, notes):
+        note(text)
 
 
 def _check_run_id(run: str) -> None:
@@ -165,21 +162,19 @@ def _check_run_id(run: str) -> None:
         raise ConfigError([Problem("--run", f"{run!r} is not a run id", hint)])
 
 
-def _record_of_shortened(run: str, ending_verb: str) -> Path | None:
+def _record_of_shortened(run: str) -> Path | None:
     """Return the record of the only run whose id begins so; raise ConfigError for several."""
     found = {name: f for f, name in run_index.records().items() if name.startswith(run)}
     file = Path(run_index.RUNS_FOLDER, run, SWEEP_FILE)
     if file.is_file():
         message = f"{run} is a sweep, whose runs are in {file}"
         raise ConfigError([Problem("--run", message, "name one of them")])
-    if len(found) > 1 or (found and ending_verb):
+    if len(found) > 1:
         message = f"no run on record is named {run}; so begin {join_some([*found])}"
-        raise ConfigError([Problem("--run", message, "type all of it")])
-    if not found:
-        return None
-    name = next(iter(found))
-    note(f"{run} is {name}")
-    return found[name]
+        raise ConfigError([Problem("--run", message, "type more of it")])
+    for name in found:
+        note(f"{run} is {name}")
+    return next(iter(found.values()), None)
 
 
 def _about_run(request: LaunchRequest, run_id: str) -> LaunchRequest:

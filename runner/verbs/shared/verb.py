@@ -59,7 +59,10 @@ class Verb(click.Command):
             # A command of the shell may begin by setting a variable.
             is_line = self.subject == "command" and re.match(r"\w+=.*\s", word) is not None
             is_setting = self.selects_hosts and is_override(word) and not is_line
-            (settings if is_setting else subjects).append(word)
+            if is_setting:
+                settings.append(word)
+            else:
+                subjects.append(word)
         for word in subjects:
             self._take_subject(ctx, word, values)
         if self.selects_hosts:

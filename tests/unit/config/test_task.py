@@ -211,6 +211,8 @@ def test_an_argument_has_one_value() -> None:
     assert taken({"args_after": ["c"]}, "task.args_after=[c]", "d") == ({}, ["c", "d"])
     nested = {"args": {"m": {"lr": "1", "d": "2"}}}
     assert taken(nested, "", "--m.lr=3") == ({"m": {"lr": "3", "d": "2"}}, ["--m.lr=3"])
+    for args, words in (({"o": {"lr": "1"}}, ["--o", "Adam"]), ({"o": "Adam"}, ["--o.lr", "1"])):
+        assert taken({"args": args}, "", " ".join(words)) == (args, words)
     hydra = {"args": {"lr": "0.1"}, "args_style": "hydra"}
     assert taken(hydra, "", "lr=0.2 +x=1") == ({"lr": "0.2", "+x": "1"}, None)
 
@@ -222,6 +224,8 @@ def test_what_cannot_be_told_is_refused() -> None:
         taken(after, "task.args.sizes=[3]", "")
     with pytest.raises(ConfigError, match=r"dry_run=offline: comes after the program or"):
         taken({}, "", "--lr 0.1 dry_run=offline")
+    with pytest.raises(ConfigError, match=r"has both\n    .* -- --o Adam --o.lr 1"):
+        taken({}, "task.args.o=Adam task.args.o.lr=1", "")
     assert taken({"args_style": "hydra"}, "", "task=x") == ({"task": "x"}, None)
     (said,) = problems_of({"task.args_after": [None]})
     assert 'quotes make a text of null: "null" or "~"' in said

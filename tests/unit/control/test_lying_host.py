@@ -18,7 +18,7 @@ import shutil
 import signal
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
@@ -60,7 +60,6 @@ from runner.core.outcome.diagnosis import diagnose
 from runner.core.outcome.stacks import group_stacks
 from runner.core.outcome.verdict import fold_events
 from runner.core.planning.build_plan import build_plan
-from runner.core.planning.readiness import problems_of
 from runner.core.protocol import events
 from runner.core.protocol.events import Event
 from runner.core.protocol.frames import MAGIC, Frame, FrameDecoder, FrameError
@@ -73,8 +72,7 @@ from runner.ui.reports import report, run_table, tables
 from runner.ui.reports.dry_run import render_dry_run
 from runner.ui.top import render_view
 from runner.verbs import stacks, top
-from runner.verbs.launching.preparation import Preparation
-from runner.verbs.launching.relaunch import Relauncher
+from runner.verbs.launching.attempts import Attempts
 from runner.verbs.shared.discovery import RunFinder
 from runner.verbs.shared.host_pool import HostPool, enqueue_signal
 from runner.verbs.top import HostWatch
@@ -351,7 +349,6 @@ def probed(request: dict[str, Any]) -> list[Answer]:
 LOG = b'{"step": 1, "rate": 2.5}\nTraceback (most recent call last):\n'
 FETCHED = {"size": 5, "mtime_ns": 7, "compressed": False}
 EXITED = {"code": 0, "survivors": [], "timed_out": False}
-PORTS = {"port": 29600, "hub_port": 29601, "error": ""}
 CLEANED = {"runs": [RUN_ID], "releases": [], "in_use": [], "bytes": 7}
 HONEST_ANSWERS: dict[str, Callable[[dict[str, Any]], list[Answer]]] = {
     "adopt": lambda _: [Answer("absent", {})],
@@ -375,7 +372,6 @@ HONEST_ANSWERS: dict[str, Callable[[dict[str, Any]], list[Answer]]] = {
     "ping": lambda _: [Answer("pong", CLOCKS)],
     "probe": probed,
     "read": read,
-    "reserve_ports": lambda _: [Answer("ports_reserved", PORTS)],
     "run": record,
     "runs": runs,
     "sample": lambda asked: [
@@ -459,12 +455,12 @@ class Pool(HostPool):
 def facts_of_a_liar(pool: Pool) -> None:
     request = lambda node: FactsRequest(node=node.name)  # noqa: E731
     collector = FactsCollector(SPEC, pool.connector, pool.inbox, request, lambda *_: None)
-    collected = collector.at_least(1, lambda node, facts: problems_of(SPEC, node, facts))
-    spec = replace(SPEC, nodes=tuple(node for node in NODES if node.name in collected.facts))
-    findings = evaluate_checks(CheckContext(spec, collected.facts))
+    facts, problems = collector.collect()
+    spec = replace(SPEC, nodes=tuple(node for node in NODES if node.name in facts))
+    findings = evaluate_checks(CheckContext(spec, facts))
     shown(render_findings(findings, "lab", "train", 100))
-    shown(render_problems(collected.missing.values()))
-    shown(render_dry_run(build_plan(spec, collected.facts)))
+    shown(render_problems(problems.values()))
+    shown(render_dry_run(build_plan(spec, facts)))
 
 
 def run_of_a_liar(pool: Pool) -> None:
@@ -475,12 +471,7 @@ def run_of_a_liar(pool: Pool) -> None:
     def log(node: str, source: str, stream: str, offset: int, data: bytes) -> None:
         store.write_log(node, f"{source}.{stream}", offset, data)
 
-    nothing: Callable[..., None] = lambda *_: None  # noqa: E731
-    hooks: dict[str, Any] = {
-        **dict.fromkeys([each.name for each in fields(RunObserver)], nothing),
-        "log": log,
-    }
-    observer = RunObserver(**{**hooks, "record": store.append, "message": shown})
+    observer = RunObserver(store.append, log, shown, MagicMock(is_full=False))
     plan = elastic(PLAN) if pool.chance.random() < 0.3 else PLAN
     briefly = Briefly(SPEC, plan, pool.connector, pool.sessions, pool.inbox, observer)
     briefly.attach(read_only=pool.chance.random() < 0.3)
@@ -567,14 +558,12 @@ def network_of_a_liar(pool: Pool) -> None:
 
 
 def relaunch_of_a_liar(pool: Pool) -> None:
-    """Announce a relaunch, and plan one with other ports of its master, the liar."""
+    """Announce a relaunch, and plan one with the facts of its master, the liar."""
     pool.connect()
     pool.retarget(replace(pool.spec, nodes=NODES[::-1]))
-    shown(pool.wait_before_relaunch(0.01, RUN_ID))
-    preparation = SimpleNamespace(push_and_plan=lambda facts, _: build_plan(pool.spec, facts))
-    relauncher = Relauncher(pool, cast("Preparation", preparation))
-    planned = relauncher._retry_with_other_port(PLAN, FACTS)
-    shown(render_dry_run(planned.plan) if planned else "")
+    attempts = Attempts(LaunchRequest(SPEC, pool.folder, ""), CodeOnHosts(SPEC), pool)
+    attempts._wait(0.01, RUN_ID)
+    shown(render_dry_run(attempts._prepare(1, [HONEST, LIAR]).orders.plan))
 
 
 def stacks_of_a_liar(pool: Pool) -> None:
@@ -683,7 +672,9 @@ def test_no_host_says_which_machine_is_contacted(world: World) -> None:
     """A node of the run that the YAML lacks is named, with the key that adds it."""
     finder = RunFinder(Pool(None, world.folder), "")
     other = replace(PLAN.nodes[1], node="c", host="10.0.0.3")
-    told = "c: it is a node of .*, and not of lab here\n    if it is: cluster.nodes.c.host=10.0.0.3"
+    told = (
+        "c: it is a node of .*, and not of lab here\n    if it is: .cluster.nodes.c.host=10.0.0.3"
+    )
     with pytest.raises(NotReady, match=told):
         finder.retarget_to_run(replace(PLAN, nodes=(*PLAN.nodes, other)))
 
@@ -733,7 +724,7 @@ def test_a_host_that_keeps_its_runs_to_itself_holds_up_no_launch(
     pool.connect()
     pool.spec = replace(pool.spec, run_id="mine")
     request = LaunchRequest(pool.spec, pool.folder, "")
-    Preparation(request, CodeOnHosts(SPEC), pool)._say_other_runs()
+    Attempts(request, CodeOnHosts(SPEC), pool)._say_other_runs()
     assert [line.partition(",")[0] for line in said] == [f"note: run {RUN_ID}"]
     assert not pool.sessions[LIAR].closed
     for request_id in (request_ids[0], 99):

@@ -10,6 +10,7 @@ import pytest
 
 from runner.control.record.host_record import merge_statuses
 from runner.core.codec import decode, encode
+from runner.core.model.plan import NodePlan
 from runner.core.model.results import RemoteRun
 from runner.core.model.run_info import HostRunStatus, RunInfo, aggregate_state
 from runner.core.protocol.states import State
@@ -86,6 +87,16 @@ def test_a_run_that_lost_a_node_is_lost() -> None:
     statuses = {"a": status("a", lost_node=True, **stopped), "b": status("b", **stopped)}
     assert aggregate_state(statuses) == "lost"
     assert aggregate_state({"b": statuses["b"]}) == "stopped"
+
+
+@pytest.mark.promise(12)
+@pytest.mark.parametrize("word", ["-oProxyCommand=x", "$(x)", "a;b"])
+def test_a_recorded_host_is_no_command(word: str) -> None:
+    """It comes to stand in the line that adds a node which the YAML lacks."""
+    plan = builders.plan(1).nodes[0]
+    for key in ("host", "user"):
+        with pytest.raises(ValueError, match="is no host or user"):
+            decode(NodePlan, {**encode(plan), key: word})
 
 
 MEMBER, HUB = {"b": State.SUCCEEDED}, {"a": State.SUCCEEDED}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import signal
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,10 +11,7 @@ import pytest
 from runner.core.errors import Interrupted
 from runner.core.model.slurm import JobStatus
 from runner.verbs.shared.host_pool import HostPool
-from runner.verbs.shared.slurm_queue import (
-    QUESTION,
-    QueuedJob,
-)
+from runner.verbs.shared.slurm_queue import QueuedJob
 
 RUN_ID = "0314-1592-digits-65a3"
 PENDING = JobStatus("7", "PENDING", "Resources")
@@ -44,34 +40,22 @@ class Pool:
 
 
 @pytest.mark.parametrize(
-    ("signum", "typed", "cancels", "is_cancelled"),
+    ("signum", "cancels", "is_cancelled"),
     [
-        (signal.SIGINT, None, True, True),
-        (signal.SIGINT, None, False, False),
-        (signal.SIGHUP, None, True, False),
-        (signal.SIGINT, "C\n", False, True),
-        (signal.SIGINT, "\n", True, False),
+        (signal.SIGINT, True, True),
+        (signal.SIGINT, False, False),
+        (signal.SIGHUP, True, False),
     ],
 )
 def test_who_interrupts_decides_on_the_job(
-    monkeypatch: pytest.MonkeyPatch,
-    signum: int,
-    typed: str | None,
-    *,
-    cancels: bool,
-    is_cancelled: bool,
+    signum: int, *, cancels: bool, is_cancelled: bool
 ) -> None:
-    """At a terminal it is a question; else a launch cancels, and a lost terminal never does."""
-    terminal = io.StringIO(typed or "")
-    monkeypatch.setattr(terminal, "isatty", lambda: typed is not None)
-    monkeypatch.setattr("sys.stdin", terminal)
-    monkeypatch.setattr("select.select", lambda *_: ([terminal], [], []))
+    """A launch cancels it; `attach` and a lost terminal leave it."""
     pool = Pool(Interrupted(128 + signum, ""))
     job = QueuedJob(cast("HostPool", pool), "login", RUN_ID, "--cluster hpc")
     with pytest.raises(Interrupted) as caught:
         job.await_start(cancels=cancels)
     assert caught.value.exit_code == 128 + signum
     assert (pool.asked[-1] == "cancel_job") == is_cancelled
-    assert (pool.messages[-1] == QUESTION) == (typed is not None)
     words = "is cancelled; nothing of it had begun" if is_cancelled else "is left in the queue"
     assert words in str(caught.value)
