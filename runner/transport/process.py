@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import resource
 import select
@@ -226,11 +227,14 @@ class OpensshConnection:
             "ClearAllForwardings": "yes",
             "RemoteCommand": "none",
             "StrictHostKeyChecking": "yes" if is_strict else "accept-new",
-            "ConnectTimeout": f"{self._ssh.connect_timeout:.0f}",
+            "ConnectTimeout": f"{math.ceil(self._ssh.connect_timeout)}",
             "LogLevel": "INFO",
         }
         if os.devnull in self._endpoint.first("userknownhostsfile").split():
             options["UserKnownHostsFile"] = self._endpoint.known_hosts_files[0]
+        for name in ("ForkAfterAuthentication", "StdinNull", "ProxyUseFdpass"):
+            if name.lower() in self._endpoint.settings:  # an older client does not know it
+                options[name] = "no"
         words = ["ssh", "-T", "-a", "-x"]
         for name, value in options.items():
             words += ["-o", f"{name}={value}"]
@@ -239,6 +243,8 @@ class OpensshConnection:
     def through(self) -> list[str]:
         """Return the words of a client that goes through this login."""
         words = [*self._options(), "-o", "ControlMaster=no", "-o", "PermitLocalCommand=no"]
+        if "sessiontype" in self._endpoint.settings:
+            words += ["-o", "SessionType=default"]
         if not self._is_users:  # without it, a client would log in by itself
             words += ["-S", self._path, "-o", "ProxyCommand=false"]
             return [*words, *self._endpoint.options, self._endpoint.name]

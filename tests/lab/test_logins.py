@@ -27,7 +27,7 @@ from runner.core.model.facts import FactsRequest
 from runner.core.spec import Cluster, Node, Spec
 from runner.transport.failures import Kind, LoginFailed
 from tests.lab.lab import LabFactory
-from tests.lab.sshds import USER, MakePlace, Place, Sshd, make_key, sign
+from tests.lab.sshds import USER, MakePlace, Place, Sshd, make_key, sign, start
 from tests.lab.waiting import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.promise(7)]
@@ -213,6 +213,33 @@ def test_open_connection_is_gone_through(make_place: MakePlace) -> None:
             assert master.poll() is None
             master.terminate()
             master.wait()
+
+
+def test_options_in_the_way_are_switched_off(make_place: MakePlace) -> None:
+    """Of the user's own client: those for a terminal, for the background, and forwardings."""
+    place = make_place("openssh")
+    sshd = place.sshd()
+    config = """
+        RequestTTY force
+        RemoteCommand echo other
+        ForkAfterAuthentication yes
+        StdinNull yes
+        SessionType none
+        LogLevel QUIET
+        LocalForward 127.0.0.1:1 127.0.0.1:1
+        ExitOnForwardFailure yes
+        PermitLocalCommand yes
+        LocalCommand echo local
+        ControlMaster auto
+        ControlPersist yes
+        ControlPath /nowhere/%C
+        Compression yes
+    """
+    connection = place.transport(config).connect(sshd.node())
+    channel = start(connection, "cat; tty")
+    channel.write(b"hi\n")
+    assert channel.read() == b"hi\n"
+    channel.close()
 
 
 # The host's key
