@@ -79,10 +79,9 @@ class ProcessChannel:
             if not data and self.ended is None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(EXIT_TIMEOUT_S)
-                code = self._process.returncode
-                self.ended = (
-                    Ending(None, "it closed its output") if code is None else self._explain(code)
-                )
+                self.ended = Ending(None, "it closed its output")
+                if self._process.returncode is not None:
+                    self.ended = self._explain(self._process.returncode)
             return data
 
     def write(self, data: bytes) -> None:
@@ -149,9 +148,8 @@ class OpensshTransport(SshTransport["OpensshConnection"]):
     """
 
     def __init__(self, ssh: Ssh) -> None:
-        self._folder = tempfile.mkdtemp(
-            prefix="runner-ssh-", dir="/tmp"
-        )  # short, for paths of sockets
+        # Below /tmp, because the path of a socket has to be short.
+        self._folder = tempfile.mkdtemp(prefix="runner-ssh-", dir="/tmp")
         numbers = itertools.count(1)
 
         def make(node: str, endpoint: Endpoint, via: OpensshConnection | None) -> OpensshConnection:
