@@ -372,8 +372,7 @@ def test_what_a_jump_host_does_not_reach(place: Place) -> None:
     closed = place.sshd("AllowTcpForwarding no")
     failure = place.failure(gate.node(), jump=(closed.hop,))
     assert failure.kind is Kind.UNREACHED
-    if place.kind == "ssh":
-        assert "AllowTcpForwarding" in hint_of(failure)
+    assert "AllowTcpForwarding" in hint_of(failure)
 
 
 def test_proxy_command_that_fails_is_quoted(make_place: MakePlace) -> None:
