@@ -97,7 +97,7 @@ def open_composer(
 
 
 class Composer:
-    """Composes configurations, and says in our words what is wrong with one."""
+    """Composes configurations; what is wrong with one is a ConfigError."""
 
     def __init__(self, files: ConfigFiles, arguments: Sequence[str], *, for_launches: bool) -> None:
         self.files = files

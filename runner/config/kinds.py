@@ -52,7 +52,7 @@ class Problems(list[Problem]):
             raise ConfigError(self)
 
 
-@dataclass
+@dataclass(eq=False)
 class Illegal(Exception):
     """A value that a key cannot have."""
 

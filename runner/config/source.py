@@ -55,6 +55,11 @@ class _Loader(yaml.SafeLoader):
 class _Dumper(yaml.SafeDumper):
     """Quotes what `_Loader` would not read as text."""
 
+    def text(self, data: str) -> yaml.Node:
+        """Return the node of a text, which may hold what YAML takes for the end of a line."""
+        style = '"' if re.search("[\x85\u2028\u2029]", data) else None
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
+
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 (PyYAML's signature)
         return True
 
@@ -63,6 +68,7 @@ for _each in (_Loader, _Dumper):
     _each.yaml_implicit_resolvers = {}
     _each.add_implicit_resolver("tag:yaml.org,2002:bool", BOOL, list("tTfF"))
     _each.add_implicit_resolver("tag:yaml.org,2002:null", NULL, ["~", "n", "N", ""])
+_Dumper.add_representer(str, _Dumper.text)
 _Loader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile("<<"), ["<"])
 
 
@@ -100,10 +106,7 @@ def parse(text: str, path: Path) -> YamlFile:
         loader = _Loader(text)
         node = loader.get_single_node()
         content = {} if node is None else _plain(loader, node, (), lines)
-    except RecursionError as error:
-        message = "a value is within itself, or too deep"
-        raise ConfigError([Problem(where, message)]) from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         message = " ".join(str(error).split())
         mark = getattr(error, "problem_mark", None)
         if isinstance(error, yaml.MarkedYAMLError) and mark is not None:
@@ -121,6 +124,8 @@ def _plain(loader: _Loader, node: yaml.Node, where: KeyPath, lines: dict[KeyPath
         content: dict[str, Any] = {}
         seen: set[str] = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise ConstructorError(None, None, "a key must be a text", key.start_mark)
             if key.value in seen and key.value != "<<":
                 raise ConstructorError(None, None, f"{key.value} is there twice", key.start_mark)
             seen.add(str(key.value))
@@ -244,11 +249,11 @@ class ConfigFiles:
         """Return the files of a config, the one that wins first."""
         if config in self.given:
             return [self.given[config]]
-        names = [f"{config}{suffix}" for suffix in SUFFIXES]
-        found = [
-            next(filter(Path.is_file, map(folder.joinpath, names)), None) for folder in self.folders
-        ]
-        return [file for file in found if file]
+        found: list[Path] = []
+        for folder in self.folders:
+            files = [folder / f"{config}{suffix}" for suffix in SUFFIXES]
+            found += [file for file in files if file.is_file()][:1]
+        return found
 
     def options(self, group: str) -> list[str]:
         """Return the options of a group that have a file, the user's own before the shipped."""
@@ -322,6 +327,7 @@ def _defaults(primary: YamlFile) -> Any:
     usual = chosen_groups(read(shipped_folder() / f"{PRIMARY}.yaml"))
     choices = [{group: own.get(group, option)} for group, option in usual.items()]
     others = [entry for entry in theirs if not (isinstance(entry, dict) and own.keys() & entry)]
+    others = [entry for entry in others if entry not in (PRIMARY, SCHEMA)]  # they are there anyway
     last = [] if "_self_" in others else ["_self_"]
     return [SCHEMA, *choices, *others, *last]
 

@@ -29,6 +29,8 @@ EXIT_TIMEOUT_S = 0.5
 """Time for a child to end by itself, and again after SIGTERM."""
 KILL_TIMEOUT_S = 5.0
 """Time for the kernel to end a killed child: moments, unless the machine is overloaded."""
+WITH_US = 'exec 3<&0; (read _ <&3; kill $$) >/dev/null 2>&1 & exec "$@" 3<&- </dev/null'
+"""Starts a program that ends with its standard input, as that of a killed process does."""
 OWN_FAULT = 255
 """The exit code of ssh where it is not that of the program."""
 
@@ -146,7 +148,9 @@ class OpensshTransport(SshTransport["OpensshConnection"]):
     """
 
     def __init__(self, ssh: Ssh) -> None:
-        self._folder = tempfile.mkdtemp(prefix="runner-", dir="/tmp")  # short, for paths of sockets
+        self._folder = tempfile.mkdtemp(
+            prefix="runner-ssh-", dir="/tmp"
+        )  # short, for paths of sockets
         numbers = itertools.count(1)
 
         def make(node: str, endpoint: Endpoint, via: OpensshConnection | None) -> OpensshConnection:
@@ -242,6 +246,7 @@ class OpensshConnection:
 
     def _log_in(self) -> None:
         endpoint = self._endpoint
+        self.close()  # what is left of a login that was lost
         if self._has_users_master():
             self._is_users = True
             return
@@ -258,8 +263,8 @@ class OpensshConnection:
         with os.fdopen(read_end, "rb", 0) as answer, self._login_said.open("wb") as stderr:
             with os.fdopen(write_end, "wb") as stdout:
                 self._master = subprocess.Popen(
-                    [*words, *endpoint.options, endpoint.name],
-                    stdin=subprocess.DEVNULL,
+                    ["/bin/sh", "-c", WITH_US, "sh", *words, *endpoint.options, endpoint.name],
+                    stdin=subprocess.PIPE,
                     stdout=stdout,
                     stderr=stderr,
                     start_new_session=True,
@@ -276,6 +281,8 @@ class OpensshConnection:
 
 def end_process(process: subprocess.Popen[bytes], *, by_itself: bool = False) -> None:
     """End a child and its process group, which may first have a moment to do so by itself."""
+    if process.stdin:
+        process.stdin.close()
     signals = (signal.SIGTERM, signal.SIGKILL)
     for signum in (0, *signals) if by_itself else signals:
         if signum:

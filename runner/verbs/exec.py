@@ -83,7 +83,6 @@ def exec_(
         )
         console.phase("running")
         remote = RemoteCommand(pool.sessions, pool.inbox, spec.lost_s, console.node_status)
-
         was_gone = False
 
         def show_output(node: str, stream: str, data: bytes) -> None:

@@ -131,7 +131,7 @@ def test_a_users_own_primary_config(here: Here) -> None:
     assert run.spec.grace_s == 3.0
     here.write({"conf/more.yaml": "# @package _global_\ngrace_s: 3\nlost_s: 4\n"})
     groups = "{cluster: pair}, {task: mine}"
-    for rest, grace_s in (("more", 2.0), ("_self_, more", 3.0)):
+    for rest, grace_s in (("runner_base, runner, more", 2.0), ("_self_, more", 3.0)):
         here.write({"conf/runner.yaml": f"defaults: [{groups}, {rest}]\ngrace_s: 2\n"})
         spec = here("rendezvous=etcd", "rendezvous.endpoint=h:1").run.spec
         assert (spec.grace_s, spec.lost_s, spec.rendezvous.backend) == (grace_s, 4.0, "etcd")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -123,6 +124,28 @@ def test_close_does_not_wait_for_a_frozen_host(place: Place) -> None:
         for each in waiting:
             with pytest.raises(OSError):  # noqa: PT011 - which one is not promised
                 each.result(60 * PATIENCE)
+
+
+def test_killed_controller_leaves_no_client(make_place: MakePlace) -> None:
+    """The user's client ends with what started it, and with it the session on the host."""
+    place = make_place("openssh")
+    sshd = place.sshd()
+    ssh = place.ssh()
+    code = f"""
+from runner.core.spec import Node, Ssh
+from runner.transport.process import OpensshTransport
+transport = OpensshTransport({ssh!r})
+channel = transport.connect({sshd.node()!r}).start(["cat"])
+print("on", flush=True)
+channel.read()
+"""
+    argv = [sys.executable, "-c", code]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as controller:
+        assert controller.stdout
+        assert controller.stdout.readline() == "on\n"
+        assert [*children_of(sshd.process.pid)]
+        controller.kill()
+    wait_until(lambda: not [*children_of(sshd.process.pid)], "the end of the session")
 
 
 def test_nodes_behind_a_jump_host_share_its_connection(place: Place) -> None:

@@ -39,15 +39,14 @@ def confirm(
         which = "the latest run, which was launched from another folder"
     if yes or not asked:
         return
-    action = f"{verb} {which}"
     if sys.stdin is None or not sys.stdin.isatty():
-        message = f"there is no terminal to ask whether to {action}"
         details = "\n".join(run_lines(asked, user_at_host(), folders))
+        message = f"there is no terminal to ask whether to {verb} {which}"
         raise ConfigError([Problem("--yes", message, f"{details}\n--yes is the answer")])
-    pool.console.message(f"{action}? Type y or n, and Enter (n)")
+    pool.console.message(f"{verb} {which}? Type y or n, and Enter (n)")
     try:
         while not select.select([sys.stdin], [], [], 0)[0]:
-            pool.poll_for_stop(POLL_S)  # which keeps the hosts in touch
+            pool.poll_for_stop(POLL_S)  # the hosts are kept in touch
     except Interrupted as error:
         raise Interrupted(error.exit_code, "interrupted; nothing was changed") from None
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from runner.config.compose import open_composer
@@ -46,6 +46,7 @@ def test_scalars_are_texts_as_they_were_written() -> None:
         max_leaves=6,
     )
 )
+@example("\x85 \u2028 \u2029")
 def test_what_is_dumped_is_read_again(value: object) -> None:
     """A record has the values of its run."""
     assert read(dump({"x": value})) == {"x": value}
@@ -86,7 +87,8 @@ def test_a_key_has_its_line() -> None:
         ("a: b: c", "/conf/task/t.yaml:1:5: mapping values are not allowed"),
         ("a: [1, 2", "/conf/task/t.yaml:1:9: while parsing a flow sequence"),
         ("a:\n\t- b", "/conf/task/t.yaml:2:1: while scanning for the next token"),
-        ("a: &x {b: *x}", "/conf/task/t.yaml: a value is within itself"),
+        ("a: &x {b: *x}", "/conf/task/t.yaml: maximum recursion depth"),
+        ("a: {{ b }}", "/conf/task/t.yaml:1:5: a key must be a text"),
     ],
 )
 def test_a_mistake_has_its_place(text: str, told: str) -> None:
