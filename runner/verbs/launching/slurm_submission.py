@@ -30,7 +30,7 @@ from runner.core.planning.batch_script import batch_script
 from runner.core.planning.readiness import workdir_problems
 from runner.core.relaunch.handover import relaunch_context
 from runner.core.shell import this_program
-from runner.core.spec import Node, SlurmSpec
+from runner.core.spec import Node, SlurmSpec, Spec
 from runner.ui.console.console import open_console
 from runner.ui.output import note, show
 from runner.verbs.launching.attempts import launch_notes
@@ -61,11 +61,10 @@ MAX_EARLY_SIGNALS = 2
 def run(request: LaunchRequest, source: CodeSource) -> int:
     """Submit the job of a run and follow it, or show its script; return the exit code."""
     spec = request.spec
-    store = RunStore(request.run_dir)
     if "offline" in spec.dry_run:
-        script = _script(request, spec.cluster.workdir, nonce="…")
-        show(json.dumps({"script": script}) if "json" in spec.dry_run else script)
+        _show_script(spec, _script(request, spec.cluster.workdir, nonce="…"))
         return 0
+    store = RunStore(request.run_dir)
     if not spec.dry_run:
         store.reserve()
     console = open_console(spec.ui, spec.console_ranks, [node.name for node in spec.nodes])
@@ -80,8 +79,12 @@ def run(request: LaunchRequest, source: CodeSource) -> int:
         raise
     finally:
         store.unlock()
-    show(json.dumps({"script": script}) if "json" in spec.dry_run else script)
+    _show_script(spec, script)
     return 0
+
+
+def _show_script(spec: Spec, script: str) -> None:
+    show(json.dumps({"script": script}) if "json" in spec.dry_run else script)
 
 
 class Submission:
