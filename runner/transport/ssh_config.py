@@ -78,12 +78,13 @@ class Resolver:
         is_jump: bool = False,
     ) -> Endpoint:
         words = [*self._common, *words]
-        for given in (",".join(hops), ",".join(hops[:-1]) or "none"):
-            jump = ["-J", given] if given else []
+        jump = ["-J", ",".join(hops)] if hops else []
+        argv = ["ssh", "-T", "-G", *words, *jump, "--", name]
+        code, out, err = run_query(argv, self._ssh.connect_timeout)
+        if "jumphost loop" in err:  # it is its own jump host: `Host *`, or cluster.ssh.jump
+            jump = ["-J", ",".join(hops[:-1]) or "none"]
             argv = ["ssh", "-T", "-G", *words, *jump, "--", name]
             code, out, err = run_query(argv, self._ssh.connect_timeout)
-            if "jumphost loop" not in err:  # it is its own jump host: `Host *`, or cluster.ssh.jump
-                break
         settings: dict[str, list[str]] = {}
         for line in out.splitlines():
             keyword, _, value = line.strip().partition(" ")
