@@ -28,6 +28,8 @@ LINES = [
     f"task=mine {PAIR} hydra.run.dir=/tmp/x",
     f"{PAIR} task=mine -m cluster.backend=gloo,x",
     f"task=mine {PAIR} cluster.only=gpu[7-8]",
+    f"task=mine {PAIR} cluster.nodes.gpu1=10.0.0.9 +cluster.nodes.x=[a]",
+    f"task=mine {PAIR} cluster.nodes=[gpu1]",
     f"task=mine {PAIR} task.args.lr.x=1",
     f"task=mine {PAIR} task.args={{model.lr:1}}",
     f"train.py {PAIR} --lr 0.1",
