@@ -134,6 +134,7 @@ def _problem(error: click.UsageError, words: Sequence[str]) -> Problem:
     word = next((word for word in words if word.startswith(begin)), begin)
     flag = word.partition("=")[0]
     flags = [name for option in (*ctx.command.params, *program.params) for name in option.opts]
+    flags += ctx.help_option_names
     meant = unknown_flag(str(verb), flag, flags)
     return Problem(flag, f"{verb} has no such flag", f"{meant}\n{hint}" if meant else hint)
 
