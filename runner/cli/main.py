@@ -46,7 +46,7 @@ Hosts    deploy (push the code), exec, clean
 Keys     config (all of them), explain (who set one)
 
 Flags    --version, --shell-completion bash|zsh|fish
-Without --cluster or --run, a verb is about the latest run.
+Without --run, a verb takes the latest run, except stop.
 """
 ROOT_FLAGS = ("-h", "--help", "-V", "--version", "--shell-completion")
 

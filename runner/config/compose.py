@@ -232,7 +232,7 @@ class Composer:
         group, equals, option = word.partition("=")
         if group not in GROUPS or not equals:
             return word
-        if option in ("", "null") or option.startswith("["):
+        if option in ("", "null") or "," in option or option.startswith("["):
             message = f"{group} takes the name of one file"
             hint = f"there are {', '.join(self.files.options(group))}"
             raise ConfigError([Problem(word, message, hint)])

@@ -19,6 +19,8 @@ LINES = [
     PAIR,
     "-m",
     "task=mine cluster=nope",
+    "task=mine cluster=gpu1,gpu2",
+    "task=mine cluster=ada@gpu1",
     f"task=mine {PAIR} clustre=pair watch.stal_s=3 +foo=1 nnodes=2",
     f"task=mine {PAIR} relaunch.max=two lost_s=abc detach=ture",
     f"task=mine {PAIR} cluster.nodes.gpu2.gpus=4",
