@@ -115,7 +115,9 @@ def test_certificate_file_beside_its_key(place: Place) -> None:
 @contextlib.contextmanager
 def agent(place: Place, monkeypatch: pytest.MonkeyPatch, *keys: Path) -> Iterator[int]:
     path = place.folder / "agent"
-    process = subprocess.Popen(["ssh-agent", "-D", "-a", path], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        ["ssh-agent", "-D", "-a", path], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         monkeypatch.setenv("SSH_AUTH_SOCK", str(path))
 
