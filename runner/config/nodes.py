@@ -12,9 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from runner.config.kinds import Problems, join_or, read_section, read_value, suggest, unknown_key
 from runner.config.words import NODES_PREFIX, NodeWord
 from runner.core.errors import Problem
-from runner.core.model.slurm import LOGIN
-from runner.core.planning.batch_script import GPUS_OF_GRES
-from runner.core.spec import MASTER, Cluster, Node, SlurmSpec, Spec, Task, keys_of
+from runner.core.spec import MASTER, Cluster, Node, Spec, Task, keys_of
 from runner.core.text import join_some
 
 OWN_OPTIONS = re.compile(
@@ -23,6 +21,11 @@ OWN_OPTIONS = re.compile(
 )
 """Options of sbatch that a batch script has anyway, or that no run can have."""
 
+CORES = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+"""The cores of nodes as Slurm writes them: 8(x2),4 is 8, 8 and 4."""
+
+THIS_MACHINE = "login"
+"""The name of the machine that submits jobs."""
 
 MAX_LISTED = 8
 """How many names of nodes a message lists."""
@@ -272,76 +275,65 @@ def check_decides(problems: Problems, spec: Spec) -> None:
 
 
 def read_slurm(
-    problems: Problems, cluster: Cluster, task: Task, *, relaunches: bool
-) -> tuple[Node, SlurmSpec, int | None]:
-    """Return the login node, what a job asks for, and the fewest nodes; None for all of them."""
-    for key, value in {"cluster.only": cluster.only, "task.nodes": task.nodes}.items():
+    problems: Problems, cluster: Cluster, task: Task, environ: Mapping[str, str], *, spares: bool
+) -> tuple[Cluster, Task, dict[str, Node]]:
+    """Return the nodes of the job that this process is in; outside of one, this machine.
+
+    With them, what the job asks for, and the task by the nodes that it got. With `spares`,
+    nodes beyond `task.nnodes` are asked for, too.
+    """
+    refused = {
+        "cluster.only": cluster.only,
+        "task.nodes": task.nodes,
+        "cluster.master": cluster.master,
+    }
+    for key, value in refused.items():
         if value:
-            hint = "set cluster.slurm.nodelist to nodes that the job must get"
+            hint = "the first node of the job has rank 0"
             problems.report(key, "Slurm chooses the nodes", hint)
-    if cluster.master:
-        hint = "the first node of the job has rank 0"
-        problems.report("cluster.master", "Slurm chooses the nodes", hint)
-    asked = cluster.slurm
-    if cluster.gpus_per_node and re.search(GPUS_OF_GRES, asked.gres):
-        message = "set one of gpus_per_node and gres: both ask for GPUs"
-        problems.report("cluster.slurm.gres", message)
-    for word in asked.extra:
+    for word in cluster.slurm.extra:
         name = word.partition("=")[0]
         if OWN_OPTIONS.fullmatch(name):
-            hint = "keys of cluster.slurm and cluster.nodes set what can be set; -m makes a sweep"
+            hint = "keys of cluster and cluster.slurm set what can be set; -m makes a sweep"
             problems.report("cluster.slurm.extra", f"{name} is the runner's own part", hint)
-    min_nodes, count, spares = _nodes_of_job(problems, cluster, task, relaunches=relaunches)
-    job = replace(asked, nnodes=count, spares=spares, exclude=",".join(cluster.exclude))
-    if cluster.transport == "local" and cluster.login_node:
-        message = "with transport local this machine is the login node"
-        hint = "leave it out, or set cluster.transport=ssh"
-        problems.report("cluster.login_node", message, hint)
-    elif cluster.transport != "local" and not cluster.login_node:
-        message = f"cluster {cluster.name} names no machine that has sbatch"
-        hint = "such as login_node: hpc.example; or cluster.transport=local on the login node"
-        problems.report("cluster.login_node", message, hint)
-    login = Node(
-        name=LOGIN,
-        host=cluster.login_node or LOGIN,
-        transport=cluster.transport,
+    if isinstance(cluster.nodes, Mapping) and cluster.nodes:
+        message = "with slurm this is how many nodes a job gets, not which"
+        problems.report("cluster.nodes", message, "such as nodes: 4")
+        cluster = replace(cluster, nodes=None)
+    asked = "1" if cluster.nodes in (None, {}) else cluster.nodes
+    size = read_value(problems, "cluster.nodes", "nnodes", asked) or (None, 1)
+    if task.nnodes is not None and not (spares and (size[1] or 0) > (task.nnodes[1] or 0)):
+        size = task.nnodes
+    least, most = size
+    job_id = environ.get("SLURM_JOB_ID", "")
+    names = [THIS_MACHINE]
+    cores: list[int] = []
+    if job_id:
+        names = expand_range(environ.get("SLURM_JOB_NODELIST", ""))[:most]
+        for count, times in CORES.findall(environ.get("SLURM_JOB_CPUS_PER_NODE", "")):
+            cores += [int(count)] * int(times or 1)
+        if task.nnodes is None and least is not None:
+            task = replace(task, nnodes=(least, len(names)))
+    usual = Node(
+        name="",
+        transport="srun" if job_id else "local",
         gpus=cluster.gpus_per_node,
         nproc_per_node=cluster.nproc_per_node,
         python=cluster.python,
     )
-    return login, job, min_nodes
-
-
-def _nodes_of_job(
-    problems: Problems, cluster: Cluster, task: Task, *, relaunches: bool
-) -> tuple[int | None, int, int]:
-    """Return the fewest and the most nodes of the job, and how many of these are spares.
-
-    `task.nnodes` wins over `cluster.nodes`, of which the rest are spares if a relaunch may need
-    them.
-    """
-    if isinstance(cluster.nodes, Mapping) and cluster.nodes:
-        message = "with slurm this is how many nodes a job gets, not which"
-        problems.report("cluster.nodes", message, "such as nodes: 4")
-        return None, 1, 0
-    of_cluster = "1" if cluster.nodes in (None, {}) else cluster.nodes
-    read = read_value(problems, "cluster.nodes", "nnodes", of_cluster)
-    min_nodes, count = read or (None, 1)
-    if task.nnodes is None:
-        return min_nodes, count, 0
-    least, used = task.nnodes
-    spares = 0
-    if relaunches and count and used and count > used:
-        spares = count - used
-    return least, (used or 1) + spares, spares
+    job = replace(
+        cluster.slurm,
+        nodes=f"{least}-{most}" if least is not None and least != most else f"{most}",
+        nnodes=most or 1,
+        job_id=job_id,
+        cores=dict(zip(names, cores, strict=False)),
+    )
+    nodes = {name: replace(usual, name=name, host=name) for name in names}
+    return replace(cluster, slurm=job, exclude=() if job_id else cluster.exclude), task, nodes
 
 
 def check_scheduler(problems: Problems, spec: Spec) -> None:
-    """Report what cannot be where Slurm starts the supervisors, or only there."""
-    if spec.slurm is None:
-        if spec.task.entry == "srun":
-            hint = "choose task.entry=torchrun or plain, or a cluster with scheduler: slurm"
-            problems.report("task.entry", "srun is for clusters that Slurm schedules", hint)
-    elif spec.slurm.spares and spec.min_nodes:
-        message = "a range of nodes has no spares: what is there takes part"
-        problems.report("task.nnodes", message, "set one number, or relaunch.max=0")
+    """Report what only Slurm has."""
+    if spec.slurm is None and spec.task.entry == "srun":
+        hint = "choose task.entry=torchrun or plain, or a cluster with scheduler: slurm"
+        problems.report("task.entry", "srun is for clusters that Slurm schedules", hint)

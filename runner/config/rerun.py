@@ -19,6 +19,7 @@ from runner.control.record import run_index
 from runner.control.record.file_names import (
     CONFIG_FILE,
     CONTACT_FILE,
+    JOB_FILE,
     ORIGIN_FILE,
     PLAN_FILE,
     RESULT_FILE,
@@ -90,7 +91,9 @@ class RecordedRun:
         changes = [word for word in typed if words.key_of(word) not in PER_RUN_KEYS]
         date = f" on {self.date}" if self.date else ""
         changed_text = f", with {' '.join(changes)}" if changes else ""
-        notes = [f"again: run {plan.run_id} as recorded{date}{changed_text}"]
+        notes: list[str] = []
+        if spec.run_id != plan.run_id:  # not the launch in a job that was submitted for it
+            notes.append(f"again: run {plan.run_id} as recorded{date}{changed_text}")
         if spec.detach and "detach" not in keys:
             notes.append("it is detached, as that run was; detach=false follows it")
         code = CodeRef()
@@ -126,6 +129,8 @@ def find_record(name: str, cwd: Path) -> RecordedRun:
     plan_file = folder / "plan.0.json"
     if not plan_file.exists():  # that of a later attempt may have come from its hosts
         plan_file = folder / PLAN_FILE
+    if (folder / JOB_FILE).exists():  # the run may not have begun
+        plan_file = folder / JOB_FILE
     if (folder / SWEEP_FILE).exists() and not config_file.exists():
         message = f"{name} is a sweep, whose runs are in {display_path(folder / SWEEP_FILE)}"
         raise ConfigError([Problem(KEY, message, "repeat one of them: rerun=RUN_ID")])

@@ -89,13 +89,15 @@ def resolve(values: Mapping[str, Any], context: Context, problems: Problems) -> 
     task: Task = replace(read.get("task") or Task(), name=context.task)
     cluster = _with_paths(across, cluster, context)
     relaunches = read["relaunch"].max > 0 if "relaunch" in read else False
-    spares: tuple[Node, ...] = ()
     if cluster.scheduler == "slurm":
-        login, job, min_nodes = read_slurm(across, cluster, task, relaunches=relaunches)
-        nodes: tuple[Node, ...] = (login,)
-        cluster = replace(cluster, slurm=job)
+        environ = context.environ
+        cluster, task, all_nodes = read_slurm(across, cluster, task, environ, spares=relaunches)
     else:
         all_nodes = read_nodes(across, cluster, context.node_words)
+    nodes = tuple(all_nodes.values())
+    spares: tuple[Node, ...] = ()
+    min_nodes: int | None = None
+    if cluster.scheduler == "direct" or cluster.slurm.job_id:
         nodes, spares, min_nodes = select_nodes(across, cluster, task, all_nodes)
     if context.for_contact:
         task = replace(task, kind="command", target="true")

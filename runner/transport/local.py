@@ -9,7 +9,7 @@ import select
 import signal
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from runner.core import descriptor_limit
 from runner.core.errors import NotReady, Problem
@@ -33,13 +33,17 @@ class LocalTransport:
     def open(self, node: Node, command: str) -> Channel:
         """Run a shell command line on this machine and return its streams; raise NotReady."""
         try:
-            channel = LocalChannel(command)
+            channel = self._start(node, command)
         except OSError as error:
             message = f"no process can be started on this machine ({error.strerror})"
             raise NotReady([Problem(node.name, message)]) from None
         with self._lock:
             self._channels.append(channel)
         return channel
+
+    def _start(self, node: Node, command: str) -> LocalChannel:
+        del node
+        return LocalChannel(["/bin/sh", "-c", command])
 
     def close(self) -> None:
         """End every child process."""
@@ -53,17 +57,20 @@ class LocalTransport:
 
 
 class LocalChannel:
-    """A Channel over the pipes of a shell in a session of its own.
+    """A Channel over the pipes of a child in a session of its own.
 
     Closing a pipe does not wake a thread that waits for it, so threads wait for a third one, too.
     """
 
-    def __init__(self, command: str) -> None:
+    stderr: int | None = subprocess.STDOUT
+
+    def __init__(self, words: Sequence[str], environ: Mapping[str, str] | None = None) -> None:
         self._process = subprocess.Popen(
-            ["/bin/sh", "-c", command],
+            words,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=self.stderr,
+            env=environ,
             start_new_session=True,
             bufsize=0,
         )

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from runner.verbs.shared.selection import Selection
 from runner.verbs.shared.verb import Count, run_option, verb
-
-if TYPE_CHECKING:
-    from runner.core.launch_request import LaunchRequest
-    from runner.verbs.shared.discovery import RunFinder
 
 
 @verb("attach", examples={"attach": "the latest run", "attach 1128-0931-fit-a1b2": "another"})
@@ -32,25 +26,12 @@ def attach(selection: Selection, run: str, tail: int | None) -> int:
     from runner.verbs.shared.following import follow
     from runner.verbs.shared.found_run import FoundRun
     from runner.verbs.shared.host_pool import FLUSH_TIMEOUT_S, deadline
+    from runner.verbs.shared.job_run import job_run
 
     composed = selection.contact_for_run(run)
+    if in_job := job_run(composed):
+        return in_job.follow(is_guest=True, tail=tail)
     with open_run_finder(composed, "attach") as finder:
-        _await_start(composed, finder)
         code = follow(FoundRun(composed, finder), tail, is_guest=True)
         finder.console.close(deadline(FLUSH_TIMEOUT_S))
     return code
-
-
-def _await_start(request: LaunchRequest, finder: RunFinder) -> None:
-    """Return once a run has begun: at once, unless its job waits for nodes.
-
-    Raises:
-        NotReady: It never will, or there is no such run.
-    """
-    from runner.verbs.shared.slurm_queue import QueuedJob
-
-    run = finder.find(request.spec.run_id)
-    if run.has_not_begun and run.is_active:
-        node = next(iter(finder.pool.sessions))
-        flags = request.run_flags(run.run_id)
-        QueuedJob(finder.pool, node, run.run_id, flags).await_start(cancels=False)

@@ -72,12 +72,17 @@ def _latest_unfinished(selection: Selection) -> LaunchRequest:
         StopUnverified: None is on, as far as the hosts that answered say; it names all others.
     """
     from runner.control.record import run_index
+    from runner.verbs.shared.job_run import job_run
 
     asked: list[tuple[Spec, Answer]] = []
     problems: list[Problem] = []
     for folder in run_index.unfinished():
         request = selection.contact_by_record(folder)
         run_id = request.spec.run_id
+        if in_job := job_run(request):
+            if in_job.is_over:
+                continue
+            return request
         cluster = replace(request.spec, run_id="")
         answer = next((known for other, known in asked if other == cluster), None)
         if answer is None:
@@ -114,14 +119,19 @@ def _stop_run(request: LaunchRequest, *, yes: bool, json_: bool) -> int:
     from runner.verbs.shared.confirmation import confirm
     from runner.verbs.shared.discovery import open_run_finder
     from runner.verbs.shared.found_run import FoundRun
+    from runner.verbs.shared.job_run import job_run
 
+    if in_job := job_run(request):
+        proof = in_job.stop()
+        if json_:
+            show(json.dumps({"run_id": in_job.run_id, "state": "stopped", "left": {}}))
+        else:
+            show_prose(proof)
+        return 0
     opened_finder: RunFinder | None = None
     try:
         with open_run_finder(request, "stop") as finder:
             opened_finder = finder
-            reported = finder.find(request.spec.run_id, prefer_active=True)
-            if reported.has_not_begun:
-                return _cancel(request, finder, reported, yes=yes, json_=json_)
             found = FoundRun(request, finder, to_end_it=True)
             is_latest = not request.spec.run_id
             confirm(finder.pool, "stop", [found.record.info], yes=yes, is_latest=is_latest)
@@ -209,23 +219,6 @@ def _kill_leftovers(run: FoundRun, unfollowed: set[str]) -> dict[str, int | str]
     leftovers.update({name: problem.message for name, problem in problems.items()})
     leftovers.update({name: len(reply["survivors"]) for name, reply in replies.items()})
     return leftovers
-
-
-def _cancel(
-    request: LaunchRequest, finder: RunFinder, reported: RemoteRun, *, yes: bool, json_: bool
-) -> int:
-    """End the job of a run that has not begun."""
-    from runner.verbs.shared.confirmation import confirm
-    from runner.verbs.shared.slurm_queue import QueuedJob
-
-    confirm(finder.pool, "stop", [reported.info], yes=yes, is_latest=not request.spec.run_id)
-    run_id, node = reported.run_id, next(iter(finder.pool.sessions))
-    message = QueuedJob(finder.pool, node, run_id, request.run_flags(run_id)).cancel()
-    if json_:
-        show(json.dumps({"run_id": run_id, "state": "stopped", "left": {}}))
-    else:
-        show_prose(message)
-    return 0
 
 
 def _list_hint() -> str:

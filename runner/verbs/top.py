@@ -158,7 +158,6 @@ class HostWatch:
             self._title = self._run.run_id
         self._runs: list[RemoteRun] = []
         self.samples: dict[str, deque[Sample]] = defaultdict(lambda: deque(maxlen=KEPT_SAMPLES))
-        self._in_jobs: dict[str, str] = {}  # why what nodes of jobs recorded says nothing of now
         self._runs_due = 0.0
         self._retry_at = time.monotonic() + RETRY_S
 
@@ -175,10 +174,7 @@ class HostWatch:
         is_due = now >= self._runs_due
         if is_due:
             self._runs_due = now + RUNS_S
-            self._runs = finder.runs(self._run.run_id if self._run else "", samples=True)
-            self._in_jobs = {}
-            for run in self._runs:
-                self._note_job(run)
+            self._runs = finder.runs(self._run.run_id if self._run else "")
         self.problems = {**finder.unreachable, **problems}
         if is_due:
             self._look_for_end()
@@ -190,12 +186,12 @@ class HostWatch:
 
         on_node: dict[str, list[str]] = defaultdict(list)
         for run in self._runs:
-            for node, asked in run.asked.items() if run.is_active else ():
-                on_node[node if node in self._in_jobs else asked].append(run.run_id)
+            for asked in run.asked.values() if run.is_active else ():
+                on_node[asked].append(run.run_id)
         names = dict.fromkeys([node.name for node in self.finder.cluster_nodes])
         nodes = []
         hints: dict[str, str] = {}  # told once for the nodes with the same problem
-        for name in {**names, **self._in_jobs}:
+        for name in names:
             problem = self.problems.get(name)
             if self._run and name not in on_node and problem is None:
                 continue
@@ -206,29 +202,13 @@ class HostWatch:
                 NodeView(
                     name,
                     samples=tuple(samples),
-                    silence=problem.message if problem else self._in_jobs.get(name, ""),
+                    silence=problem.message if problem else "",
                     hint=problem.hint if problem and hints.setdefault(kind, name) == name else "",
                     runs=tuple(on_node[name]),
                 )
             )
         rows = run_table.rows(self._runs, self.finder.clock_offsets)
         return ClusterView(self._title, tuple(nodes), tuple(rows))
-
-    def _note_job(self, run: RemoteRun) -> None:
-        """Note what the nodes of a Slurm job recorded: nobody logs in to them."""
-        for node, status in run.by_host.items():
-            if status.job is None or run.has_not_begun or not run.is_active:
-                continue
-            self._in_jobs[node] = "no sample on record yet"
-            if status.sample is None:
-                continue
-            samples = self.samples[node]
-            if not samples or samples[-1].wall != status.sample.wall:
-                samples.append(status.sample)
-            age_s = self.finder.clock_offsets[run.asked[node]] - samples[-1].wall
-            interval_s = samples[-1].wall - samples[max(0, len(samples) - 2)].wall
-            is_old = age_s > max(OLD_S, 2 * interval_s)
-            self._in_jobs[node] = f"its last sample is {age_s:.0f} s old" if is_old else ""
 
     def _look_for_end(self) -> None:
         from runner.core.model.run_info import aggregate_state

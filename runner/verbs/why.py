@@ -28,8 +28,11 @@ def why(selection: Selection, run: str, json_: bool) -> int:
     from runner.control.record.file_names import RESULT_FILE
     from runner.control.record.run_store import RunStore
     from runner.ui.reports import report
+    from runner.verbs.shared.job_run import job_run
 
     composed = selection.contact_for_run(run)
+    if in_job := job_run(composed):
+        in_job.complete()
     store = RunStore(composed.run_dir)
     is_proven = store.has_result and not run_index.has_unproven_end(store.folder)
     if not (is_proven and _has_logs(store)):  # `stop` fetches no logs

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-
 from runner.core.planning.batch_script import batch_script
+
 from runner.core.spec import Node, SlurmSpec, Spec, Task
 from tests.golden.builders import RUN_ID, SCRIPT, spec
 from tests.golden.conftest import SCRIPTS

@@ -18,7 +18,6 @@ TWO: dict[str, Any] = {"cluster.nodes": {"a1": {}, "a2": {}}}
 RANGE: dict[str, Any] = {"cluster.nodes": {"gpu1": {}, "gpu2": {}, "gpu[03-16]": {}}}
 SLURM = {
     "cluster.scheduler": "slurm",
-    "cluster.login_node": "hpc.example",
     "cluster.nodes": 4,
 }
 IMAGE = {"container.engine": "apptainer", "container.image": "/images/train.sif"}
@@ -132,14 +131,10 @@ JOBS: list[Changes] = [
     {"cluster.slurm.extra": ["--exclusive", "--signal=B:USR1@60"]},
     {"cluster.nodes": {"gpu1": {}}},
     {"cluster.nodes": 0},
-    {**C10D, "task.nnodes": "2:3", "relaunch.max": 1},
     {"cluster.only": ["gpu1"]},
     {"task.nodes": ["gpu1"]},
     {**PLAIN, "task.decides": "gpu1"},
     {"cluster.master": "gpu1"},
-    {"cluster.gpus_per_node": 4, "cluster.slurm.gres": "gpu:4"},
-    {"cluster.login_node": None},
-    {"cluster.transport": "local"},
     {**SRUN, "task.local_rank_arg": "--local-rank"},
     {**SRUN, **C10D},
 ]

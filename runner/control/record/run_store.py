@@ -115,22 +115,31 @@ class RunStore:
                 else:
                     path.unlink()
 
-    def create(self, request: LaunchRequest, plan: Plan | None = None) -> bool:
+    def create(self, request: LaunchRequest, plan: Plan) -> bool:
         """Begin the record with what was asked for, and have it found; raise OSError.
 
         Return whether its run id finds it.
         """
-        self._created.append(self.logs)
-        self.logs.mkdir(mode=0o700)
         self._lock_fd = try_lock_folder(self.folder)
+        if not (self.folder / CONFIG_FILE).exists():  # written when its job was submitted
+            self.write_request(request)
+        self._created.append(self.logs)
+        self.logs.mkdir(mode=0o700, exist_ok=True)
+        self.write_json(CONTACT_FILE, recorded_contact(request))
+        self.write_plan(plan)
+        return self.announce(request)
+
+    def write_request(self, request: LaunchRequest) -> None:
+        """Record what was asked for; raise OSError."""
         self.write_text(CONFIG_FILE, request.config_yaml)
         lines = [f"- {json.dumps(word, ensure_ascii=False)}\n" for word in request.overrides]
         self.write_text(OVERRIDES_FILE, "".join(lines) or "[]\n")
         self.write_json(CONTACT_FILE, recorded_contact(request))
         if request.sweep:
             self.write_json(SWEEP_FILE, request.sweep)
-        if plan:
-            self.write_plan(plan)
+
+    def announce(self, request: LaunchRequest) -> bool:
+        """Have the record found; return whether its run id finds it."""
         self._has_begun = True
         run_id = request.spec.run_id
         run_index.register(run_id, self.folder)

@@ -6,14 +6,13 @@ they save: it gets TERM when its rank has ended, at the latest shortly before th
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import time
 from typing import Callable, Dict, Iterable, List, Optional, Sequence, Set
 
 from runner.core.model.plan import Order
-from runner.core.protocol.events import ENDED_BY_SCHEDULER, StopCause, Stopping
+from runner.core.protocol.events import StopCause, Stopping
 from runner.core.protocol.states import STOP_TRANSITIONS, State, StopPhase
 from runner.host.process import procfs
 from runner.host.ranks.tracker import RankTracker
@@ -79,12 +78,6 @@ class StopLadder:
         """Whether what is left must be killed."""
         return time.monotonic() >= self._kill_at
 
-    @property
-    def longest_grace_s(self) -> float:
-        """How long a scheduler may let us go on after its TERM: else the container outlives us."""
-        container = self._order.container
-        return 0.0 if container and container.has_daemon else self._order.grace_s
-
     def fail(self, failed_at: Optional[float] = None) -> None:
         """Note that something of the task failed, now if no time is given.
 
@@ -118,27 +111,6 @@ class StopLadder:
         self._launcher.cancel()
         self._journal.append(Stopping(reason, cause), mono=stopped_at)
         self._record_stopping()
-
-    def follow_scheduler(self, since: float, kill_after_s: float, *, needs_term: bool) -> None:
-        """Stop as a scheduler does that has sent TERM, and will send KILL.
-
-        `since`: what ended after that, monotonic, ended by it. Without `needs_term` every process
-        has got its TERM but those in a container, whose engine a scheduler does not know.
-        """
-        kill_at = time.monotonic() + kill_after_s
-        if self.is_stopping:
-            self._journal.append(Stopping(ENDED_BY_SCHEDULER, StopCause.SCHEDULER), mono=since)
-            self.shorten_grace(kill_at)
-            return
-        if not needs_term:
-            self._term_sent |= {self._launcher.pid, *procfs.descendants(os.getpid())}
-        self.begin(ENDED_BY_SCHEDULER, StopCause.SCHEDULER, since)
-        self._kill_at = kill_at
-
-    def shorten_grace(self, kill_at: float) -> None:
-        """Have what is left killed at a moment, monotonic, if it stops and has more time."""
-        if self.is_stopping:
-            self._kill_at = min(self._kill_at, kill_at)
 
     def skip_grace(self) -> None:
         """Have what is left killed now."""

@@ -14,7 +14,16 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Set
 
 from runner.core.model.plan import Order
-from runner.core.protocol.events import FINAL_CAUSES, Ended, PortTaken, ProgramExited, StopCause
+from runner.core.protocol.events import (
+    FINAL_CAUSES,
+    TERMINATED,
+    Ended,
+    PortTaken,
+    ProgramExited,
+    RanksSignalled,
+    StopCause,
+    Stopping,
+)
 from runner.core.protocol.states import State, StopPhase
 from runner.core.protocol.timing import DISK_TIMEOUT_S
 from runner.core.relaunch.handover import AttemptEnd
@@ -22,7 +31,7 @@ from runner.core.text import describe_exit
 from runner.host.container import removal
 from runner.host.facts import ports
 from runner.host.peers.election import LeaderElection
-from runner.host.process import subreaper
+from runner.host.process import procfs, subreaper
 from runner.host.process.event_loop import EventLoop
 from runner.host.process.file_worker import FileWorker
 from runner.host.process.kill import is_proven, kill_until_gone
@@ -37,13 +46,13 @@ from runner.host.supervisor.attempt import (
     prepare_next,
 )
 from runner.host.supervisor.control_socket import ControlSocket
-from runner.host.supervisor.job_link import JobLink
 from runner.host.supervisor.peer_exchange import UNATTENDED_S, PeerExchange
 from runner.host.supervisor.program import LauncherProcess
 from runner.host.supervisor.stall_monitor import StallMonitor
 from runner.host.supervisor.stop_ladder import StopLadder
 
 TICK_S = 0.05
+TERM_SPREAD_S = 0.5  # how much earlier a rank may have got TERM than we
 MAX_LEFT_OVER = 8  # commands that are named
 HUB_STOP_TIMEOUT_S = 2.0  # how long to wait for the hub's stop, after this host began to stop
 
@@ -60,7 +69,7 @@ class Supervisor:
         self._journal = journal = EventLog(args.folder, order, submit)
         self._loop = EventLoop()
         self._control_socket = ControlSocket(listener, self._loop, self._on_command)
-        self._job_link = JobLink(args.scheduled, submit, self._on_command, journal, self.stop)
+        self._has_taken_term = False
         self._launcher = LauncherProcess(args.folder, order, journal, submit)
         ladder = self._ladder = StopLadder(order, self._launcher, journal)
         record = (args.folder, order, journal)
@@ -98,8 +107,7 @@ class Supervisor:
         """Return what to do here next, if the hosts relaunch the run."""
         if self._election is None or self._loop.term_received:  # after the election
             return None
-        args = self._args._replace(scheduled=self._job_link.next_scheduled)
-        return prepare_next(args, self._election, user_stopped=self._ladder.user_stopped)
+        return prepare_next(self._args, self._election, user_stopped=self._ladder.user_stopped)
 
     def stop(self, reason: str, cause: StopCause = StopCause.LOCAL) -> None:
         """Stop the attempt, unless it is over: TERM to the program, KILL after the grace."""
@@ -110,8 +118,6 @@ class Supervisor:
             if ladder.rules_out_relaunch(cause):
                 self._peers.stop(reason, cause)
         if ladder.is_stopping or ladder.phase is StopPhase.ENDED:
-            return
-        if cause is StopCause.PEER and self._job_link.awaits_term(reason):
             return
         if cause is StopCause.PEER and self._stall_monitor.is_dumping:
             ladder.defer(reason)  # the stacks of our ranks are wanted too
@@ -142,10 +148,28 @@ class Supervisor:
         elif kind == "dump_stacks":
             self._stall_monitor.dump(str(message["reason"]))
         elif kind == "signal_ranks":
-            self._job_link.signal_ranks(self._ranks, self._ladder)
+            self._signal_ranks(int(message["signal"]))
         if kind != "dump_stacks":  # which comes from no controller; else after a stop has begun
             self._peers.lease.renew(by_launch=bool(message.get("by_launch")))
         return {"disk_wait_s": round(self._files.wait_s, 1)} if kind == "renew_lease" else {}
+
+    def _signal_ranks(self, signum: int) -> None:
+        """Send a signal to the ranks alone: torchrun would end by it."""
+        if not self._ladder.is_stopping:
+            reached = procfs.signal_all(self._ranks.running_pids, signum)
+            self._journal.append(RanksSignalled(signum, len(reached)))
+
+    def _take_term(self) -> None:
+        """Stop as what sends TERM does, to every process of the run perhaps: a scheduler."""
+        if self._has_taken_term:
+            return
+        self._has_taken_term = True
+        since = time.monotonic() - TERM_SPREAD_S
+        self._peers.stop(TERMINATED, StopCause.PEER)
+        if self._ladder.is_stopping:
+            self._journal.append(Stopping(TERMINATED, StopCause.SCHEDULER), mono=since)
+        else:
+            self._ladder.begin(TERMINATED, StopCause.SCHEDULER, since)
 
     def _write_down(self) -> str:
         """Put the attempt and its owner on record; return why that was not possible, else ""."""
@@ -189,9 +213,10 @@ class Supervisor:
         if ended_at is not None and time.monotonic() > ended_at + DISK_TIMEOUT_S:
             self._on_program_ended()
         self._ladder.tick(self._ranks, self._live_processes)
-        self._job_link.tick(self._ladder)
-        if self._orphaned and not self._job_link.take_term(self._loop, self._ladder, self._peers):
-            self.stop("its supervisor got SIGTERM or lost its guardian")
+        if self._loop.term_received:
+            self._take_term()
+        elif self._orphaned:
+            self.stop("its supervisor lost its guardian")
         if self._journal.write_error:
             self.stop(self._journal.write_error)
         stalled_s = self._peers.tick(self._stall_monitor.stalled_s)

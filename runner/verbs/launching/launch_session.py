@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import secrets
 import signal
@@ -35,7 +36,7 @@ from runner.core.errors import (
 from runner.core.launch_request import LaunchRequest
 from runner.core.model.facts import Facts
 from runner.core.model.plan import Plan
-from runner.core.model.run_info import PastAttempt, RunInfo
+from runner.core.model.run_info import RunInfo
 from runner.core.outcome.verdict import STOPPED, Verdict, fold_events
 from runner.core.planning.build_plan import build_plan
 from runner.core.protocol.events import Event
@@ -52,6 +53,7 @@ from runner.ui.reports import report
 from runner.ui.reports.dry_run import render_dry_run
 from runner.ui.reports.internal_fault import reporting_faults
 from runner.ui.reports.report import render_access
+from runner.verbs.launching.in_job import DISCONNECT_S, OwnJob, is_own_job, past_attempts
 from runner.verbs.launching.launch_notifier import LaunchNotifier
 from runner.verbs.launching.preparation import (
     Preparation,
@@ -79,20 +81,27 @@ def run(request: LaunchRequest, source: CodeSource | None = None) -> int:
 
     `source` is the code it is to run, by default that of now.
     """
-    if request.spec.slurm:
-        from runner.verbs.launching import slurm_submission
+    if request.spec.slurm and not request.spec.slurm.job_id:
+        from runner.verbs.launching.submission import submit
 
-        return slurm_submission.run(request, source)
+        return submit(request, source)
     if request.spec.dry_run:
         dry_run(request)
         return 0
     source = source or open_code_source(request)
     store = RunStore(request.run_dir)
-    store.reserve()
     inbox = BoundedInbox()
+    job: OwnJob | None = None
+    if is_own_job(request.run_dir, request.spec):
+        job = OwnJob(request.run_dir, request.spec, inbox)
+        limit_s = request.spec.disconnect_s or DISCONNECT_S
+        spec = replace(request.spec, disconnect_s=limit_s)
+        request = replace(request, spec=spec, on_record=True)
+    else:
+        store.reserve()
     try:
         with forward_signals(inbox):
-            session = LaunchSession(request, source, store, inbox)
+            session = LaunchSession(request, source, store, inbox, job)
             with reporting_faults(store.folder, lambda: session.fault_hint):
                 return session.run()
     except InternalFault:
@@ -133,12 +142,15 @@ class LaunchSession:
         source: CodeSource,
         store: RunStore,
         inbox: Inbox,
+        job: OwnJob | None = None,
     ) -> None:
         self._request = request
         self._source = source
         self._store = store
         self._here = str(Path.cwd())  # which may be removed before the end
-        self._past_attempts: tuple[PastAttempt, ...] = ()
+        self._job = job
+        self._starts = past_attempts(store.folder) if job else ()  # of the job, before this one
+        self._past_attempts = self._starts
         self._keeper: CodeKeeper | None = None
         self._monitor: AttemptMonitor | None = None  # once orders are sent
         self._notifier: LaunchNotifier | None = None  # likewise
@@ -149,13 +161,14 @@ class LaunchSession:
         names = [node.name for node in (*spec.nodes, *spares)]
         self._console = open_console(request.spec.ui, request.spec.console_ranks, names)
         self._pool = HostPool(spec, self._console, inbox)
-        self._preparation = Preparation(request, source, self._pool)
+        self._preparation = Preparation(request, source, self._pool, again=bool(self._starts))
 
     def run(self) -> int:
         """Return the exit code; a `RunnerError` means that nothing was started."""
         try:
             facts = self._preparation.collect_facts()
-            return self._run_attempts(self._preparation.push_and_plan(facts), facts)
+            attempt = self._starts[-1].attempt + 1 if self._starts else 0
+            return self._run_attempts(self._preparation.push_and_plan(facts, attempt), facts)
         finally:
             self._store.unlock()
             self._close()
@@ -204,9 +217,10 @@ class LaunchSession:
                 upcoming := relauncher.next_attempt(facts, monitor, verdict)
             ):
                 plan, facts = upcoming
-                if relauncher.past_attempts != self._past_attempts:
-                    notifier.relaunching(plan, relauncher.past_attempts[-1].reason)
-                self._past_attempts = relauncher.past_attempts
+                past = (*self._starts, *relauncher.past_attempts)
+                if past != self._past_attempts:
+                    notifier.relaunching(plan, past[-1].reason)
+                self._past_attempts = past
                 attempt = self._orders(plan, facts)
                 with self._writing_record():
                     self._store.write_plan(attempt.plan)
@@ -236,6 +250,8 @@ class LaunchSession:
         inbox, too_late = self._pool.inbox, deadline(FLUSH_TIMEOUT_S)
         notifier.finish(lambda: signal_pending(inbox))
         self._console.close(too_late if verdict.exit_code else lambda: signal_pending(inbox))
+        if self._job:
+            self._job.finish(verdict, plan.attempt)
         return verdict.exit_code
 
     def _finish_keeping(self) -> None:
@@ -263,7 +279,7 @@ class LaunchSession:
 
     @property
     def _relaunches_left(self) -> int:
-        return self._pool.spec.relaunch.max - len(self._past_attempts)
+        return self._pool.spec.relaunch.max - len(self._past_attempts) + len(self._starts)
 
     def _orders(self, plan: Plan, facts: dict[str, Facts]) -> AttemptOrders:
         """Return the orders of an attempt, in which hosts are chosen that may relaunch."""
@@ -281,13 +297,15 @@ class LaunchSession:
         ranks = () if plan.torch_assigns_ranks else self._request.spec.console_ranks or ()
         if absent := sorted(rank for rank in ranks if rank >= plan.world_size):
             self._console.message(f"note: console_ranks: the run has no {format_ranges(absent)}")
-        if not (plan.attempt or self._pool.spec.detach):
+        if not (plan.attempt or self._pool.spec.detach or self._job):
             self._console.message(report.outliving_line(plan, self._ending.run_flags))
         is_passing = bool(self._pool.spec.debug_rank)  # how to attach to its rank
         for text in plan.notes if is_passing else unsaid(f"plan on {plan.cluster}", plan.notes):
             self._console.message(f"note: {text}")
         reporter = AttemptReporter(plan, self._console, self._store, on_event=self._on_event)
         self._monitor = monitor = self._pool.monitor(plan, reporter.record, reporter.log)
+        if self._job:
+            monitor.on_interrupt = functools.partial(self._job.on_signal, monitor)
         monitor.start(
             facts,
             self._order_sender(plan, attempt),
@@ -299,6 +317,8 @@ class LaunchSession:
         verdict = fold_events(monitor.plan, monitor.timed_events, time.monotonic() - started_at)
         if monitor.order_refused and verdict.exit_code < NotReady.exit_code:
             verdict = replace(verdict, exit_code=NotReady.exit_code)
+        if self._job:
+            verdict = self._job.explain(plan, verdict)
         return monitor, verdict
 
     def _on_event(self, event: Event) -> None:

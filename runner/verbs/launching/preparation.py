@@ -73,7 +73,11 @@ def without_pulls(request: LaunchRequest) -> LaunchRequest:
 class Preparation:
     """What a launch does before each attempt; where it cannot go on, it raises `NotReady`."""
 
-    def __init__(self, request: LaunchRequest, source: CodeSource, pool: HostPool) -> None:
+    def __init__(
+        self, request: LaunchRequest, source: CodeSource, pool: HostPool, *, again: bool = False
+    ) -> None:
+        """With `again`, hosts may have an earlier attempt of the run."""
+        self._again = again
         self._spares = pool.spec.spares if pool.spec.relaunch.max else ()
         self._request = request
         self._source = source
@@ -96,7 +100,7 @@ class Preparation:
         for problem in spare_problems:
             say(f"note: a spare node cannot be used as it is: {problem}")
         self._select_nodes(facts)
-        if not self._request.spec.dry_run:
+        if not (self._request.spec.dry_run or self._request.spec.slurm):
             self._say_other_runs()
         for warning in self._run_checks(facts):
             say(f"warning: {warning}")
@@ -122,7 +126,8 @@ class Preparation:
 
     def facts_request(self, node: Node) -> FactsRequest:
         """Return what to ask a node."""
-        return facts_request(self._pool.spec, node, self._source.code)
+        request = facts_request(self._pool.spec, node, self._source.code)
+        return replace(request, run_id="") if self._again else request
 
     def plan(self, facts: dict[str, Facts], attempt: int = 0) -> Plan:
         """Return the plan, as the hosts are now."""

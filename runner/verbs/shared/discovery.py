@@ -21,7 +21,6 @@ from runner.core.launch_request import LaunchRequest
 from runner.core.model.facts import FactsRequest
 from runner.core.model.plan import Plan
 from runner.core.model.results import RemoteRun
-from runner.core.protocol.states import State
 from runner.core.shell import this_program
 from runner.core.spec import Node, Spec, are_local
 from runner.ui.console.console import Console, open_console
@@ -57,12 +56,9 @@ class RunFinder:
         if not self.facts:
             raise NotReady(list(self.unreachable.values()))
 
-    def runs(self, run_id: str = "", *, samples: bool = False) -> list[RemoteRun]:
-        """Return the runs on these hosts, the oldest first: all, or one.
-
-        With `samples`, nodes of jobs have their last one on record.
-        """
-        request = {"run_id": run_id, "others": list(self._nodes), "samples": samples}
+    def runs(self, run_id: str = "") -> list[RemoteRun]:
+        """Return the runs on these hosts, the oldest first: all, or one."""
+        request = {"run_id": run_id, "others": list(self._nodes)}
         answers, problems = self.broadcast().collect("runs", request, "runs")
         self.unreachable.update(problems)
         ordered = [name for name in self._nodes if name in answers]
@@ -86,8 +82,6 @@ class RunFinder:
         matches = self.runs(run_id)
         if not run_id:
             matches = [run for run in matches if run.info.launched_by == user_at_host()]
-            has_part = [run for run in matches if run.is_active or not run.has_not_begun]
-            matches = has_part or matches  # not one whose job was cancelled in the queue
             if prefer_active:
                 matches = [run for run in matches if run.is_active] or matches
         if matches:
@@ -109,13 +103,10 @@ class RunFinder:
         new_names.update({asked: node for node, asked in run.asked.items()})
         nodes = {name: self._nodes[asked] for name, asked in run.asked.items()}
         nodes.update({name: self._nodes[name] for name in self._nodes if name not in taken})
-        in_job = {name for name, status in run.by_host.items() if status.job is not None}
-        self._nodes = {
-            name: replace(node, name=name, in_job=name in in_job) for name, node in nodes.items()
-        }
+        self._nodes = {name: replace(node, name=name) for name, node in nodes.items()}
         sessions, self.pool.sessions = self.pool.sessions, {}
         for name, session in sessions.items():
-            if name not in new_names or new_names[name] in in_job:
+            if name not in new_names:
                 session.close()
                 continue
             session.node = self._nodes[new_names[name]]
@@ -130,8 +121,6 @@ class RunFinder:
         Raises:
             NotReady: They do not, or none can be read.
         """
-        if run.has_not_begun:
-            raise NotReady([_not_begun(run, self._selector)])
         request = {"run_id": run.run_id}
         answers, problems = self.broadcast({*run.by_host}).collect("run", request, "run")
         records: dict[str, HostRecord] = {}
@@ -247,15 +236,3 @@ def open_run_finder(
         console = open_console(composed.spec.ui, composed.spec.console_ranks, names)
     with open_host_pool(replace(composed.spec, run_id=verb), console) as pool:
         yield RunFinder(pool, composed.selector)
-
-
-def _not_begun(run: RemoteRun, selector: str) -> Problem:
-    """Return that the job of a run has not begun it, and what can be done meanwhile."""
-    flags = f"--run {run.run_id} {selector}".rstrip()
-    status = next(iter(run.by_host.values()))
-    if not status.is_active:
-        end = "was cancelled" if status.state is State.STOPPED else "ended"
-        return Problem("--run", f"run {run.run_id} never began: its job {end}")
-    text = status.job.text if status.job else "its job waits"
-    hint = "\n".join(f"{this_program()} {verb} {flags}" for verb in ("attach", "stop"))
-    return Problem("--run", f"run {run.run_id} has not begun: {text}", hint)

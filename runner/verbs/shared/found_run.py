@@ -15,13 +15,11 @@ from runner.core.launch_request import LaunchRequest
 from runner.core.model.results import PullResult
 from runner.core.model.run_info import current_hosts
 from runner.core.outcome.verdict import Verdict, completed, fold_events
-from runner.core.protocol.events import is_requeued
 from runner.core.protocol.remote_files import FILE_KINDS
 from runner.core.shell import this_program
 from runner.verbs.shared.discovery import RunFinder
 from runner.verbs.shared.host_pool import leave_on_signal
 from runner.verbs.shared.reporting import download
-from runner.verbs.shared.slurm_queue import QueuedJob
 
 ANNOUNCE_TIMEOUT_S = 15.0  # how long a launch may take to announce another attempt
 START_TIMEOUT_S = 30.0  # how long that attempt may take to start, after the last announcement
@@ -134,13 +132,7 @@ class FoundRun:
         return True
 
     def _find_next_attempt(self, monitor: AttemptMonitor) -> HostRecord | None:
-        events = (timed.event for timed in monitor.timed_events)
         is_being_ended = self._is_being_ended or monitor.interrupted
-        if is_requeued(events) and not (is_being_ended or self.verdict(monitor).stop_reason):
-            name = next(iter(self.finder.pool.sessions))
-            job = QueuedJob(self.finder.pool, name, self.plan.run_id, self.flags)
-            job.await_start(self.plan.attempt + 1, cancels=False)
-            return self._wait_for_start()
         peers = monitor.peer_status
         is_announced = bool(peers.next_attempt_number)
         failed = 0 < self.verdict(monitor).exit_code < SIGNAL_EXIT_BASE

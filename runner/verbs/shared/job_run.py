@@ -1,0 +1,304 @@
+"""Job run: a run whose launch is in a job of Slurm, as the machine with sbatch sees it.
+
+The launch in the job writes the record of its run, which this machine shares with its nodes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from runner.control.record import run_index
+from runner.control.record.file_names import JOB_FILE, PLAN_FILE, RESULT_FILE
+from runner.control.record.run_store import RunStore
+from runner.core.codec import decode
+from runner.core.errors import Interrupted, NotReady, Problem, StopUnverified
+from runner.core.launch_request import LaunchRequest
+from runner.core.model.plan import Plan
+from runner.core.model.results import Failure
+from runner.core.outcome.first_failure import failure_text
+from runner.core.outcome.verdict import FAILED_CODE, LOST, LOST_CODE, STOPPED, fold_events
+from runner.core.planning.slurm_job import (
+    ERR_FILE,
+    IMPOSSIBLE_REASONS,
+    OUT_FILE,
+    Job,
+)
+from runner.core.protocol.events import ENDED_BY_SCHEDULER, TimedEvent, parse
+from runner.core.protocol.paths import EVENTS_FILE
+from runner.core.shell import this_program
+from runner.transport.srun import ask, cancel, job_of
+from runner.ui.output import show
+from runner.verbs.shared.host_pool import SIGNALS
+
+POLL_S = 0.3
+MAX_PAUSE_S = 30.0
+"""The longest pause between two questions to Slurm: it grows with the time that nothing changes."""
+
+ANSWER_TIMEOUT_S = 30.0
+STOP_MARGIN_S = 30.0
+"""How much longer than the grace the launch in a job may take to end the run, and Slurm the job."""
+
+
+def job_run(request: LaunchRequest) -> JobRun | None:
+    """Return the run that a verb is about, if the record here says that a job was submitted."""
+    try:
+        content = json.loads((request.run_dir / JOB_FILE).read_bytes())
+        job_id = str(content["job_id"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return JobRun(request.run_dir, job_id, request)
+
+
+class JobRun:
+    """One run whose launch is in a job."""
+
+    def __init__(self, folder: Path, job_id: str, request: LaunchRequest) -> None:
+        self.job_id = job_id
+        self.run_id = request.spec.run_id
+        self._folder = folder
+        self._grace_s = request.spec.grace_s
+        self._flags = f"--run {self.run_id}"
+        self._offsets = {OUT_FILE: 0, ERR_FILE: 0}
+        self._state = ""
+        self._shown = ""
+        self._is_stopping = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether Slurm says that nothing of the job is left."""
+        return job_of(self.job_id).has_ended
+
+    def say(self, text: str) -> None:
+        """Print what happens, once."""
+        if text != self._shown:
+            self._shown = text
+            show(text, file=sys.stderr)
+
+    def follow(self, *, is_guest: bool, tail: int | None = None) -> int:
+        """Show what the launch in the job prints until Slurm says that the job is over.
+
+        Return its exit code. A signal stops the run, or cancels its job; that of a guest leaves it.
+
+        Raises:
+            NotReady: The run never begins.
+            Interrupted: The user left it, or cancelled it before it began.
+        """
+        if tail is not None:
+            self._skip_to(tail)
+        with _raised_signals():
+            while True:
+                try:
+                    return self._follow()
+                except Interrupted as signalled:
+                    self._on_signal(signalled, is_guest=is_guest)
+
+    def _follow(self) -> int:
+        changed_at = next_look = time.monotonic()
+        was_over = False
+        while True:
+            self._copy()
+            is_over = (self._folder / RESULT_FILE).exists()
+            if time.monotonic() >= next_look or is_over != was_over:
+                job = job_of(self.job_id)
+                if job.state != self._state or is_over != was_over:
+                    changed_at = time.monotonic()
+                was_over = is_over
+                self._state = job.state or self._state
+                if job.has_ended:
+                    self._copy()
+                    return self._exit_code(job)
+                if job.state == "PENDING" and job.reason in IMPOSSIBLE_REASONS:
+                    cancel(self.job_id)
+                    why = IMPOSSIBLE_REASONS[job.reason]
+                    hint = f"its reason was {job.reason}; job {self.job_id} is cancelled"
+                    message = f"Slurm would never start the job: {why}"
+                    raise NotReady([Problem("cluster.slurm", message, hint)])
+                if job.state != "COMPLETING":
+                    self.say(job.text)
+                waited_s = time.monotonic() - changed_at
+                next_look = time.monotonic() + min(MAX_PAUSE_S, max(1.0, waited_s / 10))
+            time.sleep(POLL_S)
+
+    def _copy(self) -> None:
+        """Show what the launch has printed since the last look."""
+        for name, stream in ((OUT_FILE, sys.stdout), (ERR_FILE, sys.stderr)):
+            with contextlib.suppress(FileNotFoundError), (self._folder / name).open("rb") as file:
+                file.seek(self._offsets[name])
+                while data := file.read(1 << 16):
+                    stream.flush()
+                    stream.buffer.write(data)
+                    stream.buffer.flush()
+                    self._offsets[name] += len(data)
+
+    def _skip_to(self, tail: int) -> None:
+        """Leave out what comes before the last lines of what was printed until now."""
+        for name in self._offsets:
+            with contextlib.suppress(FileNotFoundError):
+                data = (self._folder / name).read_bytes()
+                lines = data.splitlines(keepends=True)[-tail:]
+                self._offsets[name] = len(data) - sum(map(len, lines))
+
+    def _exit_code(self, job: Job) -> int:
+        store = RunStore(self._folder)
+        if store.has_result:
+            return int(json.loads((self._folder / RESULT_FILE).read_bytes())["exit_code"])
+        code, _, signum = job.exit_code.partition(":")
+        if (self._folder / PLAN_FILE).exists():
+            return self._complete(job)
+        if self._offsets[ERR_FILE] and signum == "0" and code not in ("0", "126", "127"):
+            return int(code)  # the launch has said why
+        if not (self._folder / ERR_FILE).exists():
+            hint = f"{self._folder} must be on a disk that the nodes share with this machine"
+        else:
+            hint = f"{sys.executable} and the runner must be there on the nodes, too"
+        message = f"{job.text}; it ended before the run began"
+        raise NotReady([Problem("cluster.slurm", message, "" if job.why_ended() else hint)])
+
+    def complete(self) -> None:
+        """Record how the run ended whose job is over, if its launch could not do so.
+
+        Raises:
+            NotReady: The job is not over, or ended before the run began.
+        """
+        if RunStore(self._folder).has_result:
+            return
+        job = job_of(self.job_id)
+        if not job.has_ended:
+            hint = f"{this_program()} attach {self._flags}"
+            raise NotReady([Problem("", f"run {self.run_id} has not ended: {job.text}", hint)])
+        if not (self._folder / PLAN_FILE).exists():
+            raise NotReady([Problem("", f"run {self.run_id} never began: {job.text}")])
+        self._complete(job)
+
+    def _complete(self, job: Job) -> int:
+        """Record how the run ended whose launch was killed; return the exit code."""
+        store = RunStore(self._folder)
+        plan = decode(Plan, json.loads((self._folder / PLAN_FILE).read_bytes()))
+        events = [parse(line) for line in (self._folder / EVENTS_FILE).read_text().splitlines()]
+        timed = [TimedEvent(event.wall, event) for event in events if event.attempt == plan.attempt]
+        began_at = timed[0].at if timed else time.time()
+        verdict = fold_events(plan, timed, timed[-1].at - began_at if timed else 0.0)
+        why = job.why_ended() or "its launch was killed"
+        failure = Failure(plan.nodes[0].node, None, f"{ENDED_BY_SCHEDULER}: {why}")
+        is_lost = job.state == "NODE_FAIL"
+        verdict = replace(
+            verdict,
+            state=LOST if is_lost else STOPPED,
+            exit_code=LOST_CODE if is_lost else FAILED_CODE,
+            first_failure=verdict.first_failure or failure,
+        )
+        store.write_result(plan, verdict, began_at, None)
+        show(f"first failure: {failure_text(verdict.first_failure or failure)}", file=sys.stderr)
+        show(f"  {this_program()} why {self._flags}", file=sys.stderr)
+        return verdict.exit_code
+
+    def _on_signal(self, signalled: Interrupted, *, is_guest: bool) -> None:
+        """Stop the run, or end the wait for it; return if there is an end to be seen."""
+        is_queued = self._state != "RUNNING" and not self._is_stopping
+        is_hangup = signalled.exit_code == 128 + signal.SIGHUP
+        if is_guest or is_hangup or (is_queued and not self._asks_to_cancel(signalled)):
+            raise Interrupted(0 if is_guest else signalled.exit_code, self._left_text()) from None
+        if is_queued:
+            cancel(self.job_id)
+            message = f"run {self.run_id}: its job is cancelled; nothing of it had begun"
+            raise Interrupted(signalled.exit_code, message) from None
+        self._begin_stop(is_urgent=self._is_stopping)
+
+    def _begin_stop(self, *, is_urgent: bool) -> None:
+        """Have the launch end its run, and prove it; at the second time have Slurm do so."""
+        self._is_stopping = True
+        problem = cancel(self.job_id, *(() if is_urgent else ("--batch", "--signal=TERM")))
+        if problem:
+            self.say(f"job {self.job_id}: {problem}")
+
+    def _asks_to_cancel(self, signalled: Interrupted) -> bool:
+        """Return whether a signal is to cancel the job: somebody at a terminal is asked."""
+        has_terminal = sys.stdin is not None and sys.stdin.isatty()
+        if not (has_terminal and signalled.exit_code == 128 + signal.SIGINT):
+            return True
+        seconds = f"{ANSWER_TIMEOUT_S:.0f} s"
+        choice = f"Type c or l, and Enter (l, also after {seconds}; Ctrl-C again: c)"
+        show(f"Ctrl-C: cancel the job, or leave it in the queue? {choice}", file=sys.stderr)
+        try:
+            if select.select([sys.stdin], [], [], ANSWER_TIMEOUT_S)[0]:
+                return sys.stdin.readline().strip().lower() in ("c", "cancel")
+        except Interrupted:
+            return True
+        return False
+
+    def _left_text(self) -> str:
+        where = "goes on" if self._state == "RUNNING" else "is left in the queue"
+        hints = [f"{this_program()} {verb} {self._flags}" for verb in ("attach", "stop")]
+        return "\n  ".join([f"job {self.job_id} of run {self.run_id} {where}", *hints])
+
+    def stop(self) -> str:
+        """End the run and its job; return what proves it.
+
+        Raises:
+            StopUnverified: Slurm does not say that nothing of the job is left.
+        """
+        job = job_of(self.job_id)
+        if job.state == "RUNNING":
+            self._begin_stop(is_urgent=False)
+            job = self._await_end(self._grace_s + STOP_MARGIN_S)
+        if not job.has_ended:
+            self._begin_stop(is_urgent=True)
+            job = self._await_end(2 * STOP_MARGIN_S)
+        if not job.has_ended:
+            message = f"{job.text}: Slurm has not ended it"
+            raise StopUnverified([Problem(self.run_id, message, "ask the administrators")])
+        with contextlib.suppress(OSError, ValueError, KeyError, NotReady):
+            self.complete()
+            result = json.loads((self._folder / RESULT_FILE).read_bytes())
+            if not result["unverified"]:
+                return f"run {self.run_id}: no process is left, as its nodes have proven"
+        return f"run {self.run_id}: no process is left, as Slurm says of job {self.job_id}"
+
+    def _await_end(self, limit_s: float) -> Job:
+        deadline = time.monotonic() + limit_s
+        while True:
+            job = job_of(self.job_id)
+            if job.has_ended or time.monotonic() >= deadline:
+                return job
+            time.sleep(POLL_S)
+
+
+@contextlib.contextmanager
+def _raised_signals() -> Iterator[None]:
+    """Have every signal that asks this process to end raise Interrupted."""
+
+    def interrupt(signum: int, _: object) -> None:
+        raise Interrupted(128 + signum)
+
+    before = {each: signal.getsignal(each) for each in SIGNALS}
+    handled = [each for each in SIGNALS if before[each] != signal.SIG_IGN]  # nohup
+    for each in handled:
+        signal.signal(each, interrupt)
+    try:
+        yield
+    finally:
+        for each in handled:
+            signal.signal(each, before[each])
+
+
+def queue_lines() -> Sequence[str]:
+    """Return how the jobs of runs stand that were submitted by this user and are not over."""
+    columns = "%i\x1f%j\x1f%T\x1f%r\x1f%N"
+    words = ["squeue", "--noheader", f"--user={os.getuid()}", f"--format={columns}"]
+    answer, problem = ask(words)
+    names = {*run_index.records().values()}
+    lines = [f"Slurm does not answer: {problem}"] if problem else []
+    for line in answer.splitlines():
+        job_id, name, state, reason, nodes = line.split("\x1f")
+        if name in names:
+            lines.append(f"{name}: {Job(job_id, state, reason, nodes=nodes).text}")
+    return lines
