@@ -21,8 +21,8 @@ RUN_ID = "1114-2213-digits-b16b"
 LAUNCH = 1_700_000_000.0
 GPUS = 8
 LINE = (
-    '{"v": 1, "node": "%s", "attempt": 0, "rank": %d, "stream": "out", "offset": %d, '
-    '"time": %.3f, "step": %d, "steps": 1000, "loss": %.5f, '
+    '{"v": 1, "node": "%s", "attempt": 0, "rank": %d, "stream": "out", '
+    '"step": %d, "steps": 1000, "loss": %.5f, '
     '"rate": %.2f, "unit": "samples", "more": {"lr": %g}}\n'
 )
 
@@ -60,15 +60,14 @@ def write_big_record(
             (logs / f"rank_{rank}.out").write_text("".join(f"step {n}\n" for n in range(50)))
     with (folder / "metrics.jsonl").open("w") as file:  # after the logs that it is made of
         for step in range(steps):
-            file.writelines(_metric_lines(plan, step, steps))
+            file.writelines(_metric_lines(plan, step))
 
 
-def _metric_lines(plan: Plan, step: int, steps: int) -> Iterable[str]:
+def _metric_lines(plan: Plan, step: int) -> Iterable[str]:
     for node in plan.nodes:
         for rank in node.ranks:
-            wall = LAUNCH + 10 + step * 3600 / steps + rank / 1e4
             loss = 2 * math.exp(-step / 300) + 0.02 * math.sin(step + rank)
-            yield LINE % (node.node, rank, step * 60, wall, step, loss, 800 + rank % 9, 0.1)
+            yield LINE % (node.node, rank, step, loss, 800 + rank % 9, 0.1)
 
 
 def big_events(plan: Plan, count: int) -> list[Event]:
@@ -97,7 +96,7 @@ def big_events(plan: Plan, count: int) -> list[Event]:
 def _sample(node: str, number: int, moment: int) -> Sample:
     busy = 90 + round(9 * math.sin(moment / 5 + number))
     gpus = tuple(
-        GpuSample(gpu, "A100", busy, 60 << 30, 80 << 30, 300.0 + busy, 400.0, 60.0 + gpu)
+        GpuSample(gpu, "A100", busy, 60 << 30, 80 << 30, 300.0 + busy, 60.0 + gpu)
         for gpu in range(GPUS)
     )
     wall = LAUNCH + 5 + moment * 30

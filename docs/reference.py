@@ -137,10 +137,11 @@ its configuration, and the release it ran. Words change it (`rerun=latest task.a
 ## Ranges of nodes
 
 `gpu[01-16]` names sixteen machines, `rack[1-2]n[1-8]` sixteen others. Ranges may stand below
-`cluster.nodes`, and in `cluster.only`, `cluster.exclude` and `task.nodes`. A later entry for a
-member adds to what the range said, and the node keeps its place. `explain` shows each entry as it
-stands. A node's own `python` and `env` win over the cluster's, its `setup` follows. Within the
-brackets or braces of YAML a range needs quotes, and so does `${...}`: `[gpu1, "gpu[03-08]"]`.
+`cluster.nodes`, and in `cluster.only`, `cluster.exclude` and `task.nodes`. The entry of one node
+adds to that of its range and wins, wherever it stands; the node keeps its place. `explain` shows
+each entry as it stands. A node's own `python` and `env` win over the cluster's, its `setup`
+follows. Within the brackets or braces of YAML a range needs quotes, and so does `${...}`:
+`[gpu1, "gpu[03-08]"]`.
 
 ```yaml
 # conf/cluster/big.yaml
@@ -225,7 +226,9 @@ def _default(option: dataclasses.Field[Any]) -> str:
     """Return a default as YAML has it, "" where the key has a table of its own."""
     if section_of(option):
         return ""
-    return f"`{one_line(written_default(option))}`"
+    default = written_default(option)
+    is_number = isinstance(default, (int, float)) and not isinstance(default, bool)
+    return f"`{default:g}`" if is_number else f"`{one_line(default)}`"
 
 
 if __name__ == "__main__":

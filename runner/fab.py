@@ -15,8 +15,7 @@ from invoke.context import Context
 from invoke.exceptions import Exit
 from invoke.tasks import Task, task
 
-from runner.cli.app import load_verb
-from runner.cli.main import main
+from runner.cli.main import load_verb, main
 from runner.verbs import verb_names
 from runner.verbs.shared.verb import Verb
 

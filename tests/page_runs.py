@@ -67,15 +67,14 @@ def attempt_events(made: Plan, start: float, end: float, failed: int | None) -> 
         yield event(node.node, end, events.Ended(state))
 
 
-def metric(name: str, unit: str, spans: Iterable[tuple[int, float, float]]) -> Metric:
+def metric(name: str, unit: str, attempts: Iterable[int]) -> Metric:
     """A figure of four ranks that falls, with noise, in each attempt."""
     by_attempt: dict[int, Series] = {}
     steps = tuple(range(200))
     values: tuple[float, ...] = ()
-    for attempt, start, end in spans:
-        times = tuple(start + 5 + n * (end - start - 6) / 200 for n in steps)
+    for attempt in attempts:
         values = tuple(2.5 * math.exp(-n / 80) + 0.1 * math.sin(n * (attempt + 2)) for n in steps)
-        by_attempt[attempt] = Series(times, steps, values)
+        by_attempt[attempt] = Series(steps, values)
     return Metric(name, unit, 0, values[-1], min(values), max(values), by_attempt)
 
 
@@ -83,7 +82,7 @@ def load(node: str, start: float, end: float) -> NodeLoad:
     times = tuple(start + n * (end - start) / 200 for n in range(200))
 
     def series(base: float, swing: float) -> Series:
-        return Series(times, (), tuple(base + swing * math.sin(n / 9 + base) for n in range(200)))
+        return Series(times, tuple(base + swing * math.sin(n / 9 + base) for n in range(200)))
 
     gpus = tuple(
         GpuLoad(
@@ -106,7 +105,6 @@ def failed_run(run_id: str = "1114-2213-digits-65a3", text: str = "plain") -> Ru
         *attempt_events(plans[1], middle + 5, end, 3),
     ]
     happened.sort(key=lambda event: event.wall)
-    spans = [(0, LAUNCH, middle), (1, middle + 5, end)]
     logs = [
         LogTail(node, 1, f"rank_{rank}", stream, f"step 1\nstep 2\n{text}\n", 12_345)
         for node, rank in (("a", 0), ("a", 1), ("b", 2), ("b", 3))
@@ -145,9 +143,9 @@ def failed_run(run_id: str = "1114-2213-digits-65a3", text: str = "plain") -> Ru
         },
         tuple(happened),
         (
-            metric("loss", "", spans),
-            metric("rate", "samples", spans),
-            metric(f"grad {text}", "", spans),
+            metric("loss", "", range(2)),
+            metric("rate", "samples", range(2)),
+            metric(f"grad {text}", "", range(2)),
         ),
         199,
         200,
@@ -168,7 +166,7 @@ def good_run(run_id: str = "1115-0900-digits-77b0") -> RunData:
         plans=(only,),
         config={"task": {"args": {"lr": 0.02, "name": "plain"}, "script": "train.py"}},
         events=tuple(sorted(attempt_events(only, LAUNCH, end, None), key=lambda e: e.wall)),
-        metrics=(metric("loss", "", [(0, LAUNCH, end)]),),
+        metrics=(metric("loss", "", [0]),),
         loads=(load("a", LAUNCH, end), load("b", LAUNCH, end)),
         problems=(),
     )

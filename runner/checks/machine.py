@@ -1,27 +1,52 @@
-"""Checks of a machine's disk, limits, memory, cores and clock."""
+"""Checks of a machine: the login and the setup there, its disk, limits, memory, cores and clock."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
 
-from runner.checks.base import CheckContext, check, ok, used_gpus, warning
+from runner.checks.base import CheckContext, check, error, ok, used_gpus, warning
 from runner.core.model.facts import Facts
-from runner.core.model.results import Finding, Level
+from runner.core.model.results import Finding
 from runner.core.planning.readiness import TMP_HINT, free_space_hint, is_tmp_full
 from runner.core.protocol.paths import releases_folder
 from runner.core.shell import cluster_flag, this_program
 from runner.core.spec import Node, Spec
-from runner.core.text import counted, format_ranges
+from runner.core.text import counted
 
-LOW_DISK_BYTES, LOW_SHM_BYTES = 2 << 30, 1 << 30  # a run of some hours, or data loaders, may fail
+LOW_DISK_BYTES = 2 << 30  # with less, a run of some hours may fail
+LOW_SHM_BYTES = 1 << 30  # with less, data loaders may
 FREE_STEPS_GIB = (2, 10, 100, 1000)  # free space as reported, so that similar hosts group together
-MIN_OPEN_FILES, MIN_PROCESSES = 4096, 4096
-MIN_LOCKED_BYTES = 1 << 30  # NCCL registers, and so locks, its buffers with an InfiniBand device
+LIMITS = {
+    "nofile": ("-n", 4096, "data loaders and NCCL open many files", "65536"),
+    "nproc": ("-u", 4096, "ranks, workers and threads all count", "65536"),
+    "memlock": ("-l", 1 << 30, "NCCL cannot register its buffers with {}", "unlimited"),
+}
+"""The option of `ulimit`, the least value, why, and a good value; the last with InfiniBand only."""
+
 LIMITED_SHARE = 0.75  # a cgroup that allows less of the machine's memory is worth a warning
 LOW_MEMORY_SHARE = 0.1  # share of the machine's memory: with less left, it swaps or kills
 HIGH_LOAD_SHARE = 0.5  # share of the machine's cores, averaged over a minute
 MAX_OFFSET_S = 2.0  # the offset of a clock that a launch and a log line may take
+
+
+@check(10)
+def reach(context: CheckContext) -> Iterator[Finding]:
+    """Report an error for each host where the login, or the start of our agent, fails."""
+    for node in context.spec.nodes:
+        if node.name in context.unreachable:
+            yield Finding.from_problem(context.unreachable[node.name])
+        else:
+            yield ok(node.name, f"as {context.facts[node.name].user}")
+
+
+@check(20)
+def setup(context: CheckContext) -> Iterator[Finding]:
+    """Report an error for each host where the lines of `cluster.setup` failed."""
+    for node, _ in context.answering:
+        for failure in context.unmet("setup", node):
+            message = f"{failure.message}; this host is not checked any further"
+            yield error(node.name, message, failure.hint)
 
 
 @check(140)
@@ -32,11 +57,11 @@ def storage(context: CheckContext) -> Iterator[Finding]:
             yield from errors
             continue
         free = facts.disk_free
-        if free is not None and free < LOW_DISK_BYTES:
+        if free is None:
+            yield ok(node.name, f"{facts.workdir}, free space unknown")
+        elif free < LOW_DISK_BYTES:
             message = f"{facts.workdir} has {free >> 20} MiB free for logs and checkpoints"
             yield warning(node.name, message, free_space_hint(context.spec, facts))
-        elif free is None:
-            yield ok(node.name, f"{facts.workdir}, free space unknown")
         else:
             at_least = max(size for size in FREE_STEPS_GIB if size << 30 <= free)
             yield ok(node.name, f"{facts.workdir}, more than {at_least} GiB free")
@@ -45,8 +70,8 @@ def storage(context: CheckContext) -> Iterator[Finding]:
         if facts.tmp_free is not None and is_tmp_full(context.spec, node, facts):
             message = f"{facts.tmp} has {facts.tmp_free >> 20} MiB free for temporary files"
             yield warning(node.name, message, TMP_HINT)
-        shares_shm = context.spec.container.ipc == "host"
-        has_own_shm = context.spec.container and not shares_shm
+        container = context.spec.container
+        has_own_shm = container and container.ipc != "host"
         if not has_own_shm and facts.shm_free is not None and facts.shm_free < LOW_SHM_BYTES:
             message = (
                 f"shared memory (/dev/shm) has {facts.shm_free >> 20} MiB free: when it is full, "
@@ -70,48 +95,36 @@ def _release_warning(spec: Spec, facts: Facts) -> Finding:
 def limits(context: CheckContext) -> Iterator[Finding]:
     """Warn about low limits; a small task may run all the same."""
     for node, facts in context.answering:
-        findings = list(_limit_findings(node.name, facts))
-        yield from findings
-        if facts.limits and not findings:
+        devices = facts.system.infiniband
+        is_low = False
+        for name, (option, least, why, good) in LIMITS.items():
+            limit = facts.limits.get(name, -1)
+            if 0 <= limit < least and (devices or name != "memlock"):
+                is_low = True
+                shown = f"{limit >> 10} KiB" if name == "memlock" else limit
+                message = f"ulimit {option} is {shown}: {why.format(*devices)}"
+                hint = f"raise {name} to {good} in /etc/security/limits.conf there"
+                yield warning(node.name, message, hint)
+        if facts.limits and not is_low:
             files = facts.limits.get("nofile", -1)
             yield ok(node.name, f"{'unlimited' if files < 0 else files} open files")
 
 
-def _limit_findings(name: str, facts: Facts) -> Iterator[Finding]:
-    limits, devices = facts.limits, facts.system.infiniband
-    hint = "raise {name} to {wanted} in /etc/security/limits.conf there"
-    if 0 <= limits.get("nofile", -1) < MIN_OPEN_FILES:
-        message = f"ulimit -n is {limits['nofile']}: data loaders and NCCL open many files"
-        yield warning(name, message, hint.format(name="nofile", wanted=65536))
-    if 0 <= limits.get("nproc", -1) < MIN_PROCESSES:
-        message = f"ulimit -u is {limits['nproc']}: ranks, workers and threads all count"
-        yield warning(name, message, hint.format(name="nproc", wanted=65536))
-    if devices and 0 <= limits.get("memlock", -1) < MIN_LOCKED_BYTES:
-        locked = limits["memlock"] >> 10
-        message = f"ulimit -l is {locked} KiB: NCCL cannot register its buffers with {devices[0]}"
-        yield warning(name, message, hint.format(name="memlock", wanted="unlimited"))
-
-
 @check(160)
 def system(context: CheckContext) -> Iterator[Finding]:
-    """Warn where cores or memory are too few for the ranks, far from their GPUs, or in use."""
+    """Warn where cores or memory are too few for the ranks, or in use."""
     for node, facts in context.ready:
-        findings = [
-            *_memory_findings(node, facts, context.spec.cluster.name),
-            *_core_findings(node, facts),
-            *_load_findings(node, facts),
-        ]
-        yield from findings
-        if all(finding.level is Level.OK for finding in findings) and facts.system.memory:
+        warnings = list(_load_warnings(node, facts, context.spec.cluster.name))
+        yield from warnings
+        if not warnings and facts.system.memory:
             memory = max(1, round(facts.system.memory / (1 << 30)))
             yield ok(node.name, f"{counted(facts.cores, 'core')}, {memory} GiB of memory")
 
 
-def _memory_findings(node: Node, facts: Facts, cluster: str) -> Iterator[Finding]:
+def _load_warnings(node: Node, facts: Facts, cluster: str) -> Iterator[Finding]:
     machine = facts.system
-    total, limit, free = machine.memory, machine.memory_limit, machine.memory_free
-    if not total:
-        return
+    total = machine.memory or 0
+    limit = machine.memory_limit
     if limit and limit < LIMITED_SHARE * total:
         message = (
             f"the cgroup of a run may use {_size(limit)} of the machine's {_size(total)} of "
@@ -122,48 +135,25 @@ def _memory_findings(node: Node, facts: Facts, cluster: str) -> Iterator[Finding
             "user-UID.slice there, a container's --memory"
         )
         yield warning(node.name, message, hint)
-    if free is not None and free < LOW_MEMORY_SHARE * total:
+    if machine.memory_free is not None and machine.memory_free < LOW_MEMORY_SHARE * total:
         swapped = f", {_size(machine.swapped)} is swapped out" if machine.swapped else ""
-        message = f"{_size(free)} of {_size(total)} of memory is free{swapped}"
+        message = f"{_size(machine.memory_free)} of {_size(total)} of memory is free{swapped}"
         command = f"{this_program()} exec {cluster_flag(cluster)} -- ps aux --sort=-rss"
         yield warning(node.name, message, f"to see the largest processes: {command}")
-
-
-def _core_findings(node: Node, facts: Facts) -> Iterator[Finding]:
-    gpus = used_gpus(node, facts)
-    ranks = node.nproc_per_node or len(gpus) or 1
+    ranks = node.nproc_per_node or len(used_gpus(node, facts)) or 1
     if facts.cores < ranks:
         message = f"{counted(facts.cores, 'core')} for {ranks} ranks: they compete for time"
         key = f"cluster.nodes.{node.name}.nproc_per_node"
-        hint = f"set {key}, or ask for a larger share (affinity, cpu.max)"
-        yield warning(node.name, message, hint)
-    own_numa = facts.system.numa_nodes
-    known = [(gpu.index, gpu.health.numa_node) for gpu in gpus if gpu.health]
-    numa_of_gpu = {index: numa for index, numa in known if numa is not None}
-    far_gpus = [index for index, numa in numa_of_gpu.items() if numa not in own_numa]
-    gpu_numa = sorted(set(numa_of_gpu.values()))
-    if own_numa and far_gpus:
-        message = (
-            f"the cores of a run are on {format_ranges(own_numa, 'NUMA node')}, "
-            f"{format_ranges(far_gpus, 'GPU')} elsewhere: their data crosses the machine"
-        )
-        hint = f"lift the affinity there, or use other GPUs: cluster.nodes.{node.name}.gpus"
-        yield warning(node.name, message, hint)
-    elif len(gpu_numa) > 1:
-        yield ok(node.name, f"its GPUs are on {format_ranges(gpu_numa, 'NUMA node')}")
-
-
-def _load_findings(node: Node, facts: Facts) -> Iterator[Finding]:
-    machine, top = facts.system, facts.top_process
-    if not machine.load or not machine.cpus or machine.load <= HIGH_LOAD_SHARE * machine.cpus:
-        return
-    used_by = ""
-    if top:
-        name = f" {top.command}" if top.command else ""
-        used_by = f"; process {top.pid}{name} of {top.user or 'unknown'} takes {top.cores:g} cores"
-    load = f"a load of {max(1, round(machine.load))} on {counted(machine.cpus, 'core')}"
-    hint = "wait, ask the user, or leave the node out with cluster.exclude"
-    yield warning(node.name, f"{load}: they are in use{used_by}", hint)
+        yield warning(node.name, message, f"set {key}, or ask for more (affinity, cpu.max)")
+    if machine.load and machine.cpus and machine.load > HIGH_LOAD_SHARE * machine.cpus:
+        used_by = ""
+        if top := facts.top_process:
+            name = f" {top.command}" if top.command else ""
+            who = f"process {top.pid}{name} of {top.user or 'unknown'}"
+            used_by = f"; {who} takes {top.cores:g} cores"
+        load = f"a load of {max(1, round(machine.load))} on {counted(machine.cpus, 'core')}"
+        hint = "wait, ask the user, or leave the node out with cluster.exclude"
+        yield warning(node.name, f"{load}: they are in use{used_by}", hint)
 
 
 def _size(size: int) -> str:
@@ -180,3 +170,15 @@ def clock(context: CheckContext) -> Iterator[Finding]:
         side = "ahead of" if offset > 0 else "behind"
         message = f"its clock is {abs(offset):.0f} s {side} this machine's: times in logs are wrong"
         yield warning(name, message, "on that host: timedatectl set-ntp true")
+
+
+@check(180)
+def logout(context: CheckContext) -> Iterator[Finding]:
+    """An error where logind would kill a detached run, a warning where it kills other processes."""
+    for node, facts in context.answering:
+        if errors := context.unmet("logout", node):
+            yield from errors
+        elif facts.logind_kill_setting:
+            message = f"logind kills your processes when you log out ({facts.logind_kill_setting})"
+            hint = f"set KillUserProcesses=no or KillExcludeUsers={facts.user} in logind.conf there"
+            yield warning(node.name, message, hint)

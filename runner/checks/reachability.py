@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
@@ -10,9 +10,6 @@ from runner.checks.base import CheckContext, check, error, ok, warning
 from runner.core.model.network_probe import NetworkProbe, Outcome, ProbeResult
 from runner.core.model.results import Finding
 from runner.core.planning.endpoints import interface_problems
-
-SLOW_FACTOR, SLOW_RTT_S = 10, 0.002
-"""A round trip is slow beyond this multiple of the usual one, and beyond these seconds."""
 
 ONE_PAIR = 2  # the number of nodes of which a pair is the whole cluster
 MAX_LISTED_PAIRS = 8  # the number of pairs to name one by one
@@ -56,13 +53,6 @@ class _Tries:
                 self.failed[pair] = result  # it says more than a refusal
 
     @property
-    def duplicates(self) -> set[str]:
-        """Nodes with the address of one before them, which `network` reports."""
-        endpoints = self.probe.endpoints.items()
-        first = {endpoint.address: name for name, endpoint in reversed(endpoints)}
-        return {name for name, endpoint in endpoints if first[endpoint.address] != name}
-
-    @property
     def nodes(self) -> list[str]:
         """The nodes at either end of a test."""
         tried = {name for pair in self.by_pair for name in pair}
@@ -71,7 +61,7 @@ class _Tries:
 
 @check(110)
 def pairs(context: CheckContext) -> Iterator[Finding]:
-    """Report an error for each pair that cannot connect; warn of slow connections."""
+    """Report an error for each pair that cannot connect."""
     probe = context.network_probe
     if probe is None:
         return
@@ -87,36 +77,32 @@ def pairs(context: CheckContext) -> Iterator[Finding]:
     tries = _Tries(probe)
     if not tries.by_pair:
         return
-    yield from _unfinished_tries(tries)
+    targets = {target.node for target in probe.targets}
+    wanted = {(name, node) for name in probe.by_node for node in targets if name != node}
+    if missing := sorted(wanted - tries.by_pair.keys()):
+        example = " → ".join(missing[0])
+        message = f"tests that did not end in time: {len(missing)}, such as {example}"
+        yield warning("", message, CHECK_AGAIN)
     is_complete = not tries.failed and not _not_reached(_store_results(tries))
     yield from _nothing_passes(tries)
-    duplicates = tries.duplicates
-    for pair in [pair for pair in tries.failed if not duplicates.isdisjoint(pair)]:
-        del tries.failed[pair]
+    first = {endpoint.address: name for name, endpoint in reversed(probe.endpoints.items())}
+    for pair in list(tries.failed):  # `network` reports an address that two have
+        if any(first[probe.endpoints[name].address] != name for name in pair):
+            del tries.failed[pair]
     yield from _isolated_nodes(tries)
     yield from _broken_pairs(tries)
     yield from _master_port(tries)
-    yield from _slow_pairs(tries)
     if is_complete:
-        yield ok("", _summary_text(tries))
+        trips = sorted(result.rtt_s for result in tries.by_pair.values() if result.rtt_s)
+        limits = dict.fromkeys(
+            f"{round(1000 * trip, 2):g} ms" for trip in (*trips[:1], *trips[-1:])
+        )
+        shown = f", round trips {' to '.join(limits)}" if trips else ""
+        yield ok("", f"{len(tries.by_pair)} pairs{shown}")
 
 
 def _not_reached(results: Mapping[K, ProbeResult]) -> dict[K, ProbeResult]:
     return {key: each for key, each in results.items() if each.outcome is not Outcome.REACHED}
-
-
-def _unfinished_tries(tries: _Tries) -> Iterator[Finding]:
-    targets = {target.node for target in tries.probe.targets}
-    missing = [
-        (name, node)
-        for name in tries.probe.by_node
-        for node in targets
-        if node != name and (name, node) not in tries.by_pair
-    ]
-    if missing:
-        example = " → ".join(missing[0])
-        message = f"tests that did not end in time: {len(missing)}, such as {example}"
-        yield warning("", message, CHECK_AGAIN)
 
 
 def _nothing_passes(tries: _Tries) -> Iterator[Finding]:
@@ -130,36 +116,27 @@ def _nothing_passes(tries: _Tries) -> Iterator[Finding]:
 
 def _isolated_nodes(tries: _Tries) -> Iterator[Finding]:
     """Report nodes that no other reaches, or that reach no other."""
-    if len(tries.nodes) <= ONE_PAIR:
+    if len(tries.nodes) <= ONE_PAIR or not tries.failed:
         return
-    incoming, outgoing = _by_node(tries.by_pair, 1), _by_node(tries.by_pair, 0)
-    failed_before = dict(tries.failed)
+    failed = dict(tries.failed)
     for name in tries.nodes:
-        is_unreached, reaches_none = (
-            bool(direction[name]) and direction[name] <= failed_before.keys()
-            for direction in (incoming, outgoing)
-        )
-        unreached = incoming[name] if is_unreached else set()
-        cut_pairs = sorted(unreached | (outgoing[name] if reaches_none else set()))
-        if not cut_pairs:
+        incoming = [pair for pair in tries.by_pair if pair[1] == name]
+        outgoing = [pair for pair in tries.by_pair if pair[0] == name]
+        unreached = incoming if failed.keys() >= {*incoming} else []
+        cut = outgoing if failed.keys() >= {*outgoing} else []
+        if not unreached and not cut:
             continue
-        first = failed_before[min(unreached or cut_pairs)]
+        first = failed[min(unreached or cut)]
         message = "it reaches no other node"
-        if is_unreached:
-            target, interface = first.target, tries.probe.endpoints[name].interface
+        if unreached:
+            target = first.target
+            interface = tries.probe.endpoints[name].interface
             message = f"no node reaches it at {target.address}, port {target.port} ({interface})"
-            message += ", and it reaches none" if reaches_none else ""
-        message += f": {_reason_text(failed_before[pair] for pair in cut_pairs)}"
+            message += ", and it reaches none" if cut else ""
+        message += f": {_reason_text(failed[pair] for pair in sorted({*unreached, *cut}))}"
         yield error(name, message, _hint(tries, first))
-        for pair in cut_pairs:
+        for pair in (*unreached, *cut):
             tries.failed.pop(pair, None)
-
-
-def _by_node(pairs: Iterable[Pair], position: int) -> defaultdict[str, set[Pair]]:
-    by_node = defaultdict[str, set[Pair]](set)
-    for pair in pairs:
-        by_node[pair[position]].add(pair)
-    return by_node
 
 
 def _broken_pairs(tries: _Tries) -> Iterator[Finding]:
@@ -168,10 +145,12 @@ def _broken_pairs(tries: _Tries) -> Iterator[Finding]:
     remaining = sorted({tuple(sorted(pair, key=order.__getitem__)) for pair in tries.failed})
     not_reached = _not_reached(tries.by_pair)
     for one, other in remaining[:MAX_LISTED_PAIRS]:
-        forward, backward = tries.failed.get((one, other)), tries.failed.get((other, one))
+        forward = tries.failed.get((one, other))
+        backward = tries.failed.get((other, one))
         failed = [each for each in (forward, backward) if each]
         result = min(failed, key=lambda each: each.outcome not in WRONG_LISTENER)
-        reason, target = _reason_text(failed), result.target
+        reason = _reason_text(failed)
+        target = result.target
         if forward and backward:
             message = f"it and {other} cannot reach each other: {reason}"
             message += f" at {forward.target.address} and {backward.target.address}"
@@ -214,51 +193,6 @@ def _store_results(tries: _Tries) -> dict[str, ProbeResult]:
     return {node: result for node, result in by_node if (node, result.target.node) in reached}
 
 
-def _slow_pairs(tries: _Tries) -> Iterator[Finding]:
-    """Warn of a host, or else of a pair, whose round trips are far longer than the usual one."""
-    rtts = _rtts(tries)
-    if len(tries.nodes) <= ONE_PAIR or not rtts:
-        return
-    usual = sorted(rtts.values())[(len(rtts) - 1) // 4]  # most of those without one slow host
-    slow = {pair for pair, rtt in rtts.items() if rtt > max(SLOW_RTT_S, SLOW_FACTOR * usual)}
-    counts = Counter(name for pair in slow for name in pair)
-    hint = "check its cable, switch port and interface: ethtool, ip -s link"
-    for name, count in counts.most_common():
-        own_pairs = [pair for pair in rtts if name in pair]
-        if len(own_pairs) > 1 and count == len(own_pairs) and slow & {*own_pairs}:
-            longest = max(rtts[pair] for pair in own_pairs)
-            message = f"round trips to it take up to {_format_ms(longest)}"
-            yield warning(name, f"{message}, others {_format_ms(usual)}", hint)
-            slow -= {*own_pairs}
-    for one, other in sorted(slow)[:MAX_LISTED_PAIRS]:
-        rtt = _format_ms(rtts[one, other])
-        message = f"a round trip to {other} takes {rtt}, others {_format_ms(usual)}"
-        yield warning(one, message, hint)
-
-
-def _rtts(tries: _Tries) -> dict[Pair, float]:
-    """Return the shorter round trip of each pair's two directions."""
-    order = {name: position for position, name in enumerate(tries.nodes)}
-    rtts: dict[Pair, float] = {}
-    for (one, other), result in tries.by_pair.items():
-        if result.outcome is Outcome.REACHED and result.rtt_s:
-            pair = (one, other) if order[one] < order[other] else (other, one)
-            rtts[pair] = min(result.rtt_s, rtts.get(pair, result.rtt_s))
-    return rtts
-
-
-def _summary_text(tries: _Tries) -> str:
-    count, rtts = f"{len(tries.by_pair)} pairs", sorted(_rtts(tries).values())
-    if not rtts:
-        return count
-    limits = dict.fromkeys((_format_ms(rtts[0]), _format_ms(rtts[-1])))
-    return f"{count}, round trips {' to '.join(limits)}"
-
-
-def _format_ms(seconds: float) -> str:
-    return f"{float(f'{max(0.01, 1000 * seconds):.2g}'):g} ms"
-
-
 def _subnet(tries: _Tries, node: str) -> str:
     return tries.probe.endpoints[node].subnet or "the others"
 
@@ -266,7 +200,7 @@ def _subnet(tries: _Tries, node: str) -> str:
 def _hint(tries: _Tries, result: ProbeResult) -> str:
     """Return the remedy for one kind of failure."""
     target = result.target
-    endpoint, subnet = tries.probe.endpoints[target.node], _subnet(tries, target.node)
+    endpoint = tries.probe.endpoints[target.node]
     interface_hint = f"to use another network: cluster.nodes.{target.node}.interface"
     if result.outcome is Outcome.STALLED:
         return (
@@ -286,8 +220,9 @@ def _hint(tries: _Tries, result: ProbeResult) -> str:
         return f"on the node that fails: ip route get {target.address}\n{interface_hint}"
     return (
         "a firewall? gloo and NCCL need every port between the nodes; on every node:\n"
-        f"sudo ufw allow from {subnet}\n"
-        f"or: sudo firewall-cmd --zone=trusted --add-source={subnet}\n{interface_hint}"
+        f"sudo ufw allow from {_subnet(tries, target.node)}\n"
+        f"or: sudo firewall-cmd --zone=trusted --add-source={_subnet(tries, target.node)}\n"
+        f"{interface_hint}"
     )
 
 

@@ -1,4 +1,4 @@
-"""The command line: launches, verbs, and the files that `init` writes."""
+"""The command line: words, the program on Click, completion."""
 
 import gc
 

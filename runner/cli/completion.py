@@ -8,7 +8,6 @@ import os
 import click
 from click.shell_completion import ShellComplete, split_arg_string
 
-VARIABLE = "_RUNNER_COMPLETE"
 SCRIPTS = {
     "bash": """\
 _runner_completion() {
@@ -50,12 +49,13 @@ def complete(program: click.Command, shell: str) -> int:
     words = split_arg_string(line)
     current = words.pop() if words and not line[-1:].isspace() else ""
     flag, equals, _ = current.partition("=")
-    prefix = f"{flag}=" if equals and flag.startswith("--") else ""
-    # Bash completes what comes after the last of these.
-    ends = os.environ.get("COMP_WORDBREAKS", "=:") if shell == "bash" else ""
-    known = max((current.rfind(end) + 1 for end in "=:" if end in ends), default=0)
+    prefix = f"{flag}=" if equals and flag.startswith("--") else ""  # Click leaves it out
+    known = 0
+    if shell == "bash":  # it completes what comes after the last of these
+        breaks = os.environ.get("COMP_WORDBREAKS", "=:")
+        known = max((current.rfind(each) + 1 for each in "=:" if each in breaks), default=0)
     with contextlib.suppress(Exception):  # whatever is wrong, a shell must not show it
-        asked = ShellComplete(program, {}, "runner", VARIABLE)
-        for item in asked.get_completions(words[1:], current):
+        shown = ShellComplete(program, {}, "runner", "")
+        for item in shown.get_completions(words[1:], current):
             print(f"{prefix}{item.value}"[known:])
     return 0

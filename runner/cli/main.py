@@ -1,7 +1,8 @@
-"""Process of a command line: its streams, its signals, and what becomes of errors."""
+"""Program: `runner [KEY=VALUE …] [FLAGS]`, or a verb and its words, on Click."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -12,13 +13,87 @@ from typing import NoReturn, cast
 
 import click
 
-from runner.cli.app import PROGRAM, ROOT_FLAGS
-from runner.cli.words import misplaced_words, split_words, unknown_flag
+from runner import __version__
+from runner.cli.words import misplaced_word, split_words, unknown_flag, with_verb
+from runner.config.words import is_override
 from runner.core import descriptor_limit
-from runner.core.errors import ConfigError, Problem
+from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, Interrupted, Problem
 from runner.core.shell import this_program
 from runner.ui.output import name_output
-from runner.verbs.shared.verb import MisplacedWords, exit_code, print_error
+from runner.verbs import LAUNCH, verb_names
+from runner.verbs.shared.verb import CONTEXT, Verb, exit_code, print_error
+
+HELP = """\
+Usage: runner [KEY=VALUE]... [PROGRAM.py [ARGUMENTS]...]
+       runner VERB [FLAGS], see `runner VERB --help`
+
+Start a PyTorch job on every machine of a cluster, over SSH.
+
+First steps
+  init     write the first YAML: your machines and program
+  check    find what would stop a launch, before it does
+  launch   the same as no verb, such as
+             runner train.py --lr 0.1
+             runner cluster=lab task=fit task.args.lr=0.1
+  logs     output of the ranks, -f to follow
+A run
+  ps, top  what runs where, and what every GPU does
+  attach   follow a run      stop    end it, with proof
+  why      how it ended      stacks  where its ranks are
+  pull     download its logs and outputs
+Runs     report (a page), compare, export (TensorBoard)
+Hosts    deploy (push the code), exec, clean
+Keys     config (all of them), explain (who set one)
+
+Flags    --version, --shell-completion bash|zsh|fish
+Without --cluster or --run, a verb is about the latest run.
+"""
+ROOT_FLAGS = ("-h", "--help", "-V", "--version", "--shell-completion")
+
+
+class Program(click.Group):
+    """The verbs; each is imported when it is asked for."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> Verb | None:  # noqa: ARG002
+        """Import a verb."""
+        return load_verb(cmd_name) if cmd_name in verb_names() else None
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put `launch` before words that begin with no verb."""
+        is_own = bool(args) and args[0].partition("=")[0] in ROOT_FLAGS
+        return super().parse_args(ctx, args if is_own else with_verb(args))
+
+    def format_help(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the verbs by their use."""
+        formatter.write(HELP)
+
+
+def _print_completion(ctx: click.Context, _: click.Parameter, shell: str | None) -> None:
+    if shell and not ctx.resilient_parsing:
+        from runner.cli.completion import SCRIPTS
+
+        print(SCRIPTS[shell])
+        ctx.exit()
+
+
+@click.group(cls=Program, context_settings=CONTEXT)
+@click.version_option(__version__, "-V", "--version", message="runner %(version)s")
+@click.option(
+    "--shell-completion",
+    type=click.Choice(["bash", "zsh", "fish"]),
+    metavar="bash",
+    is_eager=True,
+    expose_value=False,
+    callback=_print_completion,
+)
+def program() -> None:
+    """Start a PyTorch job on every machine of a cluster."""
+
+
+def load_verb(name: str) -> Verb:
+    """Import one verb."""
+    module = importlib.import_module(f"runner.verbs.{name}")
+    return next(each for each in vars(module).values() if isinstance(each, Verb))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,42 +102,40 @@ def main(argv: Sequence[str] | None = None) -> int:
     return exit_code(lambda: _run(words))
 
 
-def _run(argv: Sequence[str]) -> int:
-    words = list(argv)
+def _run(words: list[str]) -> int:
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
     passed_on: list[str] = []
     if not words or words[0].partition("=")[0] not in ROOT_FLAGS:
         words, passed_on = split_words(words)
     try:
-        with PROGRAM.make_context("runner", words, obj=passed_on) as ctx:
-            return int(PROGRAM.invoke(ctx))
+        with program.make_context("runner", words, obj=passed_on) as ctx:
+            return int(program.invoke(ctx))
     except click.exceptions.Exit as end:
         return int(end.exit_code)
-    except MisplacedWords as error:
-        raise ConfigError(misplaced_words(error.verb, error.words)) from error
+    except click.Abort:
+        raise Interrupted(SIGNAL_EXIT_BASE + signal.SIGINT) from None
     except click.UsageError as error:
-        raise ConfigError([_problem(error)]) from error
+        raise ConfigError([_problem(error, words)]) from error
 
 
-def _problem(error: click.UsageError) -> Problem:
-    """Return what Click objects to, in our words."""
-    verb = error.ctx.command.name if error.ctx and error.ctx.parent else ""
-    path = " ".join(filter(None, (this_program(), verb)))
+def _problem(error: click.UsageError, words: Sequence[str]) -> Problem:
+    """Return what Click objects to, with the next step."""
+    ctx = error.ctx or click.Context(program, info_name="runner")
+    verb = ctx.info_name
+    path = ctx.command_path.replace("runner", this_program(), 1)
     hint = f"`{path} --help` lists the flags"
-    command = error.ctx.command if error.ctx else PROGRAM
-    if isinstance(error, click.NoSuchOption):
-        flags = [name for option in (*command.params, *PROGRAM.params) for name in option.opts]
-        return unknown_flag(verb or "", error.option_name, flags)
-    if isinstance(error, click.BadOptionUsage):
-        flag = error.option_name
-        example = next((each.metavar for each in command.params if flag in each.opts), None)
-        if not example:
-            return Problem(flag, "takes no value", hint)
-        return Problem(flag, "needs a value", f"such as {path} {flag} {example}\n{hint}")
-    if isinstance(error, click.BadParameter) and error.param:
-        return Problem(error.param.opts[-1], error.message.rstrip("."), hint)
-    return Problem(verb or "runner", error.message.rstrip("."), hint)
+    if isinstance(error, click.BadArgumentUsage) and verb == LAUNCH:
+        word, *others = [word for word in ctx.params["words"] if not is_override(word)]
+        return misplaced_word(word, others[0] if others else "")
+    if not isinstance(error, click.NoSuchOption):
+        return Problem(str(verb), error.format_message().rstrip("."), hint)
+    begin = error.option_name  # of `-tail` this is `-t`
+    word = next((word for word in words if word.startswith(begin)), begin)
+    flag = word.partition("=")[0]
+    flags = [name for option in (*ctx.command.params, *program.params) for name in option.opts]
+    meant = unknown_flag(str(verb), flag, flags)
+    return Problem(flag, f"{verb} has no such flag", f"{meant}\n{hint}" if meant else hint)
 
 
 def entry() -> NoReturn:
@@ -83,7 +156,7 @@ def entry() -> NoReturn:
     if shell := os.environ.get("_RUNNER_COMPLETE"):
         from runner.cli.completion import complete
 
-        sys.exit(complete(PROGRAM, shell))
+        sys.exit(complete(program, shell))
     code = main()
     code = exit_code(_flush) or code
     for stream in (sys.stdout, sys.stderr):

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import itertools
 import re
 from collections.abc import Sequence
-from dataclasses import MISSING
 from pathlib import Path
 
-from runner.config.gone import FLAGS, VERBS
-from runner.config.kinds import suggest
 from runner.config.words import as_word, is_override, names_file
 from runner.core.errors import ConfigError, Problem
 from runner.core.shell import this_program
@@ -18,29 +14,33 @@ from runner.core.spec import GROUPS, Spec, keys_of, section_of
 from runner.ui.output import note
 from runner.verbs import LAUNCH, verb_names
 
-ALIASES = {"kill": "stop", "status": "ps", "run": LAUNCH}
-
-MEANINGS = {
-    word: meant
-    for meant, words in (
-        ("attach", "follow reattach watch tail"),
-        ("check", "doctor preflight test validate"),
-        ("clean", "delete gc prune purge rm"),
-        ("deploy", "push rsync sync upload"),
-        ("exec", "pdsh shell ssh"),
-        ("init", "create new setup"),
-        ("ps", "jobs list ls queue runs squeue"),
-        ("pull", "cp download fetch get"),
-        ("stop", "abort cancel end scancel terminate"),
-        ("top", "gpus gpustat htop nvidia-smi nvitop"),
-        ("rerun=latest", "again repeat restart resume retry"),
-        ("dry_run=true", "dry-run plan"),
-        ("cluster=NAME task=NAME", "start submit train up"),
-        ("--version", "version"),
-    )
-    for word in words.split()
+SYNONYMS = {
+    "attach": "follow reattach tail watch",
+    "check": "doctor preflight test validate",
+    "clean": "delete gc prune purge rm",
+    "deploy": "push rsync sync upload",
+    "exec": "pdsh shell ssh",
+    "init": "create new setup",
+    "launch": "run start submit train up",
+    "ps": "jobs list ls queue runs squeue status",
+    "pull": "cp download fetch get",
+    "stop": "abort cancel end kill scancel terminate",
+    "top": "gpus gpustat htop nvidia-smi nvitop",
+    "rerun=latest": "again repeat restart resume retry",
+    "dry_run=true": "dry-run plan",
+    "--version": "version",
 }
-"""What people call things elsewhere, and the word for it here."""
+"""What people call things elsewhere, by the word for it here."""
+
+HYDRA_FLAGS = {
+    "--cfg": "the verb `config` prints the configuration",
+    "--info": "the verb `explain` says what set a key",
+    "--config-name": "cluster=NAME and task=NAME choose files",
+    "-cn": "cluster=NAME and task=NAME choose files",
+    "--config-path": "--config-dir FOLDER is where files are looked for first",
+    "-cp": "--config-dir FOLDER is where files are looked for first",
+}
+"""Flags of Hydra's own programs, and what does the same here."""
 
 OTHER_LAUNCHERS = re.compile(
     r"torchrun|accelerate|deepspeed|python[\d.]*|mpirun|mpiexec|horovodrun|torchx|colossalai|fabric"
@@ -51,41 +51,42 @@ TORCHRUN_FLAGS = re.compile(
     r"|num_(machines|processes|nodes|gpus)|nodes|gpus|nproc|np|n|hosts|hostfile"
 )
 OTHER_LINES = "docs/command-lines.md has lines of other launchers, with ours beside them"
-SETTINGS_HINT = "a setting is KEY=VALUE; words for the program come after it, or after `--`"
-OUR_FLAGS = ("--cluster", "--set", "--config-dir", "-cd")
-SUFFIXES = (".yaml", ".yml")
+FLAGS_WITH_VALUE = ("--cluster", "--set", "--config-dir", "-cd")
 EXAMPLES = {"rerun": "latest", "cluster": "NAME", "task": "NAME", "dry_run": "true"}
 """Values of keys that are typed without one."""
 
 
 def with_verb(words: Sequence[str]) -> list[str]:
     """Return words with the verb first, which is `launch` where none is named."""
-    first = words[0] if words else ""
-    name = ALIASES.get(first, first)
-    return [name, *words[1:]] if name in verb_names() else [LAUNCH, *words]
+    names_verb = bool(words) and words[0] in verb_names()
+    return list(words) if names_verb else [LAUNCH, *words]
 
 
 def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the words for us, with the verb first, and those for the program.
 
     The latter follow `--`, or in a launch the file of the program; raise ConfigError for a line
-    that is meant for another launcher, or begins with no word of ours.
+    that begins with no word of ours.
     """
-    separator = list(words).index("--") if "--" in words else len(words)
-    verb, *ours = with_verb(words[:separator])
-    passed_on = list(words[separator + 1 :])
+    end = words.index("--") if "--" in words else len(words)
+    verb, *ours = with_verb(words[:end])
     if verb != LAUNCH:
-        return [verb, *ours], passed_on
-    _refuse_first_word(ours)
+        return [verb, *ours], [*words[end + 1 :]]
+    first = ours[0] if ours else "-"
+    if not (first.startswith("-") or is_override(first) or _is_program(first)):
+        after = ours[1] if len(ours) > 1 else ""
+        raise ConfigError([misplaced_word(first, after, is_first=True)])
     for index, word in enumerate(ours):
-        is_value = index > 0 and ours[index - 1] in OUR_FLAGS
-        if not is_value and _is_program(word):
-            after = list(words[separator - len(ours) + index + 1 :])
-            passed_on = after[1:] if after[:1] == ["--"] else after
-            if flag := next((each for each in OUR_FLAGS if each in after), ""):
-                note(f"{flag} after {word} is for {word}; flags of ours come before it")
-            return [verb, *ours[:index], as_word("task.script", word)], passed_on
-    return [verb, *ours], passed_on
+        is_value = index > 0 and ours[index - 1] in FLAGS_WITH_VALUE
+        if is_value or not _is_program(word):
+            continue
+        rest = [*ours[index + 1 :], *words[end:]]
+        if rest[:1] == ["--"]:
+            rest = rest[1:]
+        if flag := next((each for each in FLAGS_WITH_VALUE if each in rest), ""):
+            note(f"{flag} after {word} is for {word}; flags of ours come before it")
+        return [verb, *ours[:index], as_word("task.script", word)], rest
+    return [verb, *ours], [*words[end + 1 :]]
 
 
 def _is_program(word: str) -> bool:
@@ -93,123 +94,69 @@ def _is_program(word: str) -> bool:
     return re.fullmatch(r"[^-=~+][^=]*\.py", word) is not None
 
 
-def _refuse_first_word(words: Sequence[str]) -> None:
-    """Raise ConfigError for a first word that neither is a verb nor begins a launch."""
-    typed = next((Path(word).name for word in words if not is_override(word)), "")
-    if OTHER_LAUNCHERS.fullmatch(typed):
-        raise ConfigError([Problem(typed, f"no word of ours: {OTHER_LINES}")])
-    first = words[0] if words else "-"
-    if first.startswith("-") or is_override(first) or _is_program(first):
-        return
-    if first in VERBS:
-        raise ConfigError([Problem(first, f"is gone; {VERBS[first]}")])
-    is_yaml = Path(first).suffix in SUFFIXES
-    if looks_like_key(first) or is_yaml or names_file(first) or words[1:2] == ["="]:
-        return
-    verbs = [*verb_names(), *ALIASES]
-    if first in verbs:
-        return
-    after = words[1] if len(words) > 1 else ""
-    hint = ""
-    if meant := _meant_setting(first, after) or MEANINGS.get(first):
+def misplaced_word(word: str, after: str, *, is_first: bool = False) -> Problem:
+    """Return the problem of a word of a launch that is no setting, no flag and no program."""
+    if after.startswith("-") or is_override(after):
+        after = ""
+    path = Path(word)
+    section = keys_of(Spec).get(word.partition(".")[0])
+    message = f"neither KEY=VALUE nor a {'verb' if is_first else 'flag'}"
+    hint = "a setting is KEY=VALUE; words for the program come after it, or after `--`"
+    if OTHER_LAUNCHERS.fullmatch(path.name):
+        hint = OTHER_LINES
+    elif after == "=":
+        hint = f"a setting is one word, without blanks: {word}=VALUE"
+    elif "." in word and section is not None and section_of(section):
+        message = "has no value"
+        hint = f"one word is both: {word}={after or 'VALUE'}"
+    elif path.suffix in (".yaml", ".yml"):
+        group = path.parent.name if path.parent.name in GROUPS else "cluster"
+        message = "a file of YAML comes after the key that takes it"
+        hint = f"such as {group}={word}"
+    elif names_file(word):
+        message = "is a file whose name does not end in .py"
+        hint = f"Python runs it by task.script={word}, bash by task.command='[bash, {word}]'"
+    elif word in verb_names():
+        message = "a verb comes first"
+        hint = f"`{this_program()} {word}`"
+    elif meant := _meant(word, after):
         hint = f"did you mean {meant}?"
-    hint = hint or suggest(first, verbs) or _near_key(first, after)
-    message = "neither KEY=VALUE nor a verb"
-    if not hint:
-        message += f"; the verbs are {', '.join(verb_names())}"
-        hint = f"`{this_program()} --help` explains them"
-    raise ConfigError([Problem(first, message, hint)])
+    elif is_first:
+        hint = f"the verbs are {', '.join(verb_names())}; `{this_program()} --help` explains them"
+    return Problem(word, message, hint)
 
 
-def _meant_setting(word: str, after: str) -> str:
-    """Return the setting that a word alone is meant as, or "": a key, or the name of a file."""
+def _meant(word: str, after: str) -> str:
+    """Return the verb or the setting that a word is meant as, or ""."""
     from runner.config.source import ConfigFiles, conf_folders
 
-    defaults = {name: option.default for name, option in keys_of(Spec).items()}
-    if word not in EXAMPLES and defaults.get(word, MISSING) is MISSING:  # as a section's is
-        files = ConfigFiles(conf_folders([]))
-        return next((f"{g}={word}" for g in GROUPS if word in files.options(g)), "")
-    value = "" if after.startswith("-") or is_override(after) else after
-    example = "true" if isinstance(defaults[word], bool) else EXAMPLES.get(word, "VALUE")
-    return f"{word}={value or example}"
+    if synonym := next((name for name, words in SYNONYMS.items() if word in words.split()), ""):
+        return synonym
+    files = ConfigFiles(conf_folders([]))
+    if group := next((group for group in GROUPS if word in files.options(group)), ""):
+        return f"{group}={word}"
+    keys = keys_of(Spec)
+    keys = {name: keys[name] for name in keys if name in GROUPS or not section_of(keys[name])}
+    near = [word] if word in keys else difflib.get_close_matches(word, [*verb_names(), *keys], n=1)
+    if not near or near[0] not in keys:
+        return "".join(near)
+    example = "true" if keys[near[0]].default is False else EXAMPLES.get(near[0], "VALUE")
+    return f"{near[0]}={after or example}"
 
 
-def _near_key(word: str, after: str) -> str:
-    """Return "did you mean KEY=VALUE?" for a word that is spelled like a key."""
-    near = next((key for key in keys_of(Spec) if suggest(word, [key])), "")
-    meant = near and _meant_setting(near, after)
-    return f"did you mean {meant}?" if meant else ""
-
-
-def misplaced_words(verb: str, words: Sequence[str]) -> list[Problem]:
-    """Return a problem for each word of a launch that is no override, in the order typed."""
-    if verb != LAUNCH:
-        return [Problem(words[0], f"{verb} takes flags alone", _flags_hint(verb))]
-    for key, equals, value in zip(words, words[1:], words[2:], strict=False):
-        if equals == "=":
-            message = f"{key} = {value} is three words, and a setting is one"
-            return [Problem(key, message, f"without the blanks: {key}={value}")]
-    problems = []
-    for word, after in itertools.zip_longest(words, words[1:], fillvalue=""):
-        message = "neither KEY=VALUE nor a flag"
-        hint = SETTINGS_HINT
-        near = _near_key(word, after)
-        if meant := _meant_setting(word, after):
-            near = f"did you mean {meant}?"
-        if near:
-            hint = f"{near} otherwise {SETTINGS_HINT}"
-        path = Path(word)
-        if looks_like_key(word):
-            message = "has no value"
-            hint = f"one word is both: {word}={after or 'VALUE'}"
-        elif path.suffix in SUFFIXES:
-            group = path.parent.name if path.parent.name in GROUPS else ""
-            message = "a file of YAML comes after the key that takes it"
-            hint = f"{group}={word}" if group else f"such as cluster={word} or task={word}"
-        elif names_file(word):
-            message = "is a file, and no program in Python"
-            hint = f"to run it: task.command=[./{word}], or task.script={word}"
-        elif word in verb_names() or word in ALIASES:
-            hint = f"a verb comes first: {this_program()} {word}"
-        problems.append(Problem(word, message, hint))
-    return problems
-
-
-def looks_like_key(word: str) -> bool:
-    """Return whether a word has the form of a key of the configuration, such as task.args.lr."""
-    is_path = re.fullmatch(r"\w+(\.[\w-]+)+", word) is not None
-    option = keys_of(Spec).get(word.partition(".")[0])
-    return is_path and option is not None and section_of(option) is not None
-
-
-def _flags_hint(verb: str) -> str:
-    program = " ".join(filter(None, (this_program(), verb)))
-    return f"`{program} --help` lists the flags"
-
-
-def unknown_flag(verb: str, flag: str, flags: Sequence[str]) -> Problem:
-    """Return the problem of a flag that a verb has not: it is gone, misspelled or a key."""
-    if instead := FLAGS.get(flag if verb == LAUNCH else f"{verb} {flag}"):
-        return Problem(flag, f"is gone; {instead}")
-    flag = flag.partition("=")[0]
+def unknown_flag(verb: str, flag: str, flags: Sequence[str]) -> str:
+    """Return what may be meant by a flag that a verb has not, or ""."""
     near = difflib.get_close_matches(flag, flags, n=1, cutoff=0.75)
     near = near or [each for each in flags if each.startswith(f"-{flag.lower()}")]
-    hint = f"did you mean {near[0]}?" if near else ""
-    if not hint and verb == LAUNCH:
-        hint = _meant_by_flag(flag)
-    elif not hint and verb == "exec":
-        hint = "the command comes after `--`"
-    hints = [hint, _flags_hint(verb)]
-    return Problem(flag, f"{verb or 'runner'} has no such flag", "\n".join(filter(None, hints)))
-
-
-def _meant_by_flag(flag: str) -> str:
-    """Return where an argument of the program goes, or how a setting is written."""
-    if flag in ("--config-name", "--config-path", "-cn", "-cp"):
-        return "cluster=NAME and task=NAME choose files, --config-dir=DIR where to look first"
+    if near:
+        return f"did you mean {near[0]}?"
+    if verb != LAUNCH:
+        return "the command comes after `--`" if verb == "exec" else ""
+    if flag in HYDRA_FLAGS:
+        return HYDRA_FLAGS[flag]
     key = flag.lstrip("-").replace("-", "_")
     if key in keys_of(Spec):
-        return f"settings are written KEY=VALUE: {_meant_setting(key, '')}"
+        return f"settings are written KEY=VALUE: {_meant(key, '')}"
     if TORCHRUN_FLAGS.fullmatch(key):
         return OTHER_LINES
     return f"an argument of the program is task.args.{key}=..., or comes after its file or `--`"

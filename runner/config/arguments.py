@@ -10,13 +10,14 @@ import json
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from pathlib import PurePath
+from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
 from runner.config.kinds import Problems, read_value
 from runner.config.values import scalar_text
-from runner.config.words import escaped, hydra_value, key_of, literal
+from runner.config.words import as_word, escaped, hydra_value, key_of, literal
 from runner.core.errors import ConfigError, Problem
 from runner.core.planning.launch_command import LOCAL_RANK_MACRO
 from runner.core.spec import GROUPS, Spec, Task, keys_of
@@ -26,14 +27,23 @@ NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 """A negative number, which argparse takes for a value."""
 
 ARGS_PREFIX = "task.args."
-QUOTED = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
+INERT = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\$`])*\"""", re.DOTALL)
+"""Quoted text in which a shell replaces nothing."""
+
 VARIABLE = re.compile(r"\$\{?[A-Za-z_]\w*\}?")
-IN_DOUBLE_QUOTES = re.compile(r"`|\$\(|" + VARIABLE.pattern)
-NEEDS_SHELL = re.compile(r"\n|&&|\|\||[|&;<>]|(?<!\S)~(?=/|\s|\Z)|" + IN_DOUBLE_QUOTES.pattern)
+NEEDS_SHELL = re.compile(r"\n|&&|\|\||[|&;<>`]|\$\(|(?<!\S)~(?=/|\s|\Z)|" + VARIABLE.pattern)
 SHELL_WORD = re.compile(
-    r"[A-Za-z_]\w*=\S*|(?:\.|cd|eval|exec|export|set|source|ulimit|umask|unset)(?!\S)"
+    r"[A-Za-z_]\w*=\S*|(?:\.|cd|eval|exec|export|set|source|ulimit|unset)(?!\S)"
 )
 """What a shell alone takes before a program, or in place of one."""
+
+
+class Argument(NamedTuple):
+    """A flag with its values, or a word that belongs to none."""
+
+    key: str  # as below `task.args`; "" of a word alone
+    value: Any
+    words: list[str]
 
 
 def take_words(config: DictConfig, overrides: Sequence[str], arguments: Sequence[str]) -> None:
@@ -42,146 +52,132 @@ def take_words(config: DictConfig, overrides: Sequence[str], arguments: Sequence
     A flag among them, or below `task.args` in an override, takes the place of the same flag.
 
     Raises:
-        ConfigError: A word is one of ours, or is set by an override, too.
+        ConfigError: A word is one of ours, or takes the place of another.
     """
     task: Any = OmegaConf.to_container(config.task, resolve=False)
     style = scalar_text(task.get("args_style")) or "argparse"
     _refuse_ours(arguments, style)
+    _refuse_both(overrides)
+    words = literal(arguments)
+    given = _flags(words, style)
     typed = [key_of(word) for word in overrides]
-    if arguments and any(key_of(word) == "task.args_after" for word in overrides if "=" in word):
-        message = "words after `--` are arguments, too"
-        raise ConfigError([Problem("task.args_after", message, "give them in one place")])
-    set_now = [key[len(ARGS_PREFIX) :] for key in typed if key.startswith(ARGS_PREFIX)]
-    flags = [*set_now, *_flag_values(arguments, style)]
     after = task.get("args_after") or []
-    if flags and "task.args_after" not in typed and "${" not in after:
-        words = after if isinstance(after, list) else _split(after)
-        after = without_flags(words, flags, style)
-    args = task.get("args")
-    found = parse_arguments(arguments, style)
+    replaced = [key.removeprefix(ARGS_PREFIX) for key in typed if key.startswith(ARGS_PREFIX)]
+    replaced += given
+    if replaced and "task.args_after" not in typed and "${" not in after:
+        own_words = after if isinstance(after, list) else _split(after)
+        after = _without(own_words, replaced, style)
+    args = task.get("args") or {}
+    known = {key for key, _ in _leaves(args)} if isinstance(args, dict) else set()
     is_first = not after or FLAG.fullmatch(str(after[0]))  # else a list would take in the next
-    if found is not None and is_first and (args is None or isinstance(args, dict)):
-        args = _merged(args or {}, found)
-    elif arguments:
+    can_be_args = is_first and isinstance(args, dict) and _come_out_of(given, style, words)
+    for key, other in itertools.product(given, known):
+        if key.startswith(f"{other}.") or other.startswith(f"{key}."):  # no mapping has both
+            can_be_args = False
+    if words and not can_be_args:
         # They are passed on as they were typed; values made of `${task.args.NAME}` follow them.
-        values = _flag_values(arguments, style)
-        for name in values.keys() & {key for key, _ in _leaves(args or {})}:
-            args = _merged(args, _literal(_nest(name, values[name])))
+        given = {key: value for key, value in given.items() if key in known}
         if isinstance(after, str):  # of an interpolation, which stays as it is
             after = f"{after} {shlex.join(map(escaped, arguments))}"
         else:
-            after = [*after, *literal(arguments)]
-    if arguments:
-        OmegaConf.update(config, "task.args", args, force_add=True, merge=False)
+            after = [*after, *words]
+    for key, value in given.items():
+        OmegaConf.update(config, f"{ARGS_PREFIX}{key}", value, force_add=True, merge=False)
     if after != (task.get("args_after") or []):
         OmegaConf.update(config, "task.args_after", after, force_add=True, merge=False)
 
 
 def _refuse_ours(arguments: Sequence[str], style: str) -> None:
     """Refuse a word after `--` that sets a key of ours, unless the program takes such words."""
-    if style == "hydra":
-        return
-    for word in arguments:
+    for word in arguments if style != "hydra" else ():
         key, equals, _ = word.partition("=")
-        is_ours = key in GROUPS or key.partition(".")[0] in keys_of(Spec)
-        if equals and is_ours:
+        if equals and (key in GROUPS or key.partition(".")[0] in keys_of(Spec)):
             message = "comes after the program or `--`, so the program would get it"
             hint = f"put it first; for a program that takes it: task.args_after=[{word}]"
             raise ConfigError([Problem(word, message, hint)])
 
 
-def parse_arguments(words: Sequence[str], style: str) -> dict[str, Any] | None:
-    """Return words as `task.args` has them; None unless these give the same words again."""
-    nested: dict[str, Any] = {}
-    for key, value in _flag_values(words, style).items():
-        nested = _merged(nested, _nest(key, value))
+def _refuse_both(overrides: Sequence[str]) -> None:
+    """Refuse a word that sets a flag and one that sets a flag below it: no mapping has both."""
+    is_flag = re.compile(re.escape(ARGS_PREFIX) + r"[^=]+=(?!\{|null$)")
+    typed = [word for word in overrides if is_flag.match(word)]
+    for word, below in itertools.permutations(typed, 2):
+        if key_of(below).startswith(f"{key_of(word)}."):
+            message = f"takes the place of {word}: no mapping has both"
+            flags = [each.replace(ARGS_PREFIX, "--").replace("=", " ", 1) for each in (word, below)]
+            raise ConfigError(
+                [Problem(below, message, f"after the other keys: -- {' '.join(flags)}")]
+            )
+
+
+def _come_out_of(flags: Mapping[str, Any], style: str, words: Sequence[str]) -> bool:
+    """Return whether flags, as `task.args` has them, give exactly these words."""
+    made = OmegaConf.create()
+    for key, value in flags.items():
+        OmegaConf.update(made, key, value, force_add=True, merge=False)
     problems = Problems()
-    task = Task(args_style=style, args_false="omit")
-    is_same = style != "raw" and render(problems, nested, task) == list(words)
-    return _literal(nested) if is_same and not problems else None
+    args = OmegaConf.to_container(made, resolve=False)
+    rendered = render(problems, args, Task(args_style=style, args_false="omit"))
+    return rendered == [*words] and not problems
 
 
-def _flag_values(words: Sequence[str], style: str) -> dict[str, Any]:
-    """Return what each flag among words is set to, as far as that can be told."""
-    if style == "hydra":
-        return dict(word.split("=", maxsplit=1) for word in words if "=" in word)
-    values: dict[str, Any] = {}
+def _arguments(words: Iterable[str], style: str) -> Iterator[Argument]:
+    """Yield the flags among words with their values, as far as that can be told."""
     rest = list(words)
     while rest:
-        name, equals, value = rest.pop(0).partition("=")
-        if not FLAG.fullmatch(name):
-            continue
-        own = [value] if equals else list(itertools.takewhile(_is_value, rest))
-        if not equals:
-            del rest[: len(own)]
+        word = rest.pop(0)
+        name, equals, value = word.partition("=")
         key = name.removeprefix("--")
-        found: Any = own if len(own) > 1 else "".join(own)
-        if not own:
-            found = True
-        if key in values:
-            earlier = values[key] if _is_repeated(values[key]) else [_as_list(values[key])]
-            found = [*earlier, _as_list(found)]
-        values[key] = found
-    return values
+        if style == "hydra":
+            yield Argument(name if equals else "", value, [word])
+        elif not FLAG.fullmatch(name):
+            yield Argument("", "", [word])
+        elif equals:
+            yield Argument(key, value, [word])
+        else:
+            values = list(itertools.takewhile(_is_value, rest))
+            del rest[: len(values)]
+            own: Any = values if len(values) > 1 else "".join(values)
+            yield Argument(key, own if values else True, [word, *values])
 
 
 def _is_value(word: str) -> bool:
     return not word.startswith("-") or NUMBER.fullmatch(word) is not None
 
 
-def _is_repeated(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and isinstance(value[0], list)
+def _flags(words: Iterable[str], style: str) -> dict[str, Any]:
+    """Return what each flag among words is set to, as `task.args` has it."""
+    found: dict[str, list[Any]] = {}
+    for argument in _arguments(words, style):
+        if argument.key:
+            found.setdefault(argument.key, []).append(argument.value)
+    return {
+        key: values[-1] if style == "hydra" or len(values) == 1 else list(map(_as_list, values))
+        for key, values in found.items()
+    }
 
 
 def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _nest(key: str, value: Any) -> dict[str, Any]:
-    for name in reversed(key.split(".")):
-        value = {name: value}
-    return dict(value)
-
-
-def _literal(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _literal(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_literal(item) for item in value]
-    return literal([value])[0] if isinstance(value, str) else value
-
-
-def _merged(args: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(args)
-    for name, value in later.items():
-        below = merged.get(name)
-        both = isinstance(below, Mapping) and isinstance(value, Mapping)
-        merged[name] = _merged(below, value) if both and below is not None else value
-    return merged
-
-
-def without_flags(words: Sequence[Any], names: Iterable[str], style: str) -> list[Any]:
+def _without(words: Sequence[Any], keys: Collection[str], style: str) -> list[str]:
     """Return words without these flags and their values.
 
     Raises:
         ConfigError: Which of the words after a flag are its values cannot be told.
     """
-    kept = [str(word) for word in words]
-    for name in names:
-        flags = [f"--{name}", f"--no-{name}"]
-        if style == "hydra" or name.startswith("-"):
-            flags = [name]
-        for flag in flags:
-            kept = [word for word in kept if not word.startswith(f"{flag}=")]
-            while flag in kept:
-                start = kept.index(flag)
-                values = list(itertools.takewhile(_is_value, kept[start + 1 :]))
-                end = start + 1 + len(values)
-                if len(values) > 1 and end == len(kept):
-                    message = f"{flag} is in task.args_after, too, before {shlex.join(values)}"
-                    hint = f"~task.args_after leaves out: {shlex.join(kept)}"
-                    raise ConfigError([Problem(f"{ARGS_PREFIX}{name}", message, hint)])
-                del kept[start:end]
+    kept: list[str] = []
+    found = list(_arguments(map(str, words), style))
+    for argument in found:
+        key = argument.key
+        if not key or (key not in keys and key.removeprefix("no-") not in keys):
+            kept += argument.words
+        elif argument is found[-1] and isinstance(argument.value, list):
+            flag, *values = argument.words
+            message = f"{flag} is in task.args_after, too, before {shlex.join(values)}"
+            hint = f"~task.args_after leaves out: {shlex.join(map(str, words))}"
+            raise ConfigError([Problem(f"{ARGS_PREFIX}{key}", message, hint)])
     return kept
 
 
@@ -190,16 +186,22 @@ def words_of(problems: Problems, task: Task) -> tuple[str, tuple[str, ...]]:
     for key in ("command", "args", "args_before", "args_after"):
         value = getattr(task, key)
         if isinstance(value, str):
-            _refuse_shell_syntax(problems, key, value, expands=task.args_expand)
+            _refuse_shell_syntax(problems, key, value.strip(), expands=task.args_expand)
     target, *own = _program(problems, task)
     after = _raw_words(problems, "task.args_after", task.args_after)
     words = (
         *own,
         *_raw_words(problems, "task.args_before", task.args_before),
-        *_local_rank_words(problems, task),
-        *render(problems, task.args, task, given_later=_flag_values(after, task.args_style)),
+        *([f"{task.local_rank_arg}={LOCAL_RANK_MACRO}"] if task.local_rank_arg else []),
+        *render(problems, task.args, task, given_later=_flags(after, task.args_style)),
         *after,
     )
+    if any("\0" in word for word in words):
+        problems.report("task.args", "no command line can hold a NUL character")
+    if task.local_rank_arg and task.entry != "torchrun":
+        message = f"it is for entry torchrun, not for {task.entry}"
+        hint = f"choose task.entry=torchrun, which passes {task.local_rank_arg}, or leave it out"
+        problems.report("task.local_rank_arg", message, hint)
     return target, words
 
 
@@ -231,8 +233,7 @@ def render(
     """
     if args in (None, "", [], {}):
         return []
-    style = task.args_style
-    if (style == "raw") == isinstance(args, Mapping):
+    if (task.args_style == "raw") == isinstance(args, Mapping):
         hint = "raw takes a list of words, the others a mapping"
         problems.report("task.args", f"is {args!r}", hint)
         return []
@@ -242,57 +243,36 @@ def render(
     for key, value in _leaves(args):
         if key in given_later:
             continue
-        where = f"{ARGS_PREFIX}{key}"
-        if not re.fullmatch(r"[^\s=]+", key):
-            problems.report(where, f"{key!r} is no name of an argument")
-        if style == "hydra":
+        if task.args_style == "hydra":
             words.append(f"{key}={_in_hydra_grammar(value)}")
             continue
         flag = key if key.startswith("-") else f"--{key}"
-        occurrences = value if _is_repeated(value) else [value]
-        for occurrence in occurrences:
-            if style == "equals":
-                words += _assignment(problems, where, flag, occurrence)
-            else:
-                words += _flag(problems, where, flag, occurrence, task.args_false)
-    if any("\0" in word for word in words):
-        problems.report("task.args", "no command line can hold a NUL character")
+        is_repeated = isinstance(value, list) and value and isinstance(value[0], list)
+        for occurrence in value if is_repeated else [value]:
+            words += _flag(problems, f"{ARGS_PREFIX}{key}", flag, occurrence, task)
     return words
 
 
-def _flag(problems: Problems, where: str, flag: str, value: object, of_false: str) -> list[str]:
-    """Return `--key value`, or `--key=-value`, which argparse does not take for a flag."""
+def _flag(problems: Problems, where: str, flag: str, value: object, task: Task) -> list[str]:
+    """Return `--key value`, `--key=value` or `--key=-value`, which is a flag to no program."""
+    is_equals = task.args_style == "equals"
     if value is None or value in ([], {}):
         return []
-    if isinstance(value, bool):
-        if of_false == "value":
-            return [flag, "true" if value else "false"]
-        if value:
-            return [flag]
-        return [f"--no-{flag.lstrip('-')}"] if of_false == "no" else []
-    if isinstance(value, list):
-        return [flag, *(_list_item(problems, where, item) for item in value)]
-    text = _word(problems, where, value)
-    return [f"{flag}={text}"] if text.startswith("-") else [flag, text]
-
-
-def _list_item(problems: Problems, where: str, value: object) -> str:
-    """Return one of several values of a flag."""
-    text = _word(problems, where, value)
-    if text.startswith("-") and not NUMBER.fullmatch(text):
-        message = f"a program would take {text!r} in a list for a flag"
-        problems.report(where, message, "task.args_after takes words as they are")
-    return text
-
-
-def _assignment(problems: Problems, where: str, flag: str, value: object) -> list[str]:
-    """Return `--key=value`, with bools as Python writes them."""
-    if value is None or value in ([], {}):
-        return []
-    if isinstance(value, list) and len(value) == 1:
-        value = value[0]
-    text = str(value) if isinstance(value, bool) else _word(problems, where, value)
-    return [f"{flag}={text}"]
+    if isinstance(value, bool) and is_equals:
+        return [f"{flag}={value}"]
+    if isinstance(value, bool) and task.args_false != "value":
+        negative = [f"--no-{flag.lstrip('-')}"] if task.args_false == "no" else []
+        return [flag] if value else negative
+    texts = [_word(problems, where, item) for item in _as_list(value)]
+    if is_equals and len(texts) > 1:
+        problems.report(where, f"{value!r} has no form as one word", "task.args_after takes words")
+    if is_equals or (not isinstance(value, list) and texts[0].startswith("-")):
+        return [f"{flag}={texts[0]}"]
+    for text in texts:
+        if not _is_value(text):
+            message = f"a program would take {text!r} in a list for a flag"
+            problems.report(where, message, "task.args_after takes words as they are")
+    return [flag, *texts]
 
 
 def _in_hydra_grammar(value: object) -> str:
@@ -316,14 +296,14 @@ def _word(problems: Problems, where: str, value: object) -> str:
 
 def _raw_words(problems: Problems, where: str, value: object) -> list[str]:
     """Return the words of a list as they are, or of a text that is split as a shell does."""
-    if not isinstance(value, (list, tuple)):
-        try:
-            return _split(scalar_text(value) or "")
-        except ValueError as error:
-            message = f"{value!r} cannot be split into words: {str(error).lower()}"
-            problems.report(where, message)
-            return []
-    return [_word(problems, f"{where}.{n}", item) for n, item in enumerate(value)]
+    if isinstance(value, (list, tuple)):
+        return [_word(problems, f"{where}.{n}", item) for n, item in enumerate(value)]
+    try:
+        return _split(scalar_text(value) or "")
+    except ValueError as error:
+        message = f"{value!r} cannot be split into words: {str(error).lower()}"
+        problems.report(where, message)
+        return []
 
 
 def _split(text: str) -> list[str]:
@@ -338,57 +318,32 @@ def _program(problems: Problems, task: Task) -> list[str]:
         words = value if isinstance(value, list) else _raw_words(problems, where, value)
         return list(read_value(problems, where, "texts", words) or [""])
     target = value or ""
-    is_name = all(part.isidentifier() for part in target.split("."))
-    if task.kind == "module" and (not is_name or target.endswith(".py")):
-        message = f"{target!r} is no module name such as package.train"
-        problems.report(where, message, f"a file is task.script={target}")
-    if task.kind == "script" and target.endswith(".ipynb"):
-        hint = f"jupyter nbconvert --to script {shlex.quote(target)} makes a script of it"
-        problems.report(where, f"{target} is a notebook, which Python cannot run", hint)
-    if task.kind == "script" and target.endswith((".sh", ".bash")):
-        hint = f"task.command={shlex.quote(f'[bash, {target}]')}"
-        problems.report(where, f"{target} is a shell script, which Python cannot run", hint)
+    cures = {
+        "module.py": f"a file is task.script={target}",
+        "script.ipynb": f"jupyter nbconvert --to script {shlex.quote(target)}",
+        "script.sh": f"task.command={shlex.quote(f'[bash, {target}]')}",
+    }
+    if cure := cures.get(f"{task.kind}{PurePath(target).suffix}"):
+        problems.report(where, f"{target} is no {task.kind} of Python", cure)
     return [target]
 
 
 def _refuse_shell_syntax(problems: Problems, key: str, text: str, *, expands: bool) -> None:
     """Report what only a shell understands; `expands`: variables are replaced without one."""
-
-    def seen_by_shell(quoted: re.Match[str]) -> str:
-        in_double = re.sub(r"\\.", "", quoted[0]) if quoted[0].startswith('"') else ""
-        return "_" + "".join(IN_DOUBLE_QUOTES.findall(in_double))
-
-    text = text.strip()
-    bare = text.replace(LOCAL_RANK_MACRO, "_").replace("\\\n", "")
-    bare = QUOTED.sub(seen_by_shell, bare)
+    bare = INERT.sub("_", text.replace(LOCAL_RANK_MACRO, "_").replace("\\\n", ""))
     if expands:
         bare = VARIABLE.sub("_", bare)
+    hint = f"a list passes words as they are, such as task.{key}=[a, b]"
+    found = None
     if key == "command":
-        found = SHELL_WORD.match(bare) or NEEDS_SHELL.search(bare)
-        typed_text = literal([text])[0]
-        hint = f"in YAML: command: [bash, -c, {json.dumps(typed_text, ensure_ascii=False)}]"
-        if "\n" not in text:
-            typed = shlex.quote(f"[bash, -c, {hydra_value(typed_text)}]")
-            hint = f"task.command={typed}\n{hint}"
+        found = SHELL_WORD.match(bare)
+        words = ["bash", "-c", *literal([text])]
+        hint = shlex.quote(as_word("task.command", words))
+        if "\n" in text:
+            hint = f"in YAML: command: {json.dumps(words, ensure_ascii=False)}"
     else:
-        found = NEEDS_SHELL.search(bare.replace("\n", " "))
-        hint = f"a list passes words as they are, such as task.{key}=[a, b]"
-    if found is not None:
+        bare = bare.replace("\n", " ")
+    if found := found or NEEDS_SHELL.search(bare):
         what = "a second line" if found[0] == "\n" else f"'{found[0]}'"
         message = f"{what} needs a shell, and programs start without one"
         problems.report(f"task.{key}", message, hint)
-
-
-def _local_rank_words(problems: Problems, task: Task) -> list[str]:
-    """Return the argument that passes the local rank to an old script, if it needs one."""
-    where = "task.local_rank_arg"
-    flag = task.local_rank_arg
-    if not flag:
-        return []
-    if not re.fullmatch(r"--?[A-Za-z][\w-]*", flag):
-        problems.report(where, f"{flag!r} is no flag", "such as --local_rank, or --local-rank")
-    if task.entry != "torchrun":
-        message = f"it is for entry torchrun, not for {task.entry}"
-        hint = f"choose task.entry=torchrun, which passes {flag}, or leave it out"
-        problems.report(where, message, hint)
-    return [f"{flag}={LOCAL_RANK_MACRO}"]

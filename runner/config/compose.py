@@ -133,7 +133,7 @@ class Composer:
         problems = Problems()
         values = plain_values(composed.config, "", problems)
         problems.raise_any()
-        return dict(values)
+        return dict(words.plain(values))
 
     def options(self, group: str) -> list[str]:
         """Return the files of a group, or the groups themselves for ""."""
@@ -168,8 +168,8 @@ class Composer:
         with open_dict(config):
             del config["hydra"]
         OmegaConf.set_struct(config, value=False)
-        node_keys = apply_words(config, node_words)
-        return Composed(config, primary, hydra_words, typed, choices, node_keys, record)
+        apply_words(config, node_words)
+        return Composed(config, primary, hydra_words, typed, choices, record)
 
     def _refuse_unknown(self, typed: Sequence[str]) -> None:
         """Refuse words of no section and no group, and settings of Hydra."""
@@ -235,7 +235,6 @@ class Composer:
                 task=task,
                 cwd=str(Path.cwd()),
                 environ=os.environ,
-                node_words=composed.node_keys,
                 for_contact=contact_keys is not None,
             )
             spec = resolve(values, context, problems)

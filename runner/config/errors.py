@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from runner.config.gone import KEYS
 from runner.config.kinds import suggest
 from runner.config.source import ConfigFiles, YamlSource, display_path, hidden_folder, is_ours
 from runner.config.words import hydra_value, is_readable, key_of, names_file
@@ -95,9 +94,6 @@ def _missing_option(
 ) -> Problem:
     name = error.missing_cfg_file or ""
     group, _, option = name.rpartition("/")
-    choice = f"{group}={option}"
-    if choice in KEYS:
-        return Problem(choice, f"is gone; {KEYS[choice]}")
     options = error.options or files.options(group)
     choosing = [word for word in typed if key_of(word) == group and option in word]
     hints = [suggest(option, options, f"{group}=")]

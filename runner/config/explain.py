@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -11,51 +12,71 @@ from omegaconf.errors import OmegaConfBaseException
 from runner.config.compose import Composer
 from runner.config.kinds import Problems, legal_values, suggest, unknown_key
 from runner.config.layers import Composed, Layer, layers_of, plain_values, unresolved, value_at
+from runner.config.nodes import expand_range
 from runner.config.source import KeyPath, one_line
 from runner.config.words import option_of, plain
 from runner.core.errors import ConfigError, Problem
 from runner.core.model.results import Origin, Setting
 from runner.core.spec import section_of, written_default
 
+NODES = ("cluster", "nodes")
+
 
 def origins(composer: Composer, typed: Sequence[str], key: str) -> list[Origin]:
-    """Return where a value comes from, or every value below a key.
-
-    Raises:
-        ConfigError: There is no such key.
-    """
+    """Return where a value comes from, or every value below a key; raise ConfigError for none."""
     composed = composer.composed(typed)
     if composed.config.get("run_id") is None:
         composed.config.run_id = "RUN_ID"
     tree = unresolved(composed.config)
     layers = layers_of(composed)
-    path = _locate(tree, key)
-    return [_origin(composed, layers, leaf, tree) for leaf in _leaves(tree, path)]
+    path, value = _locate(tree, key)
+    return [_origin(composed, layers, leaf, tree) for leaf in _leaves(value, path)]
 
 
 def value_below(tree: Any, key: str) -> Any:
     """Return what stands at a key of plain data; raise ConfigError if there is no such key."""
-    for name in _locate(tree, key):
-        tree = tree[int(name)] if isinstance(tree, list) else tree[name]
-    return tree
+    return _locate(tree, key)[1]
 
 
-def _locate(tree: Any, key: str) -> KeyPath:
-    """Return the path of a key, whose parts may contain dots."""
-    path: list[str] = []
+def _locate(tree: Any, key: str) -> tuple[KeyPath, Any]:
+    """Return the path of a key, whose parts may contain dots, and what stands there."""
+    path: KeyPath = ()
     parts = key.split(".") if key else []
     while parts:
-        legal = list(tree) if isinstance(tree, Mapping) else []
+        below = tree if isinstance(tree, Mapping) else {}
         if isinstance(tree, list):
-            legal = [str(index) for index in range(len(tree))]
+            below = {str(index): item for index, item in enumerate(tree)}
+        legal = list(below)
+        if path == NODES:
+            below = _nodes(below)
         names = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
-        name = next((each for each in names if each in legal), None)
+        name = next((each for each in names if each in below), None)
         if name is None:
             raise ConfigError([_unknown(".".join(path), parts[0], legal)])
-        path.append(name)
+        path = (*path, name)
         parts = parts[name.count(".") + 1 :]
-        tree = tree[int(name)] if isinstance(tree, list) else tree[name]
-    return tuple(path)
+        tree = below[name]
+    return path, tree
+
+
+def _nodes(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is said of each entry, and of each node by all of its entries."""
+    nodes: dict[str, Any] = {}
+    for entry, body in entries.items():
+        for name in {entry, *_members(entry)}:
+            known = nodes.get(name)
+            if not isinstance(known, Mapping) or not isinstance(body, Mapping):
+                nodes[name] = body
+                continue
+            env = {**(known.get("env") or {}), **(body.get("env") or {})}
+            nodes[name] = {**known, **body, **({"env": env} if env else {})}
+    return nodes
+
+
+def _members(entry: str) -> list[str]:
+    with contextlib.suppress(ValueError):
+        return expand_range(entry)
+    return []
 
 
 def _unknown(where: str, name: str, legal: Sequence[str]) -> Problem:
@@ -67,45 +88,56 @@ def _unknown(where: str, name: str, legal: Sequence[str]) -> Problem:
     return unknown_key(where, name, legal)
 
 
-def _leaves(tree: Any, path: KeyPath) -> Iterator[KeyPath]:
+def _leaves(value: Any, path: KeyPath) -> Iterator[KeyPath]:
     """Yield the path of every value below a path."""
-    value = tree
-    for name in path:
-        value = value[int(name)] if isinstance(value, list) else value[name]
     if isinstance(value, Mapping) and value:
-        for name in value:
-            yield from _leaves(tree, (*path, name))
+        for name, below in value.items():
+            yield from _leaves(below, (*path, name))
     else:
         yield path
 
 
 def _origin(composed: Composed, layers: Sequence[Layer], path: KeyPath, tree: Any) -> Origin:
     key = ".".join(path)
-    written = one_line(value_below(tree, key))
-    option = option_of(key)
-    meaning = f"{option.metadata['help']} ({legal_values(option)})" if option else ""
+    paths = [path]
+    if path[:2] == NODES and path[2:]:
+        entries = [each for each in tree["cluster"]["nodes"] if path[2] in (each, *_members(each))]
+        paths = [(*NODES, entry, *path[3:]) for entry in reversed(entries)]
+        paths = [each for each in paths if value_at(tree, each)]
+    # A word about a node wins over all of its entries, and a later entry over an earlier one.
+    typed = [layer for layer in reversed(layers) if not layer.config]
+    files = [layer for layer in reversed(layers) if layer.config]
+    places = [(layer, each) for layer in typed for each in paths]
+    places += [(layer, each) for each in paths for layer in files]
+    found = [(layer, each) for layer, each in places if value_at(layer.content, each)]
     settings = []
-    for layer in reversed(layers):
-        found = value_at(layer.content, path)
-        if found is not None:
-            line = layer.line(path)
-            place = f"{layer.place}:{line}" if line else layer.place
-            settings.append(Setting(place, key, one_line(found[0])))
+    for layer, each in found:
+        line = layer.line(each)
+        where = f"{layer.place}:{line}" if line else layer.place
+        settings.append(Setting(where, ".".join(each), _text(layer.content, each)))
+    option = option_of(key)
     if option is not None and section_of(option) is None:
         settings.append(Setting("default", key, one_line(plain(written_default(option)))))
+    winner = found[0][1] if found else paths[0]
+    written = _text(tree, winner)
+    meaning = f"{option.metadata['help']} ({legal_values(option)})" if option else ""
     problems = Problems()
     value = written
     try:
         node: Any = composed.config
-        for name in path:
+        for name in winner:
             node = node[int(name)] if isinstance(node, list) else node[name]
-        value = one_line(_masked(composed, plain_values(node, key, problems)))
+        value = one_line(plain(_masked(composed, plain_values(node, key, problems))))
     except OmegaConfBaseException as error:
         problems.report(key, str(error).partition("\n")[0])
     if problems:
         return Origin(key, written, "", tuple(settings), problems[0].message, meaning)
-    shown = written if written != value else ""
-    return Origin(key, value, shown, tuple(settings), "", meaning)
+    return Origin(key, value, "" if value == written else written, tuple(settings), "", meaning)
+
+
+def _text(content: Any, path: KeyPath) -> str:
+    found = value_at(content, path)
+    return one_line(found[0]) if found else ""
 
 
 def _masked(composed: Composed, value: Any) -> Any:

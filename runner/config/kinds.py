@@ -7,7 +7,6 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from runner.config.gone import KEYS
 from runner.config.values import KINDS, LOGIN_RULE, Illegal, Kind, scalar_text
 from runner.core.errors import ConfigError, Problem
 from runner.core.spec import keys_of, section_of
@@ -42,8 +41,6 @@ def join_or(words: Sequence[str]) -> str:
 def unknown_key(where: str, key: str, legal: Sequence[str]) -> Problem:
     """Return the problem of an unknown key."""
     full_key = f"{where}.{key}" if where else key
-    if full_key in KEYS:
-        return Problem(full_key, f"is gone; {KEYS[full_key]}")
     hint = suggest(key, legal, f"{where}." if where else "")
     if "passw" in key and where.startswith("cluster"):
         hint = LOGIN_RULE

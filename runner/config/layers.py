@@ -45,7 +45,6 @@ class Composed:
     hydra_words: list[str]
     typed: Sequence[str]
     choices: dict[str, Any]
-    node_keys: Sequence[tuple[str, str]] = ()
     record: rerun.RecordedRun | None = None
 
 

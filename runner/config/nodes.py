@@ -10,25 +10,22 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from runner.config.kinds import Problems, join_or, read_section, read_value, suggest, unknown_key
-from runner.config.words import NODES_PREFIX, NodeWord
-from runner.core.errors import Problem
-from runner.core.spec import MASTER, Cluster, Node, Spec, Task, keys_of
+from runner.config.words import NODES_PREFIX, key_of
+from runner.core.spec import Cluster, Node, Task, keys_of
 from runner.core.text import join_some
 
-OWN_OPTIONS = re.compile(
-    r"--(array|nodes|ntasks(-per-node)?|output|error|open-mode|job-name|comment|chdir|export|wrap"
-    r"|wait|parsable|hold|signal|(no-)?requeue)|-[aNnoeJDWH]"
-)
-"""Options of sbatch that a batch script has anyway, or that no run can have."""
+MAX_LISTED = 8
+"""How many names of nodes a message lists."""
+
 
 CORES = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 """The cores of nodes as Slurm writes them: 8(x2),4 is 8, 8 and 4."""
 
+ENTRIES = re.compile(r"(?:\[[^]]*\]|[^],[])+")
+"""The parts of a list of nodes such as n[1-2,5],m3."""
+
 THIS_MACHINE = "login"
 """The name of the machine that submits jobs."""
-
-MAX_LISTED = 8
-"""How many names of nodes a message lists."""
 
 
 def expand_range(entry: str) -> list[str]:
@@ -44,7 +41,8 @@ def expand_range(entry: str) -> list[str]:
         raise ValueError(str(error)) from error
 
 
-def _listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str]) -> str:
+    """Return some names of nodes for a message."""
     return join_some([*names], MAX_LISTED, "others")
 
 
@@ -64,77 +62,50 @@ def _expand(problems: Problems, where: str, entry: str) -> list[str]:
     return names
 
 
-def apply_words(config: DictConfig, words: Sequence[NodeWord]) -> list[tuple[str, str]]:
-    """Put words about single nodes into a composed configuration.
+def apply_words(config: DictConfig, words: Sequence[tuple[str, Any]]) -> None:
+    """Put words about single nodes, and their values, into a composed configuration.
 
-    Returns:
-        The node or range and the key of each, which win over every entry.
+    A word about a range holds for each of its nodes that has an entry of its own, too.
 
     Raises:
         ConfigError: There is no such node; with every one that is misspelt.
     """
     problems = Problems()
-    applied: list[tuple[str, str]] = []
-    for word in words:
-        entries = config.cluster.get("nodes")
+    entries = config.cluster.get("nodes")
+    for word, value in words:
         if not isinstance(entries, DictConfig):
             message = "cluster.nodes is no mapping of nodes"
-            problems.report(word.word, message, "set it in the YAML")
+            problems.report(word, message, "set it in the YAML")
             continue
-        known = list(map(str, entries))
-        known += [name for entry in known for name in _expand(Problems(), "", entry)]
-        name, key = _split_path(word.path, known)
-        if name not in known and not word.is_new:
-            problems.append(_no_such_node(name, word.path, known))
-        elif word.is_removed:
-            _remove(problems, word, entries, name, key)
-        else:
-            body: Any = OmegaConf.to_container(entries, resolve=False)
-            value = word.value
-            for part in reversed(key.split(".") if key else []):
-                value = {part: value}
-            merged = OmegaConf.merge(body.get(name) or {}, value or {})
-            entries[name] = merged
-            applied.append((name, key))
+        path = key_of(word).removeprefix(NODES_PREFIX)
+        members = {str(entry): _expand(Problems(), "", str(entry)) for entry in entries}
+        names = [name for each in members.values() for name in each]
+        parts = path.split(".")
+        heads = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
+        name = next((head for head in heads if head in (*members, *names)), parts[0])
+        key = path[len(name) + 1 :]
+        if name not in (*members, *names) and not word.startswith("+"):
+            hint = f"+{NODES_PREFIX}{name}.host=ADDRESS adds one"
+            if near := suggest(name, names, NODES_PREFIX):
+                hint = f"{near}\n{hint}"
+            message = f"there is no node {name}; the nodes are {listed(dict.fromkeys(names))}"
+            problems.report(f"{NODES_PREFIX}{path}", message, hint)
+            continue
+        for entry in {name, *members.keys() & {*members.get(name, [])}}:
+            if not isinstance(entries.get(entry), DictConfig):
+                entries[entry] = {}
+            if key:
+                OmegaConf.update(entries[entry], key, value, force_add=True)
+            else:
+                entries[entry] = OmegaConf.merge(entries[entry], value or {})
     problems.raise_any()
-    return applied
 
 
-def _split_path(path: str, known: Sequence[str]) -> tuple[str, str]:
-    """Return the name of a node, which may have dots, and the key below it."""
-    parts = path.split(".")
-    for count in range(len(parts), 0, -1):
-        name = ".".join(parts[:count])
-        if name in known:
-            return name, ".".join(parts[count:])
-    return parts[0], ".".join(parts[1:])
+def read_nodes(problems: Problems, cluster: Cluster) -> dict[str, Node]:
+    """Return all nodes of the cluster in the order of the YAML.
 
-
-def _no_such_node(name: str, path: str, known: Sequence[str]) -> Problem:
-    names = [each for each in dict.fromkeys(known) if "[" not in each]
-    where = f"{NODES_PREFIX}{path}"
-    hint = f"+{NODES_PREFIX}{name}.host=ADDRESS adds one"
-    if near := suggest(name, names, NODES_PREFIX):
-        hint = f"{near}\n{hint}"
-    return Problem(where, f"there is no node {name}; the nodes are {_listed(names)}", hint)
-
-
-def _remove(problems: Problems, word: NodeWord, entries: DictConfig, name: str, key: str) -> None:
-    if not key and name in entries:
-        del entries[name]
-    elif key and name in entries and OmegaConf.is_dict(entries[name]) and key in entries[name]:
-        del entries[name][key]
-    else:
-        hint = f"cluster.exclude=[{name}] leaves a node out" if not key else "leave the word out"
-        problems.report(word.word, "there is no such entry in the YAML", hint)
-
-
-def read_nodes(
-    problems: Problems,
-    cluster: Cluster,
-    own_words: Sequence[tuple[str, str]],
-) -> dict[str, Node]:
-    """Return all nodes of the cluster in the order of the YAML."""
+    An entry of one node wins over ranges; of several ranges, the last one.
+    """
     entries = cluster.nodes or {}
     if not isinstance(entries, Mapping):
         message = f"must be a mapping of names to settings, not {entries!r}"
@@ -143,29 +114,27 @@ def read_nodes(
     if not entries:
         example = "such as nodes: {gpu1: {host: 192.168.1.109}}"
         problems.report("cluster.nodes", f"cluster {cluster.name} names no node", example)
-    settings: dict[str, dict[str, Any]] = {}
+    settings_by_entry: list[tuple[list[str], dict[str, Any]]] = []
     for entry, body in entries.items():
-        fields = _read_node(problems, f"{NODES_PREFIX}{entry}", body)
-        for name in _expand(problems, f"{NODES_PREFIX}{entry}", entry):
-            _merge(settings.setdefault(name, {}), fields)
-    for entry, key in own_words:
-        read = _read_node(Problems(), entry, entries.get(entry))
-        fields = {
-            name: value for name, value in read.items() if key.partition(".")[0] in ("", name)
-        }
-        for name in _expand(Problems(), "", entry):
-            if name in settings:
-                _merge(settings[name], fields)
-    usual = {
-        "gpus": cluster.gpus_per_node,
-        "nproc_per_node": cluster.nproc_per_node,
-        "python": cluster.python,
-        "transport": cluster.transport,
-    }
+        where = f"{NODES_PREFIX}{entry}"
+        read = _read_node(problems, where, body)
+        settings_by_entry.append((_expand(problems, where, entry), read))
+    order = dict.fromkeys(name for names, _ in settings_by_entry for name in names)
+    settings: dict[str, dict[str, Any]] = {name: {} for name in order}
+    for names, read in sorted(settings_by_entry, key=lambda each: len(each[0]) == 1):
+        for name in names:
+            env = settings[name].get("env", {}) | read.get("env", {})
+            settings[name] |= read | {"env": env}
     nodes = {}
-    for name, fields in settings.items():
-        host = fields.pop("host", None) or name
-        nodes[name] = Node(name=name, host=host, **{**usual, **fields})
+    for name, own in settings.items():
+        usual = {
+            "gpus": cluster.gpus_per_node,
+            "nproc_per_node": cluster.nproc_per_node,
+            "python": cluster.python,
+            "transport": cluster.transport,
+        }
+        host = own.pop("host", None) or name
+        nodes[name] = Node(name=name, host=host, **(usual | own))
     return nodes
 
 
@@ -178,17 +147,9 @@ def _read_node(problems: Problems, where: str, body: object) -> dict[str, Any]:
         problems.report(where, message, f"such as {{host: {body}}}")
         return {}
     legal = list(keys_of(Node))
-    for key in body:
-        if key not in legal:
-            problems.append(unknown_key(where, key, legal))
+    problems += [unknown_key(where, key, legal) for key in body if key not in legal]
     set_here = {key: value for key, value in body.items() if key != "transport" or value}
     return read_section(problems, where, Node, set_here)
-
-
-def _merge(target: dict[str, Any], later: Mapping[str, Any]) -> None:
-    env = {**target.get("env", {}), **later.get("env", {})}
-    target.update(later)
-    target["env"] = env
 
 
 def select_nodes(
@@ -204,74 +165,38 @@ def select_nodes(
         "cluster.exclude": cluster.exclude,
         "task.nodes": task.nodes,
     }
-    for key, listed in filters.items():
-        if chosen := _named(problems, key, listed, nodes):
+    for key, words in filters.items():
+        chosen = {name for word in words for name in _expand(problems, key, word)}
+        for name in sorted(chosen - nodes.keys()) if nodes else ():
+            message = f"there is no node {name}; the nodes are {listed(nodes)}"
+            problems.report(key, message, suggest(name, nodes))
+        if chosen & nodes.keys():
             names = [name for name in names if (name in chosen) != (key == "cluster.exclude")]
     if nodes and not names:
         problems.report("cluster.nodes", f"no node is left after {join_or(list(filters))}")
     master = cluster.master
-    if nodes and master is not None and master not in nodes:
-        message = f"there is no node {master}; the nodes are {_listed(nodes)}"
-        problems.report("cluster.master", message, suggest(master, nodes))
-    elif master is not None and names and master not in names:
-        message = f"{master} is not among the nodes to use: {_listed(names)}"
+    if master and names and master not in names:
+        message = f"{master} is not among the nodes to use: {listed(names)}"
         hint = f"set cluster.master={names[0]}, or null for the first"
-        problems.report("cluster.master", message, hint)
-    elif master is not None:
-        names.sort(key=lambda name: name != master)
+        problems.report("cluster.master", message, suggest(master, names) or hint)
+    names.sort(key=lambda name: name != (master or name))
     min_nodes, count = task.nnodes or (None, None)
     if count is not None and names and count > len(names):
         hint = "choose another cluster (cluster=NAME), or add nodes to its file"
         if min_nodes:
             hint = f"a range may go up to {len(names)}"
-        message = f"{count} nodes are wanted, but there are {len(names)}: {_listed(names)}"
+        message = f"{count} nodes are wanted, but there are {len(names)}: {listed(names)}"
         problems.report("task.nnodes", message, hint)
     selected = [nodes[name] for name in names]
-    _check_distinct(problems, selected, cluster)
-    used_count = len(names) if count is None else count
-    return tuple(selected[:used_count]), tuple(selected[used_count:]), min_nodes
-
-
-def _named(
-    problems: Problems, where: str, words: Sequence[str], nodes: Mapping[str, Node]
-) -> set[str]:
-    """Return the nodes that a list of names and ranges names."""
-    names = set()
-    for word in words:
-        for name in _expand(problems, where, word):
-            if name in nodes:
-                names.add(name)
-            elif nodes:
-                message = f"there is no node {name}; the nodes are {_listed(nodes)}"
-                problems.report(where, message, suggest(name, nodes))
-    return names
-
-
-def _check_distinct(problems: Problems, nodes: Sequence[Node], cluster: Cluster) -> None:
     node_of_login: dict[object, str] = {}
-    for node in nodes:
+    for node in selected:
         login = (node.host, node.user or cluster.ssh.user, node.port or cluster.ssh.port)
         if node.transport == "ssh" and node_of_login.setdefault(login, node.name) != node.name:
             message = f"{node.name} and {node_of_login[login]} are the same machine, {node.host}"
             hint = "one node takes nproc_per_node ranks"
             problems.report(f"{NODES_PREFIX}{node.name}", message, hint)
-
-
-def check_decides(problems: Problems, spec: Spec) -> None:
-    """Report a node that cannot decide the end of the run."""
-    where = "task.decides"
-    decides = spec.task.decides
-    if not decides:
-        return
-    if not spec.task.is_plain:
-        message = f"under {spec.task.entry} the ranks of all nodes end together"
-        problems.report(where, message, "set task.entry=plain, or leave it out")
-    if spec.slurm and decides != MASTER:
-        problems.report(where, "the nodes of a job have no names yet", f"choose {MASTER}")
-    names = [node.name for node in spec.nodes]
-    if names and not spec.slurm and spec.deciding_node not in names:
-        message = f"{decides} is no node of this run; choose {MASTER} or one of {_listed(names)}"
-        problems.report(where, message, suggest(decides, [MASTER, *names]))
+    used_count = len(names) if count is None else count
+    return tuple(selected[:used_count]), tuple(selected[used_count:]), min_nodes
 
 
 def read_slurm(
@@ -279,41 +204,39 @@ def read_slurm(
 ) -> tuple[Cluster, Task, dict[str, Node]]:
     """Return the nodes of the job that this process is in; outside of one, this machine.
 
-    With them, what the job asks for, and the task by the nodes that it got. With `spares`,
-    nodes beyond `task.nnodes` are asked for, too.
+    With them, what the job asks for, and the task by the nodes that it got. `task.nnodes` wins over
+    `cluster.nodes`, of which the rest are asked for, too, if `spares` are wanted.
     """
-    refused = {
+    ignored = {
         "cluster.only": cluster.only,
         "task.nodes": task.nodes,
         "cluster.master": cluster.master,
     }
-    for key, value in refused.items():
-        if value:
-            hint = "the first node of the job has rank 0"
-            problems.report(key, "Slurm chooses the nodes", hint)
-    for word in cluster.slurm.extra:
-        name = word.partition("=")[0]
-        if OWN_OPTIONS.fullmatch(name):
-            hint = "keys of cluster and cluster.slurm set what can be set; -m makes a sweep"
-            problems.report("cluster.slurm.extra", f"{name} is the runner's own part", hint)
+    for key in filter(ignored.get, ignored):
+        hint = "the first node of the job has rank 0; cluster.slurm.extra may have --nodelist=NAMES"
+        problems.report(key, "Slurm chooses the nodes", hint)
+    least: int | None = None
+    most: int = 1
     if isinstance(cluster.nodes, Mapping) and cluster.nodes:
         message = "with slurm this is how many nodes a job gets, not which"
         problems.report("cluster.nodes", message, "such as nodes: 4")
-        cluster = replace(cluster, nodes=None)
-    asked = "1" if cluster.nodes in (None, {}) else cluster.nodes
-    size = read_value(problems, "cluster.nodes", "nnodes", asked) or (None, 1)
-    if task.nnodes is not None and not (spares and (size[1] or 0) > (task.nnodes[1] or 0)):
-        size = task.nnodes
-    least, most = size
+    elif cluster.nodes not in (None, {}):
+        read = read_value(problems, "cluster.nodes", "nnodes", cluster.nodes)
+        least, most = read or (None, 1)
     job_id = environ.get("SLURM_JOB_ID", "")
+    if task.nnodes is not None:
+        least, used = task.nnodes
+        keeps_spares = spares and least is None
+        most = max(most, used or 1) if keeps_spares else used or 1
     names = [THIS_MACHINE]
     cores: list[int] = []
     if job_id:
-        names = expand_range(environ.get("SLURM_JOB_NODELIST", ""))[:most]
+        entries = ENTRIES.findall(environ.get("SLURM_JOB_NODELIST", ""))  # in Slurm's order
+        names = [name for entry in entries for name in expand_range(entry)][:most]
         for count, times in CORES.findall(environ.get("SLURM_JOB_CPUS_PER_NODE", "")):
             cores += [int(count)] * int(times or 1)
-        if task.nnodes is None and least is not None:
-            task = replace(task, nnodes=(least, len(names)))
+        if least is not None:
+            task = replace(task, nnodes=(least, min(most, len(names))))
     usual = Node(
         name="",
         transport="srun" if job_id else "local",
@@ -323,17 +246,10 @@ def read_slurm(
     )
     job = replace(
         cluster.slurm,
-        nodes=f"{least}-{most}" if least is not None and least != most else f"{most}",
-        nnodes=most or 1,
+        nodes=f"{most}" if least in (None, most) else f"{least}-{most}",
+        nnodes=most,
         job_id=job_id,
         cores=dict(zip(names, cores, strict=False)),
     )
     nodes = {name: replace(usual, name=name, host=name) for name in names}
     return replace(cluster, slurm=job, exclude=() if job_id else cluster.exclude), task, nodes
-
-
-def check_scheduler(problems: Problems, spec: Spec) -> None:
-    """Report what only Slurm has."""
-    if spec.slurm is None and spec.task.entry == "srun":
-        hint = "choose task.entry=torchrun or plain, or a cluster with scheduler: slurm"
-        problems.report("task.entry", "srun is for clusters that Slurm schedules", hint)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from runner.config import words
-from runner.config.errors import lower_first
 from runner.config.kinds import suggest
 from runner.config.source import SCHEMA, display_path, parse
 from runner.control.record import run_index
@@ -22,13 +20,13 @@ from runner.control.record.file_names import (
     JOB_FILE,
     ORIGIN_FILE,
     PLAN_FILE,
-    RESULT_FILE,
     SWEEP_FILE,
 )
 from runner.control.record.run_index import RUNS_FOLDER
 from runner.core.codec import decode
 from runner.core.errors import ConfigError, Problem, reason_of
 from runner.core.launch_request import RecordedCode
+from runner.core.model.plan import Plan
 from runner.core.model.release import CodeRef
 from runner.core.shell import expand_home, this_program
 from runner.core.spec import GROUPS, Spec, are_local
@@ -36,65 +34,38 @@ from runner.core.text import join_some
 
 KEY = "rerun"
 PER_RUN_KEYS = (KEY, "run_id", "run_dir", "dry_run")
-MAX_LISTED = 5
-"""The number of runs a message lists, the latest ones."""
-
-
-@dataclass(frozen=True)
-class RecordedNode:
-    """The part of a node's plan that a rerun needs."""
-
-    cwd: str = ""
-
-
-@dataclass(frozen=True)
-class RecordedPlan:
-    """The part of a recorded plan that a rerun needs."""
-
-    run_id: str
-    cluster: str
-    task: str
-    release: str = ""
-    commit: str = ""
-    subdirectory: str = ""
-    script: str = ""
-    tasks_hash: str = ""
-    nodes: tuple[RecordedNode, ...] = ()
 
 
 @dataclass(frozen=True)
 class RecordedRun:
     """A run on record."""
 
-    plan: RecordedPlan
+    plan: Plan
     config: DictConfig  # unresolved, without the keys that each run sets itself
     config_file: Path
-    date: str = ""  # of its launch, if that is on record
-    hosts: tuple[str, ...] = ()  # that this record came from, if it was not made by a launch
+    hosts: tuple[str, ...]  # that this record came from, if it was not made by a launch
 
     def primary_config(self, replaced: Collection[str]) -> DictConfig:
         """Return it as a primary config without the groups for which another file is chosen."""
         content: Any = OmegaConf.to_container(self.config, resolve=False)
-        kept = {
-            name: value for name, value in content.items() if name not in {*replaced} & {*GROUPS}
-        }
+        for group in GROUPS:
+            if group in replaced:
+                content.pop(group, None)
         # After `_self_`: a file that is chosen now wins over the record.
         choices = [{group: None} for group in GROUPS]
-        return OmegaConf.create({"defaults": [SCHEMA, "_self_", *choices], **kept})
+        return OmegaConf.create({"defaults": [SCHEMA, "_self_", *choices], **content})
 
     def code_to_run(
         self, spec: Spec, typed: Sequence[str], *, is_same_program: bool
     ) -> tuple[RecordedCode | None, list[str]]:
         """Return the code to run, and notes about it."""
         plan = self.plan
-        keys = [words.key_of(word) for word in typed]
         changes = [word for word in typed if words.key_of(word) not in PER_RUN_KEYS]
-        date = f" on {self.date}" if self.date else ""
-        changed_text = f", with {' '.join(changes)}" if changes else ""
-        notes: list[str] = []
-        if spec.run_id != plan.run_id:  # not the launch in a job that was submitted for it
-            notes.append(f"again: run {plan.run_id} as recorded{date}{changed_text}")
-        if spec.detach and "detach" not in keys:
+        with_changes = f", with {' '.join(changes)}" if changes else ""
+        notes = [f"again: run {plan.run_id} as recorded{with_changes}"]
+        if spec.run_id == plan.run_id:  # the launch in the job that was submitted for it
+            notes = []
+        if spec.detach and not any(words.key_of(word) == "detach" for word in typed):
             notes.append("it is detached, as that run was; detach=false follows it")
         code = CodeRef()
         if spec.task.shipped_file:
@@ -105,11 +76,10 @@ class RecordedRun:
         elif spec.pushes_code:
             notes.append(f"run {plan.run_id} had no release: the code you stand in is what runs")
         else:
-            not_release = f", not release {plan.release}" if plan.release else ""
-            place = f"{spec.cluster.project} on the hosts"
-            if are_local(spec.nodes):
-                place = "this folder"
-            notes.append(f"the code is what is in {place} now{not_release}")
+            project = f"{spec.cluster.project} on the hosts"
+            place = "this folder" if are_local(spec.nodes) else project
+            other = f", not release {plan.release}" if plan.release else ""
+            notes.append(f"the code is what is in {place} now{other}")
         if code == CodeRef():
             return None, notes
         places = run_index.code_places(self.config_file.parent)
@@ -123,7 +93,7 @@ def find_record(name: str, cwd: Path) -> RecordedRun:
     else:
         folder = run_index.record_folder(name) or cwd / RUNS_FOLDER / name
     if not folder.is_dir():
-        raise ConfigError([_no_such_run(name, folder, cwd / RUNS_FOLDER)])
+        raise ConfigError([_no_such_run(name, folder)])
     folder = folder.resolve() if folder.is_symlink() else folder  # latest
     config_file = folder / CONFIG_FILE
     plan_file = folder / "plan.0.json"
@@ -136,74 +106,48 @@ def find_record(name: str, cwd: Path) -> RecordedRun:
         raise ConfigError([Problem(KEY, message, "repeat one of them: rerun=RUN_ID")])
     file = plan_file
     try:
-        plan = decode(RecordedPlan, json.loads(plan_file.read_text(encoding="utf-8")))
+        plan = decode(Plan, json.loads(plan_file.read_text(encoding="utf-8")))
         file = config_file
-        config_yaml = config_file.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise ConfigError([_damaged(file, lower_first(reason_of(error)))]) from error
-    run = recorded_run(config_yaml, plan, config_file)
-    time = datetime.fromtimestamp(_launch_time(folder)).astimezone()
-    hosts = _hosts_of_origin(folder)
-    if hosts:  # whose pattern could take for ever on a line
-        run.config.pop("progress", None)
-    return replace(run, hosts=hosts, date=f"{time:%Y-%m-%d %H:%M}")
-
-
-def recorded_run(config_yaml: str, plan: RecordedPlan, where: Path) -> RecordedRun:
-    """Return a run from its record; `where` is the place of its configuration, for messages."""
-    try:
-        content = parse(config_yaml, where).content
-    except ConfigError as error:
-        raise ConfigError([_damaged(where, error.problems[0].message)]) from error
-    for group in ("cluster", "task"):
-        if not isinstance(content.get(group), dict):
-            raise ConfigError([_damaged(where, f"it has no {group}")])
+        content = parse(config_file.read_text(encoding="utf-8"), config_file).content
+        if not all(isinstance(content.get(group), dict) for group in ("cluster", "task")):
+            raise ValueError("it has no cluster or no task")
+    except (ConfigError, OSError, ValueError) as error:
+        reason = error.problems[0].message if isinstance(error, ConfigError) else reason_of(error)
+        message = f"the record of that run is damaged: {reason}"
+        hint = "it cannot be repeated; launch it without rerun"
+        raise ConfigError([Problem(display_path(file), message, hint)]) from error
     project = content["cluster"].get("project")
     runs_there = plan.nodes and not (plan.release or plan.tasks_hash)
     if runs_there and isinstance(project, str) and not project.startswith(("/", "~", "$")):
         content["cluster"]["project"] = plan.nodes[0].cwd  # not below the folder of now
-    for key in ("defaults", "hydra"):  # no record of ours has them: Hydra calls what they name
+    hosts = _hosts_of_origin(folder)
+    dropped = [*PER_RUN_KEYS, "defaults", "hydra"]  # Hydra would call what the last two name
+    if "${" in str(content.get("run_dir", "")):  # not the folder of that one run
+        dropped.remove("run_dir")
+    if hosts:  # whose pattern could take for ever on a line
+        dropped.append("progress")
+    for key in dropped:
         content.pop(key, None)
-    is_per_run = "${" in str(content.get("run_dir", ""))  # not the folder of that one run
-    for key in PER_RUN_KEYS:
-        if key != "run_dir" or not is_per_run:
-            content.pop(key, None)
-    return RecordedRun(plan, OmegaConf.create(content), where)
-
-
-def _launch_time(folder: Path) -> float:
-    """Return the time of the launch, or else of its record."""
-    try:
-        return float(json.loads((folder / RESULT_FILE).read_text(encoding="utf-8"))["began"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return (folder / CONFIG_FILE).stat().st_mtime
+    return RecordedRun(plan, OmegaConf.create(content), config_file, hosts)
 
 
 def _hosts_of_origin(folder: Path) -> tuple[str, ...]:
     """Return the hosts that a record came from; none if a launch made it."""
     file = folder / ORIGIN_FILE
-    if not file.exists():  # what `pull` puts below `hosts` has neither file
-        return () if (folder / CONTACT_FILE).exists() else ("a host",)
-    try:
+    if not file.exists() and (folder / CONTACT_FILE).exists():
+        return ()
+    try:  # what `pull` puts below `hosts` has neither file
         return tuple(map(str, json.loads(file.read_text(encoding="utf-8"))["hosts"])) or ("a host",)
     except (OSError, ValueError, KeyError, TypeError):
         return ("a host",)
 
 
-def _no_such_run(name: str, folder: Path, runs: Path) -> Problem:
+def _no_such_run(name: str, folder: Path) -> Problem:
     command = f"{this_program()} pull --run RUN_ID --cluster NAME"
     elsewhere = f"name its folder: rerun=PATH/runs/RUN_ID; `{command}` brings it here"
     if "/" in name:
         return Problem(KEY, f"there is no folder {display_path(folder)}", elsewhere)
     run_names = [*run_index.records().values()]
-    if not run_names:
-        message = f"there is no run {name}: none is on record in {runs}"
-        return Problem(KEY, message, elsewhere)
-    listed = join_some(run_names, MAX_LISTED, "older ones")
+    listed = join_some(run_names) if run_names else "none"
     message = f"there is no run {name} on record on this machine; there are {listed}"
     return Problem(KEY, message, suggest(name, run_names, f"{KEY}=") or elsewhere)
-
-
-def _damaged(file: Path, reason: str) -> Problem:
-    message = f"the record of that run is damaged: {reason}"
-    return Problem(display_path(file), message, "it cannot be repeated; launch it without rerun")

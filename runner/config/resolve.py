@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import secrets
 import string
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path, PurePath
@@ -15,30 +14,18 @@ from typing import Any
 
 from runner.checks.base import all_checks
 from runner.config.arguments import words_of
-from runner.config.kinds import (
-    Problems,
-    choose,
-    join_or,
-    read_section,
-    unknown_key,
-)
-from runner.config.nodes import (
-    check_decides,
-    check_scheduler,
-    read_nodes,
-    read_slurm,
-    select_nodes,
-)
+from runner.config.kinds import Problems, choose, join_or, read_section, suggest, unknown_key
+from runner.config.nodes import listed, read_nodes, read_slurm, select_nodes
 from runner.core.errors import Problem
-from runner.core.notification import MAX_TARGETS, MIN_HIDDEN_CHARS, target_problem
+from runner.core.notification import MIN_HIDDEN_CHARS, target_problem
 from runner.core.planning.container.base import engine_of
 from runner.core.planning.container.extra import extra_problems
 from runner.core.shell import expand_home, this_program
 from runner.core.spec import (
     ENGINES,
+    MASTER,
     Cluster,
     ContainerSpec,
-    Deploy,
     Node,
     Secret,
     Spec,
@@ -50,22 +37,10 @@ from runner.core.spec import (
 )
 
 PROGRAM_KEYS = ("module", "script", "command")
-SAYS_NOTHING = (
-    "main",
-    "train",
-    "run",
-    "start",
-    "__main__",
-    "src",
-    "scripts",
-    "code",
-    "project",
-    "",
+SAYS_NOTHING = re.compile(
+    "main|train|run|start|__main__|src|scripts|code|project|/?", re.IGNORECASE
 )
 """Names of programs and of folders that do not tell one project from another."""
-
-REFUSED_ELSEWHERE = "max_restarts"
-"""The option of torchrun that any static rendezvous refuses."""
 
 
 @dataclass(frozen=True)
@@ -76,78 +51,56 @@ class Context:
     task: str
     cwd: str
     environ: Mapping[str, str]
-    node_words: Sequence[tuple[str, str]] = ()  # nodes and keys that the command line changed
     for_contact: bool = False  # whether the hosts are only to be reached: there is no task
 
 
 def resolve(values: Mapping[str, Any], context: Context, problems: Problems) -> Spec:
     """Return the `Spec` of composed values; raise ConfigError with every problem."""
-    read = read_section(problems, "", Spec, values)
+    spec = Spec(**read_section(problems, "", Spec, values))
     known = {problem.subject for problem in problems}
     across = Problems()
-    cluster: Cluster = replace(read.get("cluster") or Cluster(), name=context.cluster)
-    task: Task = replace(read.get("task") or Task(), name=context.task)
-    cluster = _with_paths(across, cluster, context)
-    relaunches = read["relaunch"].max > 0 if "relaunch" in read else False
+    cluster = _with_paths(across, replace(spec.cluster, name=context.cluster), context)
+    task = replace(spec.task, name=context.task)
     if cluster.scheduler == "slurm":
+        has_spares = spec.relaunch.max > 0
         environ = context.environ
-        cluster, task, all_nodes = read_slurm(across, cluster, task, environ, spares=relaunches)
+        cluster, task, all_nodes = read_slurm(across, cluster, task, environ, spares=has_spares)
     else:
-        all_nodes = read_nodes(across, cluster, context.node_words)
-    nodes = tuple(all_nodes.values())
-    spares: tuple[Node, ...] = ()
-    min_nodes: int | None = None
-    if cluster.scheduler == "direct" or cluster.slurm.job_id:
+        all_nodes = read_nodes(across, cluster)
+    if cluster.scheduler == "slurm" and not cluster.slurm.job_id:
+        nodes = tuple(all_nodes.values())
+        spares: tuple[Node, ...] = ()
+        min_nodes = task.nnodes[0] if task.nnodes else None
+    else:
         nodes, spares, min_nodes = select_nodes(across, cluster, task, all_nodes)
     if context.for_contact:
         task = replace(task, kind="command", target="true")
     else:
         task = _with_program(across, task)
     cluster, secret_values = _with_environment(across, cluster, task, nodes, context)
-    container: ContainerSpec = _with_engine(across, read.get("container", ContainerSpec()))
+    container = _with_engine(across, spec.container)
     if container:
         nodes = tuple(replace(node, python=container.python) for node in nodes)
         spares = tuple(replace(node, python=container.python) for node in spares)
-    deploy: Deploy = read.get("deploy") or Deploy()
-    pushes = not (values.get("cluster") or {}).get("project")
-    read.update(
+    spec = replace(
+        spec,
         cluster=cluster,
         task=task,
         container=container,
-        deploy=replace(deploy, enabled=pushes),
-    )
-    spec = Spec(
-        **read,
+        deploy=replace(spec.deploy, enabled=not spec.cluster.project),
         nodes=nodes,
         spares=spares,
         min_nodes=min_nodes,
         secrets=secret_values,
         program=this_program(),
     )
-    _check_across(across, spec)
+    _check_rendezvous(across, spec)
+    _check_entry(across, spec)
+    _check_run(across, spec)
     # What follows from a value that is not legal is no problem of its own.
     problems += [problem for problem in across if problem.subject not in known]
     problems.raise_any()
     return spec
-
-
-def _check_across(problems: Problems, spec: Spec) -> None:
-    """Report what no key says by itself."""
-    _check_rendezvous(problems, spec)
-    if spec.task.without_torchrun:
-        _check_without_torchrun(problems, spec)
-    _check_relaunch(problems, spec)
-    check_decides(problems, spec)
-    check_scheduler(problems, spec)
-    _check_debug(problems, spec)
-    check_targets(problems, spec.notify, spec.secrets)
-    checks = tuple(all_checks()) if spec.skip_checks else ()
-    for name in spec.skip_checks:
-        choose(problems, "skip_checks", name, checks)
-    if spec.task.args_expand and spec.task.entry != "plain":
-        message = f"{spec.task.entry} decides on the ranks after the plan is made"
-        hint = "set task.entry=plain, or leave it out: programs read RANK from their environment"
-        problems.report("task.args_expand", message, hint)
 
 
 def unknown_keys(
@@ -177,10 +130,7 @@ def no_such_key(where: str, key: str, legal: Sequence[str]) -> Problem:
 
 
 def _with_paths(problems: Problems, cluster: Cluster, context: Context) -> Cluster:
-    """Return a cluster whose files here are there and have absolute paths.
-
-    The record is read in other folders, too.
-    """
+    """Return a cluster whose files here are there; with absolute paths, for the record."""
     ssh = cluster.ssh
     changed: dict[str, Any] = {}
     for name in ("key", "config", "known_hosts"):
@@ -191,18 +141,12 @@ def _with_paths(problems: Problems, cluster: Cluster, context: Context) -> Clust
             problems.report(f"cluster.ssh.{name}", f"there is no file {path}")
         if path and not path.startswith("~"):
             changed[name] = str(Path(context.cwd, path))
-    return replace(cluster, ssh=replace(ssh, **changed), project=_project(cluster.project, context))
-
-
-def _project(project: str, context: Context) -> str:
-    """Return the folder of the code on the hosts: by default $PWD, symbolic links kept."""
-    if project.startswith("~"):
-        return project
     cwd = Path(context.cwd)
     shell_cwd = Path(context.environ.get("PWD", ""))
     if shell_cwd.is_absolute() and shell_cwd.exists() and shell_cwd.samefile(cwd):
-        cwd = shell_cwd
-    return str(cwd / project)
+        cwd = shell_cwd  # with symbolic links as the user sees them
+    project = cluster.project if cluster.project.startswith("~") else str(cwd / cluster.project)
+    return replace(cluster, ssh=replace(ssh, **changed), project=project)
 
 
 def _with_program(problems: Problems, task: Task) -> Task:
@@ -234,7 +178,7 @@ def program_name(task: Mapping[str, Any]) -> str:
         command = task.get("command") or ""
         words = command if isinstance(command, list) else str(command).split()
         parts = [PurePath(str(words[0])).stem if words else ""]
-    telling = (part for part in reversed(parts) if part.strip("/").lower() not in SAYS_NOTHING)
+    telling = (part for part in reversed(parts) if not SAYS_NOTHING.fullmatch(part))
     return next(telling, parts[-1]) or "task"
 
 
@@ -249,40 +193,28 @@ def _with_environment(
     problems: Problems, cluster: Cluster, task: Task, nodes: Sequence[Node], context: Context
 ) -> tuple[Cluster, dict[str, Secret]]:
     """Return a cluster with the variables that are copied from here, and the secret ones."""
-    passed = _copied(problems, "cluster.pass_env", cluster.pass_env, context.environ)
-    secret = _copied(problems, "cluster.secrets", cluster.secrets, context.environ)
-    recorded: dict[str, Collection[str]] = {
-        "cluster.pass_env": passed,
-        "cluster.env": _set_names(cluster.env),
-        "task.env": _set_names(task.env),
-        **{f"cluster.nodes.{node.name}.env": _set_names(node.env) for node in nodes},
-    }
-    for place, names in recorded.items():
-        for name in sorted(set(secret).intersection(names)):
+    environ = context.environ
+    copied = {"cluster.pass_env": cluster.pass_env, "cluster.secrets": cluster.secrets}
+    for where, names in copied.items():
+        for name in names:
+            if name not in environ:
+                hint = f"export {name}=… first, or take it out of {where}"
+                problems.report(where, f"{name} is not set in this shell's environment", hint)
+    passed: dict[str, str | None] = {name: environ.get(name) for name in cluster.pass_env}
+    secret = {name: Secret(environ.get(name, "")) for name in cluster.secrets}
+    recorded = {"cluster.pass_env": passed, "cluster.env": cluster.env, "task.env": task.env}
+    recorded |= {f"cluster.nodes.{node.name}.env": node.env for node in nodes}
+    for place, env in recorded.items():
+        for name in sorted(name for name in secret if env.get(name) is not None):
             message = f"{name} is a secret (cluster.secrets) and would be recorded here"
             problems.report(place, message)
-    env = {**passed, **cluster.env}
-    return replace(cluster, env=env), {name: Secret(text) for name, text in secret.items()}
-
-
-def _set_names(env: Mapping[str, str | None]) -> list[str]:
-    return [name for name, value in env.items() if value is not None]
-
-
-def _copied(
-    problems: Problems, where: str, names: Sequence[str], environ: Mapping[str, str]
-) -> dict[str, str]:
-    for name in names:
-        if name not in environ:
-            hint = f"export {name}=… first, or take it out of {where}"
-            problems.report(where, f"{name} is not set in this shell's environment", hint)
-    return {name: environ[name] for name in names if name in environ}
+    return replace(cluster, env=passed | cluster.env), secret
 
 
 def _with_engine(problems: Problems, container: ContainerSpec) -> ContainerSpec:
     """Return the container that ranks run in, if its engine has what the keys ask for."""
-    options = keys_of(ContainerSpec)
     unset = ContainerSpec()
+    options = keys_of(ContainerSpec)
     changed = [name for name in options if getattr(container, name) != getattr(unset, name)]
     name = container.engine
     if not name:
@@ -293,23 +225,13 @@ def _with_engine(problems: Problems, container: ContainerSpec) -> ContainerSpec:
     if not container.image:
         hint = "name one, such as container.image=pytorch/pytorch:latest"
         problems.report("container.image", f"{name} needs an image", hint)
-    if container.shm_size and container.ipc == "host":
-        message = "the host's own /dev/shm is used, and its size is not ours to set"
-        hint = "leave it out, or set container.ipc=private"
-        problems.report("container.shm_size", message, hint)
     for message, hint in extra_problems(name, container.extra):
         problems.report("container.extra", message, hint)
-    engine = engine_of(container)
+    ignored = engine_of(container).IGNORED_KEYS
     for key in changed:
-        # Nothing is pulled there anyway.
-        if key in engine.IGNORED_KEYS and getattr(container, key) != "never":
+        if key in ignored and getattr(container, key) != "never":  # nothing is pulled there anyway
             hint = "leave it out, or choose docker or podman"
             problems.report(f"container.{key}", f"{name} has no such setting of its own", hint)
-    for mount in container.mounts if engine.SPLITS_MOUNTS else ():
-        if "," in f"{mount.source}{mount.target}":
-            message = f"{mount.source}:{mount.target}: {name} takes no path with a comma"
-            hint = "mount a link to it whose name has none"
-            problems.report("container.mounts", message, hint)
     return replace(container, program=container.program or name)
 
 
@@ -331,14 +253,35 @@ def _check_rendezvous(problems: Problems, spec: Spec) -> None:
         problems.report("rendezvous.endpoint", message, "set rendezvous.endpoint=HOST:PORT")
     if rendezvous.endpoint and not rendezvous.uses_etcd:
         problems.report("rendezvous.endpoint", f"{backend} takes none", "it is for rendezvous=etcd")
+    if backend == "static" and spec.torchrun.max_restarts and not spec.task.without_torchrun:
+        message = "with a static rendezvous torchrun cannot restart the ranks"
+        hint = f"set relaunch.max={spec.torchrun.max_restarts}, or choose rendezvous=c10d"
+        problems.report("torchrun.max_restarts", message, hint)
 
 
-def _check_without_torchrun(problems: Problems, spec: Spec) -> None:
-    """Report the settings that a task without torchrun cannot have."""
-    entry = f"entry {spec.task.entry}"
+def _check_entry(problems: Problems, spec: Spec) -> None:
+    """Report settings that are not for what starts the ranks."""
+    task = spec.task
+    entry = f"entry {task.entry}"
+    if task.entry == "srun" and spec.slurm is None:
+        hint = "choose task.entry=torchrun or plain, or a cluster with scheduler: slurm"
+        problems.report("task.entry", "srun is for clusters that Slurm schedules", hint)
+    if task.args_expand and not task.is_plain:
+        message = f"{entry} decides on the ranks after the plan is made"
+        hint = "set task.entry=plain, or leave it out: programs read RANK from their environment"
+        problems.report("task.args_expand", message, hint)
+    if task.decides and not task.is_plain:
+        message = f"with {entry} the ranks of all nodes end together"
+        problems.report("task.decides", message, "set task.entry=plain, or leave it out")
+    names = [MASTER] if spec.slurm else [MASTER, *(node.name for node in spec.nodes)]
+    if task.decides and task.decides not in names:
+        message = f"{task.decides} is no node of this run; choose one of {listed(names)}"
+        problems.report("task.decides", message, suggest(task.decides, names))
+    if not task.without_torchrun:
+        return
     # A number of ranks above 1 counts where a node has it of its own.
     harmless = (None, 1, spec.cluster.nproc_per_node)
-    for node in (*spec.nodes, *spec.spares) if spec.task.is_plain else ():
+    for node in (*spec.nodes, *spec.spares) if task.is_plain else ():
         if node.nproc_per_node not in harmless:
             message = "entry plain starts one process per node, which may start its own workers"
             hint = "set it to 1 or auto, or task.entry=torchrun"
@@ -347,51 +290,31 @@ def _check_without_torchrun(problems: Problems, spec: Spec) -> None:
         message = f"{spec.rendezvous.backend} is torchrun's, and {entry} starts none"
         hint = "choose rendezvous=static, or task.entry=torchrun"
         problems.report("rendezvous.backend", message, hint)
-    for name, default in dataclasses.asdict(Torchrun()).items():
-        if name != REFUSED_ELSEWHERE and getattr(spec.torchrun, name) != default:
+    for name in keys_of(Torchrun):
+        if getattr(spec.torchrun, name) != getattr(Torchrun(), name):
             hint = "leave it out, or set task.entry=torchrun"
             problems.report(f"torchrun.{name}", f"{entry} starts no torchrun", hint)
 
 
-def _check_relaunch(problems: Problems, spec: Spec) -> None:
-    """Report what is to be relaunched or restarted, and cannot be."""
-    max_restarts = spec.torchrun.max_restarts
-    if spec.rendezvous.backend == "static" and max_restarts:
-        message = "with a static rendezvous torchrun cannot restart the ranks"
-        hint = f"set relaunch.max={max_restarts} in its place, or choose rendezvous=c10d"
-        problems.report("torchrun.max_restarts", message, hint)
-    if spec.watch.action == "restart" and not spec.relaunch.max:
+def _check_run(problems: Problems, spec: Spec) -> None:
+    """Report what cannot be watched, debugged or told."""
+    if spec.watch.relaunches and not spec.relaunch.max:
         hint = "set relaunch.max to 1 or more, or watch.action=stop"
         problems.report("watch.action", "restart needs a number of relaunches", hint)
-
-
-def _check_debug(problems: Problems, spec: Spec) -> None:
-    """Report a rank that cannot be debugged: it has to be Python, on a node that we log in to."""
-    if spec.debug.rank is None:
-        return
-    if spec.task.kind == "command":
+    if spec.debug.rank is not None and spec.task.kind == "command":
         message = "debugpy starts Python programs, and task.command may be any program"
         problems.report("debug.rank", message, "name it by task.script or task.module")
-    if spec.slurm:
+    if spec.debug.rank is not None and spec.slurm:
         message = "a debugger's port on a node of a job would be open to everyone in its network"
         hint = "debug it without slurm: cluster.scheduler=direct"
         problems.report("debug.rank", message, hint)
-
-
-def check_targets(
-    problems: Problems, targets: Sequence[str], secret_values: Mapping[str, Secret]
-) -> None:
-    """Report targets that cannot be told, or would put a secret on record."""
-    if len(targets) > MAX_TARGETS:
-        problems.report("notify", f"names {len(targets)} targets; {MAX_TARGETS} are the most")
-    for index, target in enumerate(targets):
-        where = f"notify[{index}]" if len(targets) > 1 else "notify"
+    for name in spec.skip_checks:
+        choose(problems, "skip_checks", name, tuple(all_checks()))
+    for target in spec.notify:
         if problem := target_problem(target):
             hint = "a command that /bin/sh runs with the message as its standard input"
-            problems.report(where, problem, hint)
-            continue
-        for name, secret in secret_values.items():
-            text = secret.reveal()
-            if len(text) >= MIN_HIDDEN_CHARS and text in target:
+            problems.report("notify", problem, hint)
+        for name, secret in spec.secrets.items():
+            if len(secret.reveal()) >= MIN_HIDDEN_CHARS and secret.reveal() in target:
                 message = f"holds the value of {name}, a secret, and would be recorded"
-                problems.report(where, message, f"write ${name} in its place, in single quotes")
+                problems.report("notify", message, f"write ${name} in its place, in single quotes")

@@ -6,10 +6,10 @@ as they were written: `3.10`, `0123`, `2024_11_05` and `off` are texts.
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
 ASSIGNMENT = re.compile(r"(\+{0,2})([^\s=]+?)=(.*)", re.DOTALL)
-LITERALS = ("true", "false", "null")
+NULL = re.compile("null|Null|NULL")
+LITERAL = re.compile("true|True|TRUE|false|False|FALSE|" + NULL.pattern)
+"""The spellings that have a meaning in YAML; Hydra knows more of them."""
+
 FUNCTION = re.compile(r"(choice|range|glob|sort|shuffle|interval|tag|extend_list)\(.*\)", re.DOTALL)
 """What Hydra computes values by."""
 
@@ -58,17 +61,6 @@ def chosen_cluster(words: Sequence[str]) -> str:
     return next((w.partition("=")[2] for w in reversed(words) if key_of(w) == "cluster"), "")
 
 
-@dataclass(frozen=True)
-class NodeWord:
-    """A word that changes one node, which may be a member of a range."""
-
-    word: str
-    path: str  # below `cluster.nodes`: the node's name, which may have dots, and the key
-    value: Any
-    is_new: bool = False
-    is_removed: bool = False
-
-
 def to_hydra(word: str) -> str:
     """Return a word as Hydra is to read it; raise ConfigError for several values.
 
@@ -85,26 +77,19 @@ def to_hydra(word: str) -> str:
         is_value = option is not None and section_of(option) is None
         return f"++{name}={hydra_value(written_default(option))}" if option and is_value else word
     match = ASSIGNMENT.fullmatch(word)
-    if match is None or not _is_plain_key(match[2]):
+    if match is None:
         return word
-    values = split_values(match[3])
-    if len(values) > 1:
-        as_list = shlex.quote(f"{match[2]}=[{match[3]}]")
-        as_text = shlex.quote(f"{match[2]}={hydra_value(match[3])}")
+    _, key, text = match.groups()
+    if re.search(r"[/@]|hydra\.", key) or ("." not in key and key not in keys_of(Spec)):
+        return word  # it may choose a file, or is a setting of Hydra
+    if len(split_values(text)) > 1:
+        as_list = shlex.quote(f"{key}=[{text}]")
+        as_text = shlex.quote(f"{key}={hydra_value(text)}")
         hint = f"-m makes a run of each\nas a list: {as_list}\nas one text: {as_text}"
         raise ConfigError([Problem(word, "these are several values", hint)])
-    return f"++{match[2]}={_written(match[3], is_text=_holds_texts(match[2]))}"
-
-
-def _is_plain_key(key: str) -> bool:
-    """Return whether a word sets a value: not a choice of a file, nor a setting of Hydra."""
-    may_be_group = "." not in key and key not in keys_of(Spec)
-    return not (key in GROUPS or may_be_group or "/" in key or "@" in key or "hydra." in key)
-
-
-def _holds_texts(key: str) -> bool:
-    """Return whether `true` and `false` are texts there, too."""
-    return re.search(r"(^|\.)env(\.|$)|^task\.command$", key) is not None
+    # There `true` and `false` are texts, too.
+    is_text = re.search(r"(^|\.)env(\.|$)|^task\.command$", key) is not None
+    return f"++{key}={_written(text, is_text=is_text)}"
 
 
 def parse(words: Sequence[str]) -> list[Override]:
@@ -121,40 +106,36 @@ def _parse_written(words: Sequence[str]) -> list[Override]:
 
 def runs_of_sweep(words: Sequence[str]) -> list[list[str]]:
     """Return the words of each run of a sweep, as they would be typed for it alone."""
-    runs: list[list[str]] = [[]]
-    for word in words:
-        runs = [[*run, value] for run in runs for value in _values_of_word(word)]
-    return runs
+    return [list(run) for run in itertools.product(*map(_values_of_word, words))]
 
 
 def _values_of_word(word: str) -> list[str]:
     match = ASSIGNMENT.fullmatch(word)
     if match is None:
         return [word]
-    plus, key, value = match.groups()
-    if not FUNCTION.fullmatch(value):
-        return [f"{plus}{key}={each}" for each in split_values(value)]
-    override = _parse_written([word])[0]
-    if not override.is_sweep_override():
-        return [word]
-    return [f"{plus}{key}={each}" for each in override.sweep_string_iterator()]
+    plus, key, text = match.groups()
+    values = split_values(text)
+    if FUNCTION.fullmatch(text):
+        override = _parse_written([word])[0]
+        if override.is_sweep_override():
+            values = [*override.sweep_string_iterator()]
+    return [f"{plus}{key}={value}" for value in values]
 
 
-def node_words(words: Sequence[str]) -> tuple[list[str], list[NodeWord]]:
-    """Return the words without those that change one node, and these."""
+def node_words(words: Sequence[str]) -> tuple[list[str], list[tuple[str, Any]]]:
+    """Return the words without those that set something of one node, and these with their values.
+
+    Hydra knows no key with a bracket, such as one of a range, nor a part of a name with a dot.
+    """
     others: list[str] = []
-    found: list[NodeWord] = []
+    found: list[tuple[str, Any]] = []
     for word in words:
-        if not key_of(word).startswith(NODES_PREFIX):
+        key, _, text = word.partition("=")
+        if word.startswith("~") or not key_of(word).startswith(NODES_PREFIX):
             others.append(word)
-            continue
-        path = key_of(word)[len(NODES_PREFIX) :]
-        if word.startswith("~"):
-            found.append(NodeWord(word, path, None, is_removed=True))
-            continue
-        # Hydra knows no key with a bracket, such as one of a range.
-        value = parse([f"{NODES_PREFIX}node={word.partition('=')[2]}"])[0].value()
-        found.append(NodeWord(word, path, plain(value), is_new=word.startswith("+")))
+        else:
+            like = "task.env.X" if re.search(r"\.env(\.|$)", key) else "task.args.x"
+            found.append((word, plain(parse([f"{like}={text}"])[0].value())))
     return others, found
 
 
@@ -167,60 +148,50 @@ def plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool) else str(value)
 
 
-def split_values(text: str) -> list[str]:
-    """Return the parts of a text between its commas; brackets and quotes hold theirs together."""
-    parts: list[str] = []
-    start = 0
-    for index in _separators(text, ","):
-        parts.append(text[start:index])
-        start = index + 1
-    return [*parts, text[start:]]
-
-
-def _separators(text: str, separator: str) -> Iterator[int]:
-    """Yield where a separator stands outside brackets and quotes."""
+def split_values(text: str, separator: str = ",") -> list[str]:
+    """Return the parts of a text between commas; brackets and quotes hold theirs together."""
+    parts = [""]
     open_brackets: list[str] = []
     quote = ""
-    for index, char in enumerate(text):
+    is_escaped = False
+    before = " "
+    for char in text:
         if quote:
-            if char == quote:
-                before = text[:index]
-                backslashes = len(before) - len(before.rstrip("\\"))
-                if backslashes % 2 == 0:
-                    quote = ""
-        elif char in "'\"" and (index == 0 or text[index - 1] in "[{,: \t"):
+            if char == quote and not is_escaped:
+                quote = ""
+            is_escaped = char == "\\" and not is_escaped
+        elif char in "'\"" and before in "[{,: \t":
             quote = char
         elif char in CLOSING:
             open_brackets.append(CLOSING[char])
         elif open_brackets and char == open_brackets[-1]:
             open_brackets.pop()
-        elif char == separator and not open_brackets:
-            yield index
+        before = char
+        if char == separator and not quote and not open_brackets:
+            parts.append("")
+        else:
+            parts[-1] += char
+    return parts
 
 
 def _written(text: str, *, is_text: bool) -> str:
     """Return a value in Hydra's grammar, with its texts quoted."""
     text = text.strip()
-    inner = text[1:-1]
+    inner = split_values(text[1:-1]) if text[1:-1].strip() else []
     if text[:1] == "[" and text[-1:] == "]":
-        items = split_values(inner) if inner.strip() else []
-        return f"[{','.join(_written(item, is_text=is_text) for item in items)}]"
+        return f"[{','.join(_written(item, is_text=is_text) for item in inner)}]"
     if text[:1] == "{" and text[-1:] == "}":
-        pairs = split_values(inner) if inner.strip() else []
-        return f"{{{','.join(_written_pair(pair, is_text=is_text) for pair in pairs)}}}"
+        pairs = []
+        for pair in inner:
+            name, *rest = split_values(pair, ":")
+            value = _written(":".join(rest), is_text=is_text or name.strip() == "env")
+            pairs.append(f"{name.strip()}:{value}" if rest else pair)
+        return f"{{{','.join(pairs)}}}"
     is_quoted = len(text) > 1 and text[0] in "'\"" and text[-1] == text[0]
-    is_literal = text == "null" or (text.lower() in LITERALS and not is_text)
+    is_literal = (NULL if is_text else LITERAL).fullmatch(text)
     if not text or is_quoted or is_literal or text[0] in "[{" or FUNCTION.fullmatch(text):
         return text
     return hydra_value(text)
-
-
-def _written_pair(pair: str, *, is_text: bool) -> str:
-    colon = next(_separators(pair, ":"), None)
-    if colon is None:
-        return pair
-    name = pair[:colon].strip()
-    return f"{name}:{_written(pair[colon + 1 :], is_text=is_text or name == 'env')}"
 
 
 def hydra_value(value: Any) -> str:
@@ -241,9 +212,8 @@ def hydra_value(value: Any) -> str:
 
 def as_word(key: str, value: Any) -> str:
     """Return a word that sets a key, as one would type it."""
-    if isinstance(value, str) and re.fullmatch(r"[\w/.:@%+-]+", value):
-        return f"{key}={value}" if value not in LITERALS else f"{key}={hydra_value(value)}"
-    return f"{key}={hydra_value(value)}"
+    is_plain = isinstance(value, str) and re.fullmatch(r"[\w/.:@%+-]+", value)
+    return f"{key}={value if is_plain and not LITERAL.fullmatch(value) else hydra_value(value)}"
 
 
 def escaped(word: str) -> str:

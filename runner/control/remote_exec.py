@@ -35,21 +35,11 @@ class RemoteCommand(WaitLoop):
         """Pass output on as it comes, instead of keeping it; hosts wait while `is_full`."""
         self._sink, self._is_full = sink, is_full
 
-    def run(
-        self,
-        argv: Sequence[str],
-        timeout_s: float,
-        *,
-        keeps_code: bool = False,
-    ) -> None:
-        """Return when it has ended everywhere, even after a signal; see `results`.
-
-        With `keeps_code`, hosts cache our code.
-        """
+    def run(self, argv: Sequence[str], timeout_s: float) -> None:
+        """Return when it has ended everywhere, even after a signal; see `results`."""
         self.results = {name: CommandResult(name) for name in self.sessions}
         self._shown_bytes = dict.fromkeys(self.sessions, 0)  # not yet reported to the host
         request: dict[str, Any] = {"argv": [*argv], "limit_s": timeout_s, "window": WINDOW_BYTES}
-        request["keeps_code"] = keeps_code
         for name, session in self.sessions.items():
             session.request("exec", request)
             self._show(name, "running")

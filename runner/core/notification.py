@@ -25,7 +25,6 @@ from runner.core.text import describe_exit, format_duration, join_some, printabl
 MESSAGE_VERSION = 1
 MAX_NODES = 256  # that are named
 MAX_TEXT = 1000  # characters of a reason
-MAX_TARGETS = 8
 MAX_TARGET = 4096  # characters
 MAX_SHOWN = 60  # characters of a target
 MAX_FAILURE = 300  # characters of why a command failed

@@ -31,6 +31,7 @@ GROUPS = ("cluster", "task", "rendezvous", "container")
 ENGINES = ("docker", "podman", "apptainer")
 """The engines of containers, each a module of `planning.container`."""
 
+BACKENDS = ("auto", "nccl", "gloo", "hccl", "xccl", "cncl", "mccl", "ucc")
 RENDEZVOUS = ("static", "standalone", "c10d", "etcd", "etcd-v2")
 
 
@@ -46,10 +47,14 @@ def setting(
     Args:
         help_text: What it means, in one line.
         kind: The name of its legal values in `config.kinds`, or the words it may be.
-        default: The default as a value of the Spec; a class makes it.
+        default: The default as a value of the Spec; a class makes it. None of words: the first.
         written: The default as YAML has it, where that differs from the value.
     """
     metadata = {"help": help_text, "kind": kind, "written": written}
+    if default is None and kind == "bool":
+        default = False
+    elif default is None and isinstance(kind, tuple):
+        default = kind[0]
     if isinstance(default, type):
         return field(default_factory=default, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -146,14 +151,10 @@ class Ssh:
     port: Optional[int] = setting("the SSH port, unless a node has its own", "port")
     key: Optional[str] = setting("the private key to log in with", "file here")
     config: str = setting("your ssh configuration, on this machine", "path", "~/.ssh/config")
-    jump: Tuple[str, ...] = setting(
-        "the hosts to go through, as ssh -J takes them", "jump hosts", ()
-    )
+    jump: Tuple[str, ...] = setting("hosts to go through, as ssh -J takes them", "jump hosts", ())
     known_hosts: str = setting("where host keys are looked up", "path", "~/.ssh/known_hosts")
     host_keys: str = setting(
-        "strict refuses a host whose key is not known; accept-new learns it",
-        ("strict", "accept-new"),
-        "strict",
+        "strict refuses a host with an unknown key; accept-new learns it", ("strict", "accept-new")
     )
     connect_timeout: float = setting("the time one host may take to answer", "seconds", 10.0)
 
@@ -162,28 +163,24 @@ class Ssh:
 class Node:
     """One machine: its name is a name or a range such as `gpu[01-16]`.
 
-    A later entry for a member of a range adds to it and wins. What is left out is as
+    The entry of one node adds to that of a range and wins. What is left out is as
     `cluster.gpus_per_node`, `cluster.nproc_per_node` and so on say.
     """
 
     name: str  # as in the YAML; also a folder name
     host: str = setting("the SSH name or address; null: the name of the node", "address", "")
-    addr: Optional[str] = setting(
-        "the address at which other nodes reach it; null: detected", "address"
-    )
+    addr: Optional[str] = setting("how other nodes reach it; null: detected", "address")
     user: Optional[str] = setting("the login name; null: as `cluster.ssh.user`", "text")
     port: Optional[int] = setting("the SSH port; null: as `cluster.ssh.port`", "port")
-    transport: str = setting("as `cluster.transport`", ("ssh", "local"), "ssh")
+    transport: str = setting("as `cluster.transport`", ("ssh", "local"))
     gpus: Union[int, Tuple[int, ...], None] = setting("how many GPUs to use, or which", "gpus")
     nproc_per_node: Optional[int] = setting("ranks on it", "ranks per node")
     python: str = setting("as `cluster.python`", "path", "python3")
     setup: Tuple[str, ...] = setting("more lines for bash, after those of the cluster", "texts", ())
     env: Dict[str, Optional[str]] = setting(
-        "environment of its ranks, over the cluster's", "environment", dict
+        "for its ranks, over the cluster's", "environment", dict
     )
-    interface: Optional[str] = setting(
-        "the network interface for training traffic; null: detected", "text"
-    )
+    interface: Optional[str] = setting("the interface of training traffic; null: detected", "text")
 
     @property
     def gpu_count(self) -> Optional[int]:
@@ -223,7 +220,6 @@ class SlurmSpec:
         "start the job again after that signal, a preemption or the loss of a node, as a new "
         "attempt of the run",
         "bool",
-        default=False,
     )
     nodes: str = ""  # how many the job asks for, as --nodes takes it
     nnodes: int = 1  # the most of them
@@ -235,19 +231,13 @@ class SlurmSpec:
 class Cluster:
     """The keys of the files in `conf/cluster`, many on purpose: machines, and how they are used."""
 
-    transport: str = setting(
-        "local starts processes on this machine in place of SSH", ("ssh", "local"), "ssh"
-    )
+    transport: str = setting("local starts processes here, not over SSH", ("ssh", "local"))
     scheduler: str = setting(
-        "direct: launch on the nodes below; slurm: submit a job that launches on its own nodes",
-        ("direct", "slurm"),
-        "direct",
+        "direct launches on the nodes below; slurm in a job, on its nodes", ("direct", "slurm")
     )
     slurm: SlurmSpec = setting("what a job asks of Slurm", "section", SlurmSpec)
     backend: str = setting(
-        "what ranks talk over, in DIST_BACKEND; auto: nccl where every node has a GPU per rank",
-        ("auto", "nccl", "gloo", "hccl", "xccl", "cncl", "mccl", "ucc"),
-        "auto",
+        "what ranks talk over, in DIST_BACKEND; auto: nccl where each has a GPU", BACKENDS
     )
     gpus_per_node: Optional[int] = setting(
         "NVIDIA GPUs to use; auto: all of them", "count or auto", written="auto"
@@ -257,46 +247,32 @@ class Cluster:
     )
     master: Optional[str] = setting("the node of rank 0; null: the first one used", "text")
     master_port: PortRange = setting(
-        "the port of the rendezvous; auto: a free one. A range is for firewalls; NCCL uses others",
-        "ports",
-        PortRange(),
-        written="auto",
+        "the port of the rendezvous; auto: a free one", "ports", PortRange(), written="auto"
     )
     nodes: Any = setting("the machines, in rank order; with slurm: how many", "nodes", dict)
     only: Tuple[str, ...] = setting("the nodes to use; empty: all", "names of nodes", ())
     exclude: Tuple[str, ...] = setting("nodes to leave out", "names of nodes", ())
     ssh: Ssh = setting("how the hosts are logged in to", "section", Ssh)
     python: str = setting(
-        "interpreter of the task on the hosts, with torch; a path puts its folder first on PATH",
-        "path",
-        "python3",
+        "the task's interpreter; a path puts its folder first on PATH", "path", "python3"
     )
     host_python: str = setting(
-        "the interpreter of the agent and the supervisor on the hosts, 3.8 or newer; "
-        "setup may bring it",
-        "path",
-        "python3",
-        written="${.python}",
+        "that of our processes on the hosts, 3.8 or newer", "path", "python3", written="${.python}"
     )
     setup: Tuple[str, ...] = setting(
         "lines for bash, once per host before the task, such as `module load cuda`", "texts", ()
     )
     project: str = setting(
-        "null pushes the code you stand in; a path names its folder on the hosts, `.` the same "
-        "path as here",
-        "path",
-        "",
+        "null pushes the code here; a path is its folder on the hosts, `.` the same", "path", ""
     )
     workdir: str = setting("where runs are kept on the hosts", "path", USUAL_WORKDIR)
     env: Dict[str, Optional[str]] = setting(
-        "environment of all ranks; null takes a name out, whoever sets it", "environment", dict
+        "of all ranks; null takes a name out", "environment", dict
     )
     pass_env: Tuple[str, ...] = setting(
-        "variables to copy from your environment; on record", "names of variables", ()
+        "copied from your shell; on record", "names of variables", ()
     )
-    secrets: Tuple[str, ...] = setting(
-        "the same, but never written anywhere", "names of variables", ()
-    )
+    secrets: Tuple[str, ...] = setting("the same, never written anywhere", "names of variables", ())
     name: str = ""  # of its file
 
 
@@ -318,56 +294,38 @@ class Task:
     args_style: str = setting(
         "equals makes `--lr=0.1` of it, hydra `lr=0.1`; raw keeps words",
         ("argparse", "equals", "hydra", "raw"),
-        "argparse",
     )
     args_false: str = setting(
-        "what `amp: false` becomes: omit leaves it out, no makes `--no-amp`, value `--amp false`, "
-        "and `--amp true` of true; null: omit, and a launch says so",
+        "`amp: false`: omit leaves it out, no: `--no-amp`, value: `--amp false`; null: omit, said",
         ("omit", "no", "value"),
         "",
     )
-    args_before: Tuple[str, ...] = setting(
-        "words before these arguments, such as a subcommand", "words", ()
-    )
-    args_after: Tuple[str, ...] = setting(
-        "words after them; those after `--` that are no flags follow these", "words", ()
-    )
+    args_before: Tuple[str, ...] = setting("words before them, such as a subcommand", "words", ())
+    args_after: Tuple[str, ...] = setting("words after them, such as paths", "words", ())
     entry: str = setting(
-        "what starts the ranks; launch: torch.distributed.launch, plain: one process per node, "
-        "srun: one per rank, as Slurm does",
+        "launch is torch.distributed.launch; plain: a process per node; srun: one per rank",
         ("torchrun", "launch", "plain", "srun"),
-        "torchrun",
     )
-    local_rank_arg: str = setting(
-        "a flag by which an old script takes its local rank, such as `--local_rank`", "text", ""
-    )
+    local_rank_arg: str = setting("a flag for the local rank, such as `--local_rank`", "text", "")
     preload: Tuple[str, ...] = setting(
-        "imports these once per node, where ranks are then forked; true: torch and torch._dynamo",
+        "imports once per node, where ranks are then forked; true: torch",
         "modules",
         (),
         written=False,
     )
     args_expand: bool = setting(
-        "for entry plain: replaces `$RANK`, `$MASTER_ADDR` and the like in arguments",
-        "bool",
-        default=False,
+        "for entry plain: replaces `$RANK`, `$MASTER_ADDR` and the like in arguments", "bool"
     )
     env: Dict[str, Optional[str]] = setting(
-        "environment of the ranks, over the cluster's and the node's", "environment", dict
+        "over the cluster's and the node's", "environment", dict
     )
     outputs: Tuple[str, ...] = setting(
-        "what to bring home of what ranks leave where they run; of a folder all; `**`: any folders",
-        "patterns of files",
-        (),
+        "files to bring home from where ranks run; `**`: any folders", "patterns of files", ()
     )
     decides: str = setting(
-        "for entry plain: the node that decides the end; others are stopped then, as no failure",
-        "node or master",
-        "",
+        "for entry plain: the node that decides the end of the run", "node or master", ""
     )
-    nodes: Tuple[str, ...] = setting(
-        "the nodes to use; empty: all of the cluster", "names of nodes", ()
-    )
+    nodes: Tuple[str, ...] = setting("the nodes to use; empty: all", "names of nodes", ())
     nnodes: Optional[Tuple[Optional[int], Optional[int]]] = setting(
         "how many nodes to use, the first ones; null: all; `2:4`: what of 2 to 4 is there", "nnodes"
     )
@@ -402,10 +360,7 @@ class Rendezvous:
     """The keys of the files in `conf/rendezvous`: how the nodes of a run find each other."""
 
     backend: str = setting(
-        "static: the plan assigns the ranks; otherwise torch does, again whenever a node joins or "
-        "leaves",
-        RENDEZVOUS,
-        "static",
+        "static: the plan assigns ranks; else torch does, when nodes join or leave", RENDEZVOUS
     )
     endpoint: str = setting("where etcd listens; it has to speak its v2 API", "endpoint", "")
 
@@ -441,44 +396,24 @@ class ContainerSpec:
     [containers.md](containers.md) says how such a run works.
     """
 
-    engine: str = setting(
-        "null: none, ranks run on the host itself; apptainer is untested", ENGINES, ""
-    )
+    engine: str = setting("null: ranks run on the host; apptainer is untested", ENGINES, "")
     program: str = setting("the engine on the hosts; null: its name, on the PATH", "text", "")
     image: str = setting("the image, as the engine names it", "text", "")
-    prepare_timeout_s: float = setting(
-        "the time a host may take to pull the image", "seconds", 3600.0
-    )
+    prepare_timeout_s: float = setting("how long a host may pull the image", "seconds", 3600.0)
     python: str = setting("the interpreter of the task in the image", "path", "python3")
-    mounts: Tuple[Mount, ...] = setting(
-        "what else of a host ranks see, as SOURCE:TARGET or SOURCE:TARGET:ro; absolute paths",
-        "mounts",
-        (),
-    )
+    mounts: Tuple[Mount, ...] = setting("what else of a host ranks see", "mounts", ())
     shm_size: str = setting("the size of /dev/shm, such as 16g; null: the engine's own", "size", "")
-    ipc: str = setting(
-        "host shares /dev/shm with the host, all of it", ("private", "host"), "private"
-    )
+    ipc: str = setting("host shares all of the host's /dev/shm", ("private", "host"))
     user: str = setting(
-        "login: ranks are the user and the groups of the login; image: what the image says",
-        ("login", "image"),
-        "login",
+        "login: ranks are the user of the login; image: that of the image", ("login", "image")
     )
     ulimits: Dict[str, str] = setting("limits such as {nofile: 65536, memlock: -1}", "limits", dict)
     pull: str = setting(
-        "missing pulls an image that is not on a host; always: at each launch",
-        ("missing", "always", "never"),
-        "missing",
+        "missing: where it is not there; always: at each launch", ("missing", "always", "never")
     )
-    entrypoint: str = setting(
-        "none leaves the image's entry point out; image runs it, with the program as arguments",
-        ("none", "image"),
-        "none",
-    )
+    entrypoint: str = setting("image runs its own, before the program", ("none", "image"))
     extra: Tuple[str, ...] = setting(
-        "more options of the engine, each one word with its value, such as --memory=64g",
-        "texts",
-        (),
+        "more of the engine's options, such as --memory=64g", "texts", ()
     )
     fetches: bool = True  # whether hosts that lack it may pull it now: not in a dry run
 
@@ -491,30 +426,18 @@ class Torchrun:
     """Options of torchrun, by its own names; null leaves the choice to torchrun."""
 
     max_restarts: int = setting(
-        "how often torchrun restarts the ranks after a failure; with a static rendezvous: "
-        "`relaunch.max`",
-        "count",
-        0,
+        "how often it restarts failed ranks; with a static rendezvous: `relaunch.max`", "count", 0
     )
-    monitor_interval: Optional[float] = setting(
-        "the interval at which it looks at its ranks", "seconds or null"
-    )
-    rdzv_conf: Dict[str, str] = setting(
-        "more settings of the rendezvous", "settings of a rendezvous", dict
-    )
+    monitor_interval: Optional[float] = setting("how often it looks at ranks", "seconds or null")
+    rdzv_conf: Dict[str, str] = setting("more of the rendezvous", "settings of a rendezvous", dict)
     role: str = setting("a name for the ranks", "text", "")
     start_method: str = setting("how it makes processes", ("spawn", "fork", "forkserver"), "")
-    signals_to_handle: Tuple[str, ...] = setting(
-        "the signals that it forwards", "signals", (), written=None
-    )
+    signals_to_handle: Tuple[str, ...] = setting("the signals that it forwards", "signals", ())
     numa_binding: str = setting(
-        "binds ranks to the cores near their GPU",
-        ("node", "socket", "exclusive", "core-complex"),
-        "",
+        "binds ranks to cores near their GPU", ("node", "socket", "exclusive", "core-complex"), ""
     )
     shutdown_timeout: Optional[int] = setting(
-        "the time it waits for its ranks to end; null: somewhat longer than `grace_s`",
-        "count from 1 or null",
+        "how long it waits for its ranks; null: longer than `grace_s`", "count from 1 or null"
     )
 
 
@@ -549,17 +472,12 @@ class Watch:
     action: str = setting(
         "report shows where every rank is; stop also ends the run, restart relaunches it",
         ("report", "stop", "restart"),
-        "report",
     )
     metrics: Tuple[str, ...] = setting(
-        "files the ranks write a line to per step; where named, nothing else is progress",
-        "patterns of files",
-        (),
+        "files with a line per step; then nothing else is progress", "patterns of files", ()
     )
     stacks: str = setting(
-        "auto has ranks load a `sitecustomize` by which their stacks can be had without py-spy",
-        ("auto", "never"),
-        "auto",
+        "auto loads a `sitecustomize` in ranks, for stacks without py-spy", ("auto", "never")
     )
 
     @property
@@ -578,9 +496,7 @@ class Progress:
     """Progress of the ranks: the bar, `ps` and `metrics.jsonl` show what they print of it."""
 
     pattern: str = setting(
-        "for programs that print neither JSON nor a usual form: groups step, loss and others",
-        "pattern of lines",
-        "",
+        "for programs that print no usual form: groups step, loss, …", "pattern of lines", ""
     )
 
 
@@ -589,20 +505,16 @@ class Debug:
     """A rank under a debugger, which it waits for before its first line."""
 
     rank: Optional[int] = setting(
-        "start this rank under debugpy; the others wait for it", "count or null"
+        "this rank starts under debugpy; the others wait", "count or null"
     )
-    port: Optional[int] = setting(
-        "where it listens, at 127.0.0.1 of its node; null: 5678", "port", 5678
-    )
+    port: Optional[int] = setting("where it listens, at 127.0.0.1 of its node", "port", 5678)
 
 
 @dataclass(frozen=True)
 class Spec:
     """The configuration of one run, large on purpose."""
 
-    run_id: str = setting(
-        "the name of the run; null: one is made, MMDD-HHMM-TASK-xxxx", "run id", ""
-    )
+    run_id: str = setting("null: one is made, MMDD-HHMM-TASK-xxxx", "run id", "")
     cluster: Cluster = setting("the machines", "section", Cluster)
     task: Task = setting("the program", "section", Task)
     rendezvous: Rendezvous = setting("how the nodes find each other", "section", Rendezvous)
@@ -614,59 +526,30 @@ class Spec:
     progress: Progress = setting("what ranks print of their progress", "section", Progress)
     debug: Debug = setting("a rank under a debugger", "section", Debug)
     dry_run: Tuple[str, ...] = setting(
-        "true prints the commands of each host, offline without asking any; json prints the plan",
-        "dry run",
-        (),
-        written=False,
+        "prints the plan as commands or json; offline asks no host", "dry run", (), written=False
     )
-    run_dir: str = setting(
-        "the record of the run on this machine", "path", "", written="runs/${run_id}"
-    )
-    rerun: Optional[str] = setting(
-        "repeat a past run with its recorded configuration and code; on the command line only",
-        "text",
-    )
-    ui: str = setting(
-        "plain: lines only, as for a file; raw: all of them, as the programs wrote them",
-        ("auto", "plain", "raw"),
-        "auto",
-    )
+    run_dir: str = setting("the record of the run here", "path", "", written="runs/${run_id}")
+    rerun: Optional[str] = setting("a past run to repeat; on the command line only", "text")
+    ui: str = setting("plain: lines only, as for a file", ("auto", "plain"))
     console_ranks: Optional[Tuple[int, ...]] = setting(
-        "the ranks whose output the console shows; the files hold all of it",
-        "ranks",
-        written="all",
+        "the ranks whose output the console shows", "ranks", written="all"
     )
     pull_outputs: str = setting(
-        "auto downloads `task.outputs` at the end of a watched run; never leaves it to `pull`",
-        ("auto", "never"),
-        "auto",
+        "auto downloads `task.outputs` at the end; never leaves it to `pull`", ("auto", "never")
     )
-    skip_checks: Tuple[str, ...] = setting(
-        "checks to leave out, such as [gpus]; `check` has all", "names", ()
-    )
+    skip_checks: Tuple[str, ...] = setting("checks to leave out, such as [gpus]", "names", ())
     sample_s: float = setting(
-        "how often `samples.jsonl` gets the load of hosts and GPUs while a run is on",
-        "interval or off",
-        5.0,
+        "how often the load of hosts and GPUs goes to `samples.jsonl`", "interval or off", 5.0
     )
     notify: Tuple[str, ...] = setting(
-        "commands that are told of end, failure, relaunch and stall, as JSON; see see-a-run.md",
-        "commands of a shell",
-        (),
+        "told of end, failure, relaunch and stall; see see-a-run.md", "commands of a shell", ()
     )
     grace_s: float = setting("the time from TERM to KILL when a run is stopped", "seconds", 15.0)
-    lost_s: float = setting(
-        "a host counts as lost after this time without a heartbeat", "seconds", 15.0
-    )
+    lost_s: float = setting("a host that is silent for so long is lost", "seconds", 15.0)
     disconnect_s: float = setting(
-        "for how long a run goes on without its launch and without attach; never: to its end",
-        "seconds or never",
-        0.0,
-        written="never",
+        "how long a run goes on without launch and attach", "seconds or never", 0.0, written="never"
     )
-    detach: bool = setting(
-        "return once every rank runs, and leave the run to the hosts", "bool", default=False
-    )
+    detach: bool = setting("return once all ranks run, and leave them to the hosts", "bool")
     nodes: Tuple[Node, ...] = ()  # in rank order: the master first, then as in the YAML
     spares: Tuple[Node, ...] = ()  # may replace a failed node, in the order of the YAML
     min_nodes: Optional[int] = None  # of an elastic run; None for all of `nodes`

@@ -1,87 +1,65 @@
-"""Comparison of runs: a row for each, as a table, as CSV and as JSON data."""
+"""Comparison of runs: a row for each, and their table."""
 
 from __future__ import annotations
 
-import csv
-import difflib
-import io
 import math
-import time
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
 from runner.core.errors import ConfigError, Problem
-from runner.core.history.comparison import (
-    ARGUMENTS,
-    best_word,
-    code_text,
-    differing_values,
-    gpu_hours,
-)
-from runner.core.history.run_data import Metric, RunData
+from runner.core.history.comparison import ARGUMENTS, best_word, code_text, differing_values
+from runner.core.history.run_data import RunData
 from runner.core.text import format_duration, join_some, printable
 from runner.ui.figures import number_text
-from runner.ui.layout import COLUMN_GAP, aligned, wrap
+from runner.ui.layout import aligned, columns_that_fit, wrap
 
 LOSS = "loss"
-NOT_FINITE = "NaN"
-SPARKS = "▁▂▃▄▅▆▇█"
-SPARK_WIDTH = 8
-MAX_CELL = 40  # characters
-DIGITS = 3  # of seconds and hours, after the point
-
+CURVE = ""  # the column of the loss over time has no header
 STAYING = ("run", LOSS, "end", "code")
 """Columns that no terminal is too narrow for."""
 
-NOT_IN_TABLES = ("exit_code", "started", "sweep")
-HEADERS = {"seconds": "took", "gpu_hours": "GPU h", "gpus": "GPUs"}
+NOT_FINITE = "NaN"
+SPARKS = "▁▂▃▄▅▆▇█"
+MAX_CELL = 40  # characters
 
 Value = str | float | int | None
 Row = dict[str, Value]
 
 
 def compare_runs(runs: Sequence[RunData]) -> list[Row]:
-    """Return which run each is, what differs in its keys, and what came of it.
+    """Return of each run what differs in its keys, and what came of it.
 
-    All have the same names: those of keys, of metrics and of columns. What is not known is None.
+    All rows have the same names. What is not known is None. Runs of several clusters do not differ
+    in the keys of these.
     """
     keys = differing_values(runs)
+    if len({run.cluster for run in runs}) > 1:
+        keys = {key: values for key, values in keys.items() if not key.startswith("cluster.")}
     names = {metric.name for run in runs for metric in run.metrics}
     rows = []
     for place, run in enumerate(runs):
         row: Row = dict.fromkeys(("run", "cluster", "task"))
-        row.update({key: values[place] for key, values in keys.items()})
+        row.update({printable(key): values[place] for key, values in keys.items()})
         metrics = {metric.name: metric for metric in run.metrics}
         for name in sorted(names, key=lambda name: (name != LOSS, name)):
+            metric = metrics.get(name)
             best = best_word(name)
-            row[name] = _last(metrics.get(name))
-            row[f"{best}_{name}"] = getattr(metrics.get(name), best, None)
+            last = None
+            if metric:
+                last = NOT_FINITE if metric.last is None else metric.last
+            row[printable(name)] = last
+            row[f"{best}_{printable(name)}"] = getattr(metric, best, None)
+        code = run.verdict.exit_code if run.verdict else 0
         row["run"] = run.run_id  # only now: a metric may have any name
         row["cluster"] = run.cluster or None
         row["task"] = run.task or None
-        code = run.verdict.exit_code if run.verdict else None
-        state = run.verdict.state if run.verdict else None
-        row["end"] = f"{state} ({code})" if code else state
-        hours = gpu_hours(run)
-        began = run.launched_at
-        row["seconds"] = None if run.seconds is None else round(run.seconds, DIGITS)
+        row["end"] = None
+        if run.verdict:
+            row["end"] = f"{run.verdict.state} ({code})" if code else run.verdict.state
+        row["seconds"] = None if run.seconds is None else round(run.seconds, 3)
         row["code"] = code_text(run) or None
-        row["gpu_hours"] = None if hours is None else round(hours, DIGITS)
-        row["step"] = run.step
-        row["nodes"] = len(run.plans[-1].nodes) if run.plans else None
-        row["gpus"] = run.gpu_count or None
-        row["exit_code"] = code
-        row["started"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)) if began else None
-        row["sweep"] = run.sweep_id or None
-        rows.append(row)
-    needless = {name for name in rows[0] if all(row[name] is None for row in rows)}
-    return [{name: row[name] for name in row if name not in needless} for row in rows]
-
-
-def _last(metric: Metric | None) -> Value:
-    if metric is None:
-        return None
-    return NOT_FINITE if metric.last is None else metric.last
+        texts = {name: printable(value) for name, value in row.items() if isinstance(value, str)}
+        rows.append({**row, **texts})
+    return rows
 
 
 def sort_runs(runs: Sequence[RunData], word: str) -> list[RunData]:
@@ -91,82 +69,59 @@ def sort_runs(runs: Sequence[RunData], word: str) -> list[RunData]:
         ConfigError: There is no such column.
     """
     rows = compare_runs(runs)
-    legal = {_header(name): name for name in rows[0]}
     name = word.removeprefix("-")
-    column = name if name in rows[0] else legal.get(name)
+    column = next((each for each in rows[0] if name in (each, _header(each))), None)
     if column is None:
-        near = difflib.get_close_matches(name, legal, n=1, cutoff=0.6)
-        hint = f"did you mean {near[0]}?\n" if near else ""
-        hint += f"there are {join_some([*legal], 20)}"
         message = f"no run has {name!r}, or it is the same in all of them"
+        hint = f"there are {join_some([*map(_header, rows[0])], 20)}"
         raise ConfigError([Problem("--sort", message, hint)])
-    ranks = [_rank(row[column]) for row in rows]
-    known = [(rank, place) for place, rank in enumerate(ranks) if rank is not None]
-    order = [place for _, place in sorted(known, reverse=word.startswith("-"))]
-    order += [place for place, rank in enumerate(ranks) if rank is None]
-    return [runs[place] for place in order]
 
+    def rank(place: int) -> tuple[bool, float, str]:
+        """Numbers come before texts."""
+        value = rows[place][column]
+        try:
+            return False, float(value or 0), ""
+        except ValueError:
+            return True, 0.0, str(value)
 
-def _rank(value: Value) -> tuple[bool, float, str] | None:
-    """Return by what a value is sorted: numbers before texts; None for no value."""
-    if value is None:
-        return None
-    try:
-        number = float(value)
-    except ValueError:
-        return True, 0.0, str(value)
-    return None if math.isnan(number) else (False, number, "")
+    known = [place for place, row in enumerate(rows) if row[column] not in (None, NOT_FINITE)]
+    order = sorted(known, key=rank, reverse=word.startswith("-"))
+    return [runs[place] for place in (*order, *sorted({*range(len(runs))} - {*known}))]
 
 
 def render_runs(runs: Sequence[RunData], width: int) -> str:
     """Return a table with a line for each run; columns without room are named below it.
 
-    Results that are equal in all runs are left out, and so are the best values of metrics that are
-    their last ones.
+    What is equal in all runs is left out, and so are the best values of metrics that are their last
+    ones.
     """
     rows = compare_runs(runs)
-    several = len({row.get("cluster") for row in rows}) > 1
-    best = {
-        f"{best_word(metric.name)}_{metric.name}": metric.name for r in runs for metric in r.metrics
-    }
     columns: dict[str, list[str]] = {}
-    commonest: dict[str, int] = {}  # how many rows have the value that most rows have
+    before: list[Value] = []
     for name in rows[0]:
         values = [row[name] for row in rows]
-        commonest[name] = max(Counter(values).values())
-        is_same = len(rows) > 1 and commonest[name] == len(rows)
-        is_best = name in best and values == [row.get(best[name]) for row in rows]
-        is_of_machines = several and name.startswith("cluster.")
-        if name in NOT_IN_TABLES or is_of_machines or is_best or (is_same and name not in STAYING):
+        is_same = len({*values}) == 1 and (len(rows) > 1 or values == [None])
+        is_last = name.startswith(("least_", "most_")) and values == before
+        before = values
+        if is_last or (is_same and name not in STAYING):
             continue
         texts = [_header(name), *(cell_text(name, value) for value in values)]
-        cells = [f"{text[:MAX_CELL]}…" if len(text) > MAX_CELL else text for text in texts]
+        columns[name] = [f"{text[:MAX_CELL]}…" if len(text) > MAX_CELL else text for text in texts]
         if any(isinstance(value, (int, float)) for value in values):
-            size = max(map(len, cells))
-            cells = [cell.rjust(size) for cell in cells]
-        columns[name] = cells
-    if "code" in columns:
-        commits = [text.partition(" ")[0] for text in columns["code"]]
-        if len({*commits}) == len({*columns["code"]}):
-            columns["code"] = commits
-    keys = {"cluster", "task", *differing_values(runs)}
-
-    def worth(name: str) -> tuple[int, int]:
-        """Results are left out first, keys that differ in most rows last, after the duration."""
-        if name in keys and 2 * commonest[name] <= len(rows):
-            return 3, -commonest[name]
-        return (1, -commonest[name]) if name in keys else (2 * (name == "seconds"), 0)
-
-    left_out: list[str] = []
-    for name in sorted((name for name in reversed(columns) if name not in STAYING), key=worth):
-        if _width(columns) > width:
-            left_out.insert(0, columns.pop(name)[0].strip())
-    curves = ["", *map(_curve, runs)]
-    if any(curves):
-        pairs = zip(columns[LOSS], curves, strict=True)
-        with_curves = {**columns, LOSS: [f"{text} {curve:{SPARK_WIDTH}}" for text, curve in pairs]}
-        columns = with_curves if _width(with_curves) <= width else columns
-    lines = aligned(zip(*columns.values(), strict=True), indent="")
+            size = max(map(len, columns[name]))
+            columns[name] = [cell.rjust(size) for cell in columns[name]]
+        if name == LOSS and any(map(_curve, runs)):
+            columns[CURVE] = ["", *map(_curve, runs)]
+    commits = [code.partition(" ")[0] for code in columns["code"]]
+    if len({*commits}) == len({*columns["code"]}):
+        columns["code"] = commits
+    keys = ["cluster", "task", *map(printable, differing_values(runs))]
+    results = [name for name in columns if name not in (CURVE, "seconds", *STAYING, *keys)]
+    giving_way = [CURVE, *results[::-1], "seconds", *keys[::-1]]
+    widths = {name: max(map(len, cells)) for name, cells in columns.items()}
+    shown = columns_that_fit(widths, giving_way, width)
+    lines = aligned(zip(*(columns[name] for name in shown), strict=True), indent="")
+    left_out = [cells[0].strip() for name, cells in columns.items() if name not in {CURVE, *shown}]
     if left_out:
         told = f"left out, to fit: {join_some(left_out, 6)}; --csv has all"
         lines += wrap(told, width, hanging_margin="  ")
@@ -174,7 +129,7 @@ def render_runs(runs: Sequence[RunData], width: int) -> str:
 
 
 def _header(name: str) -> str:
-    return printable(HEADERS.get(name, name.removeprefix(ARGUMENTS)))
+    return "took" if name == "seconds" else name.removeprefix(ARGUMENTS)
 
 
 def cell_text(name: str, value: Value) -> str:
@@ -182,7 +137,7 @@ def cell_text(name: str, value: Value) -> str:
     if value is None:
         return "-"
     if isinstance(value, str):
-        return printable(value)
+        return value
     return format_duration(value) if name == "seconds" else number_text(value)
 
 
@@ -194,22 +149,6 @@ def _curve(run: RunData) -> str:
         return ""
     least = min(values)
     step = (max(values) - least) / (len(SPARKS) - 1) or 1.0
-    shown = min(SPARK_WIDTH, len(values))
-    picked = [values[round(i * (len(values) - 1) / (shown - 1))] for i in range(shown)]
+    count = min(len(SPARKS), len(values))
+    picked = [values[round(i * (len(values) - 1) / (count - 1))] for i in range(count)]
     return "".join(SPARKS[round((value - least) / step)] for value in picked)
-
-
-def _width(columns: Mapping[str, Iterable[str]]) -> int:
-    """Return how many columns of a terminal these take."""
-    return sum(max(map(len, cells)) + COLUMN_GAP for cells in columns.values()) - COLUMN_GAP
-
-
-def as_csv(rows: Sequence[Row]) -> str:
-    """Return rows as CSV, as RFC 4180 has it."""
-    out = io.StringIO()
-    writer = csv.writer(out)
-    writer.writerow(map(printable, rows[0]))
-    for row in rows:
-        values = row.values()
-        writer.writerow([printable(each) if isinstance(each, str) else each for each in values])
-    return out.getvalue()

@@ -28,17 +28,6 @@ def rate_text(progress: Metrics | RankProgress) -> str:
     return f"{number_text(progress.rate)}{space}{unit}"
 
 
-def loss_text(metrics: Metrics) -> str:
-    """Return "loss 0.1234", "" if there is none."""
-    return "" if metrics.loss is None else f"loss {number_text(metrics.loss)}"
-
-
-def more_texts(metrics: Metrics) -> tuple[str, ...]:
-    """Return "lr 0.001" for each other number."""
-    numbers = ((name, value) for name, value in metrics.more.items() if not isinstance(value, str))
-    return tuple(f"{name} {number_text(value)}" for name, value in numbers)
-
-
 def left_text(left_s: float | None) -> str:
     """Return "1 m 26 s left", "" if that is not known."""
     return "" if left_s is None else f"{format_age(left_s)} left"

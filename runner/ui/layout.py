@@ -7,7 +7,7 @@ import functools
 import os
 import re
 import textwrap
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -118,6 +118,19 @@ def aligned(rows: Iterable[Sequence[str]], indent: str = "  ") -> list[str]:
     for row in rows:
         table.add_row(*(Text(printable(cell), no_wrap=True) for cell in row))
     return [indent + line for line in table_lines(table)]
+
+
+def columns_that_fit(widths: Mapping[str, int], giving_way: Iterable[str], width: int) -> list[str]:
+    """Return the columns of a table that have room beside each other.
+
+    Those of `giving_way` are left out as long as there is not enough, the first one first.
+    """
+    kept = dict(widths)
+    for name in giving_way:
+        if sum(kept.values()) + COLUMN_GAP * (len(kept) - 1) <= width:
+            break
+        kept.pop(name, None)
+    return [*kept]
 
 
 def group_names(keys: Iterable[tuple[str, K]]) -> dict[K, list[str]]:

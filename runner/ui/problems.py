@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from runner.core.errors import Problem
 from runner.core.model.results import Finding, Level
@@ -68,21 +67,6 @@ def warning_lines(by_check: FindingsByCheck) -> list[str]:
     """Return a sentence per warning, with equal ones of many nodes merged."""
     rows = _rows(by_check, Level.WARNING)
     return [f"{problem.subject or 'all'}: {problem.message}" for _, problem, _ in rows]
-
-
-def findings_as_data(by_check: FindingsByCheck) -> list[dict[str, Any]]:
-    """Return the findings as data for a program."""
-    return [
-        {
-            "check": check,
-            "level": finding.level.value,
-            "node": finding.node,
-            "message": finding.message,
-            "hint": finding.hint,
-        }
-        for check, findings in by_check.items()
-        for finding in findings
-    ]
 
 
 def render_findings(

@@ -14,7 +14,7 @@ from runner.core.codec import encode
 from runner.core.model.samples import GpuSample, Sample
 from runner.core.text import format_age, format_ranges, natural_key, printable
 from runner.ui.figures import rate_text, step_text
-from runner.ui.layout import COLUMN_GAP, fold_names
+from runner.ui.layout import COLUMN_GAP, columns_that_fit, fold_names
 from runner.ui.reports.run_table import Row
 
 VIEW_VERSION = 2
@@ -27,28 +27,19 @@ NODE_COLUMNS = ("NODE", "GPUS", "USE", "GPU MEM", "TEMP", "CPU", "RAM", "RUN")
 RUN_COLUMNS = ("RUN", "STATE", "STEP", "DONE", "LEFT", "RATE", "AGE", "NODES", "BY")
 AT_RIGHT = ("USE", "GPU MEM", "TEMP", "CPU", "RAM", "DONE", "LEFT")
 GIVING_WAY = ("RAM", "CPU", "TEMP", "GPU MEM", "BY", "NODES", "AGE", "RATE", "DONE")
-"""Columns that are left out where there is no room for all."""
+"""Columns that are left out where there is no room for all, the first one first."""
 
 WHOLE = "whole"
 """The cell that takes the rest of a line."""
 
-BUSY_PERCENT = 60
-IN_USE_SHARE = 0.01
-"""Of its memory: the driver itself takes less, and a process on the GPU takes more."""
-
 HOT_C = 85.0
-UNOWNED_SHARE = 0.05  # of a GPU's memory, in use without a process
-IDLE_PERCENT = 10
-WORKING_PERCENT = 50
-"""A GPU of a run below the one is idle while another one of that run is above the other."""
-
-MIN_SAMPLES = 3  # before a GPU is called idle
+IN_USE_SHARE = 0.05  # of the memory of a GPU; the driver itself takes less
+BUSY_PERCENT = 50
 SILENT = 0
 BROKEN = 1
 THROTTLED = 2
 HOT = 3
 FOREIGN = 4
-IDLE = 5
 USUAL = 9
 """How much something unusual matters; the smaller, the more."""
 
@@ -58,15 +49,10 @@ class NodeView:
     """What is known of one node."""
 
     name: str
-    samples: tuple[Sample, ...] = ()  # the last ones, the newest last
+    sample: Sample | None = None  # of now
     silence: str = ""  # why it does not answer
     hint: str = ""  # what to do about it
     runs: tuple[str, ...] = ()  # the active ones that it takes part in
-
-    @property
-    def sample(self) -> Sample | None:
-        """The newest sample, if it is one of now."""
-        return self.samples[-1] if self.samples and not self.silence else None
 
     @property
     def gpus(self) -> tuple[GpuSample, ...]:
@@ -98,14 +84,7 @@ def render_view(view: ClusterView, width: int, most: int | None = None) -> Group
 
     Of more than `most` lines, those of usual nodes are left out and counted.
     """
-    busy = (
-        gpu
-        for node in view.nodes
-        for gpu in node.gpus
-        if gpu.utilization is not None and gpu.utilization >= WORKING_PERCENT
-    )
-    working = {user.run_id for gpu in busy for user in gpu.users if user.run_id}
-    unusual = {node.name: [*_unusual(node, working)] for node in view.nodes}
+    unusual = {node.name: [*_unusual(node)] for node in view.nodes}
 
     def worst(node: NodeView) -> int:
         told_of_it = (severity for severity, _ in unusual[node.name])
@@ -162,23 +141,20 @@ def _header(view: ClusterView, width: int) -> Text:
 def _table(rows: Sequence[Mapping[str, Text]], columns: Sequence[str], width: int) -> list[Text]:
     """Return a line of headers and one per row; what no row has is no column.
 
-    Where not all have room, the columns of `GIVING_WAY` are left out, the first of them first;
-    then the end of a line is cut. The cell `WHOLE` takes the rest of its line.
+    The end of a line without room is cut. The cell `WHOLE` takes the rest of its line.
     """
     widths = {
         name: max(len(name), *(row[name].cell_len for row in rows if name in row))
         for name in columns
         if any(row.get(name) for row in rows)
     }
-    for name in GIVING_WAY:
-        if sum(widths.values()) + COLUMN_GAP * (len(widths) - 1) > width:
-            widths.pop(name, None)
+    shown = columns_that_fit(widths, GIVING_WAY, width)
     lines = []
-    for row in ({name: Text(name, "dim") for name in widths}, *rows):
+    for row in ({name: Text(name, "dim") for name in shown}, *rows):
         cells = []
-        for name, size in widths.items():
+        for name in shown:
             cell = row.get(name, Text()).copy()
-            cell.align("right" if name in AT_RIGHT else "left", size)
+            cell.align("right" if name in AT_RIGHT else "left", widths[name])
             cells.append(cell)
         if WHOLE in row:
             cells = [cells[0], row[WHOLE]]
@@ -260,13 +236,13 @@ def _levels(gpus: Sequence[GpuSample]) -> Text:
     return text
 
 
-def _unusual(node: NodeView, working: set[str]) -> Iterator[tuple[int, str]]:
+def _unusual(node: NodeView) -> Iterator[tuple[int, str]]:
     """Yield how much something unusual matters, 0 the most, and what it is."""
     if node.sample and node.sample.gpu_error:
         yield BROKEN, _clean(node.sample.gpu_error)
     found: dict[tuple[tuple[int, str], ...], list[GpuSample]] = {}
     for gpu in node.gpus:
-        if problems := tuple(_gpu_problems(node, gpu, working)):
+        if problems := tuple(_gpu_problems(gpu)):
             found.setdefault(problems, []).append(gpu)
     for problems, gpus in found.items():
         texts = []
@@ -278,7 +254,7 @@ def _unusual(node: NodeView, working: set[str]) -> Iterator[tuple[int, str]]:
         yield worst, f"{format_ranges(indices, 'GPU')} {', '.join(texts)}"
 
 
-def _gpu_problems(node: NodeView, gpu: GpuSample, working: set[str]) -> Iterator[tuple[int, str]]:
+def _gpu_problems(gpu: GpuSample) -> Iterator[tuple[int, str]]:
     if gpu.error:
         yield BROKEN, f"error: {_clean(gpu.error)}"
     if gpu.temperature_c is not None and gpu.temperature_c >= HOT_C:
@@ -290,17 +266,8 @@ def _gpu_problems(node: NodeView, gpu: GpuSample, working: set[str]) -> Iterator
         # Of a process that has just ended, or of a container, neither may be known.
         owner = ":".join(word for word in (foreign.user, program) if word)
         yield FOREIGN, f"used by {_clean(owner) or 'a process'}, outside of runs"
-    elif not gpu.users and _memory_share(gpu) > UNOWNED_SHARE:
+    elif not gpu.users and _memory_share(gpu) > IN_USE_SHARE:
         yield FOREIGN, "memory in use by no known process"
-    recent = [
-        other.utilization
-        for sample in node.samples
-        for other in sample.gpus
-        if other.index == gpu.index and other.utilization is not None
-    ]
-    runs = [user.run_id for user in gpu.users if user.run_id in working]
-    if runs and len(recent) >= MIN_SAMPLES and max(recent) < IDLE_PERCENT:
-        yield IDLE, f"idle in {_clean(runs[0])}"
 
 
 def _is_in_use(gpu: GpuSample) -> bool:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import click
 
+from runner.verbs.shared.discovery import open_run_finder
+from runner.verbs.shared.following import follow
+from runner.verbs.shared.found_run import FoundRun
+from runner.verbs.shared.job_run import job_run
 from runner.verbs.shared.selection import Selection
-from runner.verbs.shared.verb import Count, run_option, verb
+from runner.verbs.shared.verb import run_option, verb
 
 
 @verb("attach", examples={"attach": "the latest run", "attach 1128-0931-fit-a1b2": "another"})
@@ -13,7 +17,7 @@ from runner.verbs.shared.verb import Count, run_option, verb
 @click.option(
     "-n",
     "--tail",
-    type=Count(),
+    type=click.IntRange(1),
     metavar="100",
     help="begin with this many lines of each rank; by default with the first byte",
 )
@@ -22,16 +26,8 @@ def attach(selection: Selection, run: str, tail: int | None) -> int:
 
     Ctrl-C detaches: the run goes on. `stop` ends it.
     """
-    from runner.verbs.shared.discovery import open_run_finder
-    from runner.verbs.shared.following import follow
-    from runner.verbs.shared.found_run import FoundRun
-    from runner.verbs.shared.host_pool import FLUSH_TIMEOUT_S, deadline
-    from runner.verbs.shared.job_run import job_run
-
     composed = selection.contact_for_run(run)
     if in_job := job_run(composed):
         return in_job.follow(is_guest=True, tail=tail)
     with open_run_finder(composed, "attach") as finder:
-        code = follow(FoundRun(composed, finder), tail, is_guest=True)
-        finder.console.close(deadline(FLUSH_TIMEOUT_S))
-    return code
+        return follow(FoundRun(composed, finder), tail, is_guest=True)

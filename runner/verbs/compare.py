@@ -8,6 +8,7 @@ import itertools
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from csv import DictWriter
 from pathlib import Path
 
 import click
@@ -45,14 +46,12 @@ def compare(run: tuple[str, ...], sort: str, code: bool, csv: bool, json_: bool)
     from runner.control.history.run_reader import read_run
     from runner.control.record import run_index
     from runner.control.record.file_names import LATEST
-    from runner.ui.comparison import as_csv, compare_runs, render_runs, sort_runs
+    from runner.ui.comparison import compare_runs, render_runs, sort_runs
     from runner.ui.layout import terminal_width
 
     newest = itertools.islice(run_index.launched_here(), 2 if code else LAST)
     records = named_records(run) if run else [*newest][::-1] or named_records([LATEST])
     runs = [read_run(record, is_whole=False) for record in records]
-    if sort:
-        runs = sort_runs(runs, sort)
     if code:
         if len(records) != 2:  # noqa: PLR2004 (a difference)
             message = f"compares two runs, not {len(records)}"
@@ -65,10 +64,15 @@ def compare(run: tuple[str, ...], sort: str, code: bool, csv: bool, json_: bool)
         is_for_people = sys.stdout.isatty()  # else for `patch`
         sys.stdout.write(printable_lines(text) if is_for_people else text)
         return 0
+    if sort:
+        runs = sort_runs(runs, sort)
+    rows = compare_runs(runs)
     if json_:
-        show(json.dumps(compare_runs(runs)))
+        show(json.dumps(rows))
     elif csv:
-        sys.stdout.write(as_csv(compare_runs(runs)))
+        writer = DictWriter(sys.stdout, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
     else:
         show(render_runs(runs, terminal_width()))
     for each in runs:

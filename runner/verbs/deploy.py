@@ -6,10 +6,14 @@ import json
 import time
 from pathlib import Path
 
+from runner.control.code.snapshot import Snapshot
+from runner.control.record.said_notes import unsaid
 from runner.core.codec import encode
 from runner.core.errors import ConfigError, Problem
+from runner.core.planning.readiness import workdir_problems
 from runner.core.shell import this_program
 from runner.ui.output import show, show_prose
+from runner.ui.reports import tables
 from runner.verbs.shared.selection import Selection, open_pool, workdir_request
 from runner.verbs.shared.verb import json_option, verb
 
@@ -26,11 +30,6 @@ def deploy(selection: Selection, json_: bool) -> int:
 
     A launch does so for the hosts that lack it.
     """
-    from runner.control.code.snapshot import Snapshot
-    from runner.control.record.said_notes import unsaid
-    from runner.core.planning.readiness import workdir_problems
-    from runner.ui.reports import tables
-
     composed = selection.contact()
     spec = composed.spec
     if not spec.deploy.enabled:
@@ -44,9 +43,9 @@ def deploy(selection: Selection, json_: bool) -> int:
     with open_pool(composed) as pool:
         for note in unsaid("code", snapshot.notes):
             pool.console.message(f"note: {note}")
-        found = pool.collect_facts(lambda node: workdir_request(spec, node), workdir_problems)
+        facts = pool.collect_facts(lambda node: workdir_request(spec, node), workdir_problems)
         started_at = time.monotonic()
-        received = pool.push(snapshot, found.facts)
+        received = pool.push(snapshot, facts)
         seconds = time.monotonic() - started_at
     by_node = {node.name: received[node.name] for node in spec.nodes}
     deployed = tables.PushResult(

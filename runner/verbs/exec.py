@@ -5,20 +5,25 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import click
 
-from runner.core.errors import ConfigError, Problem
+from runner.control.remote_exec import RemoteCommand
+from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, Problem
+from runner.core.model.results import CommandResult
+from runner.core.outcome.verdict import LOST_CODE, STUCK_CODE
+from runner.core.planning.readiness import setup_problems
 from runner.core.shell import this_program
+from runner.ui.console.lines import NO_RANK
 from runner.ui.output import show
+from runner.ui.reports import tables
+from runner.verbs.shared.host_pool import enqueue_signal
 from runner.verbs.shared.selection import Selection, open_pool, workdir_request
 from runner.verbs.shared.verb import json_option, parse_duration, verb
 
-if TYPE_CHECKING:
-    from runner.verbs.shared.host_pool import HostPool
+EXIT_NOT_STARTED = 127
 
 
 @verb(
@@ -55,56 +60,72 @@ def exec_(
 
     The exit code is the worst of the commands'.
     """
-    from runner.control.remote_exec import RemoteCommand
-    from runner.core.planning.readiness import setup_problems
-    from runner.ui.reports import answers
-
-    command_words = list(words) or ([command] if command else [])
     if words and command:
         message = f"two commands: {command!r}, and the words after `--`"
         raise ConfigError([Problem("exec", message, "give one of them")])
-    if not command_words:
+    argv = list(words) or [command]
+    if argv == [""]:
         hint = f"such as: {this_program()} exec --cluster NAME -- nvidia-smi -L"
         raise ConfigError([Problem("exec", "there is no command to run", hint)])
-    argv = ["/bin/sh", "-c", command_words[0]] if len(command_words) == 1 else command_words
+    if len(argv) == 1:
+        argv = ["/bin/sh", "-c", *argv]
     timeout_s = parse_duration("--timeout", timeout)
     if not timeout_s:
         raise ConfigError([Problem("--timeout", "must be more than 0", "such as --timeout 60")])
     composed = selection.contact()
     spec = composed.spec
     with open_pool(composed) as pool:
+        console = pool.console
         pool.collect_facts(
             lambda node: replace(workdir_request(spec, node), setup=spec.setup_of(node)),
             setup_problems,
         )
-        pool.console.phase("running")
-        on_status = pool.console.node_status
-        remote_command = RemoteCommand(pool.sessions, pool.inbox, spec.lost_s, on_status)
+        console.phase("running")
+        remote = RemoteCommand(pool.sessions, pool.inbox, spec.lost_s, console.node_status)
+
+        was_gone = False
+
+        def show_output(node: str, stream: str, data: bytes) -> None:
+            nonlocal was_gone
+            console.rank_output(node, NO_RANK, stream, data)
+            if console.reader_gone and not was_gone:
+                was_gone = True
+                enqueue_signal(pool.inbox, signal.SIGPIPE)
+
         if not (json_ or quiet_equal):
-            remote_command.stream_to(_console_sink(pool), lambda: pool.console.is_full)
-        remote_command.run(argv, timeout_s, keeps_code=True)
-    results = [remote_command.results[node.name] for node in spec.nodes]
+            remote.stream_to(show_output, lambda: console.is_full)
+        remote.run(argv, timeout_s)
+    results = [remote.results[node.name] for node in spec.nodes]
     if json_:
-        print(json.dumps(answers.answers_as_data(results)))
+        data = {
+            result.node: {
+                "code": result.exit_code,
+                "out": result.stdout.decode(errors="replace"),
+                "err": result.stderr.decode(errors="replace"),
+                "problem": result.problem,
+                "dropped": result.truncated,
+            }
+            for result in results
+        }
+        print(json.dumps(data))
     elif quiet_equal:
-        show(answers.render_answers(results))
-    elif failures := answers.render_failures(results):
+        show(tables.render_answers(results))
+    elif failures := tables.render_failures(results):
         show(failures, file=sys.stderr)
-    return answers.answers_exit_code(results, remote_command.received_signal)
+    return exit_code(results, remote.received_signal)
 
 
-def _console_sink(pool: HostPool) -> Callable[[str, str, bytes], None]:
-    """Return a sink that shows output; it interrupts the verb when nobody reads that any more."""
-    from runner.ui.console.lines import NO_RANK
-    from runner.verbs.shared.host_pool import enqueue_signal
+def exit_code(results: Sequence[CommandResult], signum: int = 0) -> int:
+    """Return the exit code: the highest of the commands', unless something worse happened.
 
-    console, was_gone = pool.console, False
-
-    def show_output(node: str, stream: str, data: bytes) -> None:
-        nonlocal was_gone
-        console.rank_output(node, NO_RANK, stream, data)
-        if console.reader_gone and not was_gone:
-            was_gone = True
-            enqueue_signal(pool.inbox, signal.SIGPIPE)
-
-    return show_output
+    That is 5 if processes may be left, 128 + `signum` after a signal to us, and 4 for a lost host.
+    """
+    codes = [0]
+    for result in results:
+        if result.unverified and (signum or not result.lost):
+            return STUCK_CODE
+        code = EXIT_NOT_STARTED if result.exit_code is None else result.exit_code
+        codes.append(SIGNAL_EXIT_BASE - code if code < 0 else code)
+    if signum:
+        return SIGNAL_EXIT_BASE + signum
+    return LOST_CODE if any(result.lost for result in results) else max(codes)

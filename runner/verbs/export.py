@@ -112,13 +112,11 @@ def _events(run: RunData) -> Iterator[Any]:
     yield Event(wall_time=wall, session_log=is_new)
     yield Event(wall_time=wall, summary=hparams)
     for metric in run.metrics:
-        wall = run.launched_at or 0.0
         for _, series in sorted(metric.by_attempt.items()):
-            for at, step, value in zip(series.times, series.steps, series.values, strict=True):
-                wall = wall if at is None else at
+            for step, value in zip(series.at, series.values, strict=True):
                 if value is not None:
                     summary = Summary(value=[Summary.Value(tag=metric.name, simple_value=value)])
-                    yield Event(wall_time=wall, step=step, summary=summary)
+                    yield Event(wall_time=wall, step=int(step), summary=summary)
 
 
 def _hparams(run: RunData) -> dict[str, str | float | bool]:

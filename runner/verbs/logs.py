@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import click
 
+from runner.control.attempt.monitor import AttemptMonitor
+from runner.control.record.log_dump import LogDump, RankDiscovery
 from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, Interrupted, NotReady, Problem
 from runner.core.model.plan import Plan
+from runner.core.protocol.events import EndUnverified
 from runner.core.protocol.paths import source_rank
 from runner.core.text import format_ranges
+from runner.verbs.shared.discovery import open_run_finder
+from runner.verbs.shared.found_run import FoundRun
+from runner.verbs.shared.host_pool import (
+    FLUSH_TIMEOUT_S,
+    deadline,
+    enqueue_signal,
+    leave_on_signal,
+    signal_pending,
+)
 from runner.verbs.shared.selection import Selection
-from runner.verbs.shared.verb import Count, run_option, verb
-
-if TYPE_CHECKING:
-    from runner.control.attempt.monitor import AttemptMonitor
-    from runner.verbs.shared.found_run import FoundRun
-
-OutputSink = Callable[[str, int, str, bytes], None]  # takes (node, rank, stream, bytes)
-RankSelector = Callable[[Plan], Sequence[int]]  # returns the wanted ranks of a plan
+from runner.verbs.shared.verb import run_option, verb
 
 
 @verb(
@@ -34,7 +37,7 @@ RankSelector = Callable[[Plan], Sequence[int]]  # returns the wanted ranks of a 
 @click.option(
     "-n",
     "--tail",
-    type=Count(),
+    type=click.IntRange(1),
     metavar="100",
     help="the last 100 lines of each rank",
 )
@@ -53,127 +56,111 @@ def logs(
 
     Rank after rank; with --follow as it is written.
     """
-    from runner.verbs.shared.discovery import open_run_finder
-    from runner.verbs.shared.found_run import FoundRun
-    from runner.verbs.shared.host_pool import FLUSH_TIMEOUT_S, deadline, signal_pending
-
-    start = {"tail": tail} if tail else {}
     composed = selection.contact_for_run(run)
     with open_run_finder(composed, "logs", plain=True) as finder:
-        console = finder.console
         found = FoundRun(composed, finder)
-        select = functools.partial(select_ranks, rank=",".join(rank), node=node, later=follow)
-        rank_logs = RankLogs(found, only_node(node, console.rank_output), select, start)
+        rank_logs = RankLogs(found, ",".join(rank), node, tail)
         code = rank_logs.follow() if follow else rank_logs.dump()
-        if not (code or follow or rank_logs.has_output):
-            chosen = select(found.plan) if rank or node else ()
-            told = f"{format_ranges(chosen)} wrote nothing" if chosen else "nothing was written"
-            told += f" on {node}" if node else ""
-            console.message(f"run {found.plan.run_id}: {told}")
         inbox = finder.pool.inbox
-        console.close(
-            deadline(FLUSH_TIMEOUT_S) if code >= SIGNAL_EXIT_BASE else lambda: signal_pending(inbox)
+        is_left = code >= SIGNAL_EXIT_BASE
+        finder.console.close(
+            deadline(FLUSH_TIMEOUT_S) if is_left else lambda: signal_pending(inbox)
         )
     return code
 
 
-def only_node(node: str, show: OutputSink) -> OutputSink:
-    """Return a sink for the output of one node, or of all for "": a rank may move between nodes."""
-    return lambda name, *output: show(name, *output) if node in ("", name) else None
-
-
-def select_ranks(plan: Plan, rank: str, node: str, *, later: bool) -> list[int]:
+def select_ranks(plan: Plan, rank: str, node: str, *, later: bool = False) -> list[int]:
     """Return the ranks that the flags select, with `later` those too that may yet start."""
-    run, ranks_by_node = f"run {plan.run_id}", {share.node: {*share.ranks} for share in plan.nodes}
+    ranks_by_node = {share.node: {*share.ranks} for share in plan.nodes}
     if later and plan.torch_assigns_ranks:
         max_ranks = max(plan.max_nodes, len(plan.nodes)) * max(share.nproc for share in plan.nodes)
         ranks_by_node = {name: {*range(max_ranks)} for name in ranks_by_node}
     known_ranks = set().union(*ranks_by_node.values())
     if node and node not in ranks_by_node:
         names = ", ".join([*ranks_by_node][:20])
-        raise ConfigError([Problem("--node", f"{run} has no node {node!r}; it has {names}")])
+        message = f"run {plan.run_id} has no node {node!r}; it has {names}"
+        raise ConfigError([Problem("--node", message)])
     chosen = ranks_by_node[node] if node else known_ranks
-    if rank:
-        requested = _parse_ranks(rank)
-        if missing := [number for number in requested if number not in known_ranks]:
-            message = f"{run} has ranks 0 to {len(known_ranks) - 1}, and no rank {missing[0]}"
-            raise ConfigError([Problem("--rank", message)])
-        chosen = chosen.intersection(requested)
-    return sorted(chosen)
-
-
-def _parse_ranks(text: str) -> list[int]:
-    ranks: list[int] = []
-    for part in text.split(","):
+    if not rank:
+        return sorted(chosen)
+    requested: set[int] = set()
+    for part in rank.split(","):
         match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip())
         if not match or int(match[2] or match[1]) < int(match[1]):
-            message = f"must be numbers, not {text!r}"
+            message = f"must be numbers, not {rank!r}"
             raise ConfigError([Problem("--rank", message, "such as --rank 3, --rank 0,4-7")])
-        ranks += range(int(match[1]), int(match[2] or match[1]) + 1)
-    return ranks
+        requested.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    if missing := requested - known_ranks:
+        last = len(known_ranks) - 1
+        message = f"run {plan.run_id} has ranks 0 to {last}, and no rank {min(missing)}"
+        raise ConfigError([Problem("--rank", message)])
+    return sorted(chosen & requested)
 
 
 class RankLogs:
-    """The logs of some ranks of a run; each begins at `start_at`, as for `LogTailer`."""
+    """The logs of some ranks of a run, each from its beginning or its last `tail` lines."""
 
-    def __init__(
-        self, run: FoundRun, show: OutputSink, select: RankSelector, start_at: Mapping[str, float]
-    ) -> None:
-        self.has_output = False  # any of these ranks had written something
+    def __init__(self, run: FoundRun, rank: str, node: str, tail: int | None) -> None:
         self._run = run
-        self._sink = show
-        self._select = select
-        self._start_at = start_at
+        self._rank = rank
+        self._node = node
+        self._start_at = {"tail": tail} if tail else {}
+        self._has_output = False
 
     def dump(self) -> int:
         """Show what was written until now, rank after rank; return 0, or 3 if some is missing."""
-        from runner.control.record.log_dump import LogDump, RankDiscovery
-
-        run, pool, console = self._run, self._run.finder.pool, self._run.console
+        run = self._run
+        pool = run.finder.pool
+        console = run.console
         if run.plan.attempt:
             last = f"attempt {run.plan.attempt + 1}, the last one"
             console.message(f"{last}; pull brings those before it, too")
         sessions = {name: each for name, each in pool.sessions.items() if not each.closed}
-        inbox, lost_s = pool.inbox, run.spec.lost_s
-        problems: dict[str, str] = {}
-        if run.plan.torch_assigns_ranks:
-            discovery = RankDiscovery(sessions, inbox, lost_s, console.node_status)
-            ranks_by_node = discovery.ranks_by_node(run.plan.nodes)
-            problems = discovery.problems
-            nodes = (replace(s, ranks=ranks_by_node.get(s.node, ())) for s in run.plan.nodes)
-            run.plan = replace(run.plan, nodes=tuple(nodes))
-        ranks = self._select(run.plan)
-        is_full = lambda: console.is_full  # noqa: E731
+        problems = {name: problem.message for name, problem in run.finder.unreachable.items()}
+        plan = run.plan
+        if plan.torch_assigns_ranks:
+            discovery = RankDiscovery(sessions, pool.inbox, run.spec.lost_s, console.node_status)
+            by_node = discovery.ranks_by_node(plan.nodes)
+            problems.update(discovery.problems)
+            nodes = tuple(replace(s, ranks=by_node.get(s.node, ())) for s in plan.nodes)
+            plan = replace(plan, nodes=nodes)
+        ranks = select_ranks(plan, self._rank, self._node)
         log_dump = LogDump(
-            sessions, inbox, lost_s, self._show, self._start_at, is_full, console.node_status
+            sessions,
+            pool.inbox,
+            run.spec.lost_s,
+            self._show,
+            self._start_at,
+            lambda: console.is_full,
+            console.node_status,
         )
         try:
-            log_dump.run(run.plan.nodes, ranks)
+            log_dump.run(plan.nodes, ranks)
         except Interrupted as error:  # nothing was begun that would need a message
             return error.exit_code
         problems.update({name: each.message for name, each in log_dump.problems.items()})
-        for share in run.plan.nodes:
-            if share.node not in sessions and set(share.ranks) & set(ranks):
-                reason = run.finder.unreachable.get(share.node)
-                problems.setdefault(share.node, reason.message if reason else "not reached")
-        for name, message in problems.items():
-            console.message(f"{name}: {message}")
-        return NotReady.exit_code if problems else 0
+        asked = [s.node for s in plan.nodes if not s.ranks or {*s.ranks} & {*ranks}]
+        missing = [name for name in asked if name in problems or name not in sessions]
+        for name in missing:
+            console.message(f"{name}: {problems.get(name, 'not reached')}")
+        if not (missing or self._has_output):
+            is_chosen = self._rank or self._node
+            told = f"{format_ranges(ranks)} wrote nothing" if is_chosen else "nothing was written"
+            where = f" on {self._node}" if self._node else ""
+            console.message(f"run {plan.run_id}: {told}{where}")
+        return NotReady.exit_code if missing else 0
 
     def follow(self) -> int:
         """Show the logs as they are written, to the end of the run.
 
-        Return 0, or 3 if some of it is missing; 128 and a signal.
+        Return 0, or 3 if the end of a node was not seen; 128 and a signal.
         """
-        from runner.core.protocol.events import EndUnverified
-        from runner.verbs.shared.host_pool import leave_on_signal
-
         run = self._run
         first = run.plan.attempt
         signals: list[int] = []
 
         def follow_attempt() -> AttemptMonitor:
-            ranks = self._select(run.plan)
+            ranks = select_ranks(run.plan, self._rank, self._node, later=True)
             start_at = self._start_at if run.plan.attempt == first else {}
             if run.plan.attempt > first:
                 run.console.message(f"attempt {run.plan.attempt + 1}")
@@ -193,20 +180,17 @@ class RankLogs:
             run.console.message(str(error))
             return 0
         if signals:
-            return 128 + signals[0]
-        ranks = self._select(run.plan)
-        events = (timed.event for timed in monitor.timed_events)
-        unverified = (event.node for event in events if isinstance(event.body, EndUnverified))
-        missing = any({*(run.plan.node(n).ranks or ranks)} & {*ranks} for n in unverified)
-        return NotReady.exit_code if missing else 0
+            return SIGNAL_EXIT_BASE + signals[0]
+        bodies = (timed.event.body for timed in monitor.timed_events)
+        is_cut = any(isinstance(body, EndUnverified) for body in bodies)
+        return NotReady.exit_code if is_cut else 0
 
     def _show_log(self, node: str, source: str, stream: str, _: int, data: bytes) -> None:
         self._show(node, source_rank(source), stream, data)
 
     def _show(self, node: str, rank: int, stream: str, data: bytes) -> None:
-        self.has_output = True
-        self._sink(node, rank, stream, data)
+        self._has_output = True
+        if self._node in ("", node):  # a rank may move between nodes
+            self._run.console.rank_output(node, rank, stream, data)
         if self._run.console.reader_gone:
-            from runner.verbs.shared.host_pool import enqueue_signal
-
             enqueue_signal(self._run.finder.pool.inbox, signal.SIGPIPE)

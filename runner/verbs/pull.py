@@ -6,9 +6,12 @@ import json
 import sys
 
 from runner.core.codec import encode
-from runner.core.errors import Problem
+from runner.core.errors import NotReady, Problem
 from runner.ui.output import show, show_prose
 from runner.ui.problems import render_problems
+from runner.ui.reports import tables
+from runner.verbs.shared.discovery import open_run_finder
+from runner.verbs.shared.found_run import FoundRun, pull_run
 from runner.verbs.shared.selection import Selection
 from runner.verbs.shared.verb import json_option, run_option, verb
 
@@ -21,21 +24,16 @@ def pull(selection: Selection, run: str, json_: bool) -> int:
 
     Only what is missing here is downloaded. A launch does so at its end.
     """
-    from runner.ui.reports import tables
-    from runner.verbs.shared.discovery import open_run_finder
-    from runner.verbs.shared.found_run import FoundRun, pull_run
-
     composed = selection.contact_for_run(run)
     with open_run_finder(composed, "pull") as finder:
         found = FoundRun(composed, finder)
         pulled = pull_run(found)
-    # An unreachable host may have some of it.
-    expected = finder.unreachable.keys() | {share.node for share in found.plan.nodes}
-    missing = [name for name in found.all_nodes if name in expected and name not in pulled]
     problems = tables.pull_problems(pulled)
-    for name in missing:
-        problem = finder.unreachable.get(name)
-        problems.append(problem or Problem(name, "has no files of that run"))
+    this_attempt = {share.node for share in found.plan.nodes}
+    for name in found.all_nodes:
+        problem = finder.unreachable.get(name)  # such a host may have some of it
+        if name not in pulled and (problem or name in this_attempt):
+            problems.append(problem or Problem(name, "has no files of that run"))
     if json_:
         show(json.dumps(encode(pulled)))
     else:
@@ -43,4 +41,5 @@ def pull(selection: Selection, run: str, json_: bool) -> int:
         show_prose("\n".join(filter(None, (told, tables.outputs_left(found.plan)))))
     if problems:
         show(render_problems(problems), file=sys.stderr)
-    return 3 if missing or not all(result.is_complete for result in pulled.values()) else 0
+    is_complete = all(result.is_complete for result in pulled.values())
+    return 0 if is_complete and not problems else NotReady.exit_code

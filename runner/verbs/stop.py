@@ -5,27 +5,36 @@ from __future__ import annotations
 import functools
 import json
 import signal
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
-from runner.core.errors import ConfigError, Interrupted, NotReady, Problem, StopUnverified
+from runner.control.attempt.monitor import AttemptMonitor
+from runner.control.attempt.stop import user_at_host
+from runner.control.record import run_index
+from runner.control.record.file_names import LATEST
+from runner.core.errors import (
+    SIGNAL_EXIT_BASE,
+    ConfigError,
+    Interrupted,
+    NotReady,
+    Problem,
+    StopUnverified,
+)
+from runner.core.launch_request import LaunchRequest
+from runner.core.outcome.verdict import STOPPED
 from runner.core.shell import this_program
-from runner.ui.output import show, show_prose
+from runner.ui.layout import fold_names
+from runner.ui.output import note, show, show_prose
+from runner.ui.reports import run_table
+from runner.verbs.shared.confirmation import confirm
+from runner.verbs.shared.discovery import RunFinder, open_run_finder
+from runner.verbs.shared.found_run import FoundRun, complete_result
+from runner.verbs.shared.job_run import job_run
 from runner.verbs.shared.selection import Selection
 from runner.verbs.shared.verb import json_option, run_option, verb
 
-if TYPE_CHECKING:
-    from runner.control.attempt.monitor import AttemptMonitor
-    from runner.core.launch_request import LaunchRequest
-    from runner.core.model.results import RemoteRun
-    from runner.core.outcome.verdict import Verdict
-    from runner.core.spec import Spec
-    from runner.verbs.shared.discovery import RunFinder
-    from runner.verbs.shared.found_run import FoundRun
-
-    Answer = tuple[list[RemoteRun], list[Problem]]  # the problem of each host without one
+LIST_HINT = f"`{this_program()} ps` lists the runs"
 
 
 @verb(
@@ -45,122 +54,55 @@ def stop(selection: Selection, run: str, yes: bool, json_: bool) -> int:
 
     It works even if the launch, the agents or the supervisors of the run are dead.
     """
-    from runner.control.record import run_index
-    from runner.control.record.file_names import LATEST
-
-    if not run or (run == "all" and run_index.record_folder(run) is None):
-        run_ids = run_index.records()
-        commands = [f"{this_program()} stop --run {run_ids[f]}" for f in run_index.unfinished()]
-        message = "each run is stopped by its own id, or as the latest"
-        hint = "\n".join(commands[:8]) or _list_hint()
-        subject = "stop all"
-        if not run:
-            subject = "--run"
-            message = "no run is given"
-        raise ConfigError([Problem(subject, message, hint)])
-    if run != LATEST or selection.names_cluster:
-        request = selection.contact_for_run(run, ending_verb="stop")
-        return _stop_run(request, yes=yes, json_=json_)
-    request = _latest_unfinished(selection)
-    return _stop_run(request, yes=yes, json_=json_)
-
-
-def _latest_unfinished(selection: Selection) -> LaunchRequest:
-    """Return the contact of the last run of this folder that is on or broken, as its hosts say.
-
-    Raises:
-        StopUnverified: None is on, as far as the hosts that answered say; it names all others.
-    """
-    from runner.control.record import run_index
-    from runner.verbs.shared.job_run import job_run
-
-    asked: list[tuple[Spec, Answer]] = []
-    problems: list[Problem] = []
-    for folder in run_index.unfinished():
-        request = selection.contact_by_record(folder)
-        run_id = request.spec.run_id
-        if in_job := job_run(request):
-            if in_job.is_over:
-                continue
-            return request
-        cluster = replace(request.spec, run_id="")
-        answer = next((known for other, known in asked if other == cluster), None)
-        if answer is None:
-            answer = _runs_on_hosts(request)
-            asked.append((cluster, answer))
-            problems += answer[1]
-        runs, unreachable = answer
-        same = [r for r in runs if r.run_id == run_id and run_index.is_record_of(folder, r.info)]
-        if same and same[0].is_active:
-            return request
-        if unreachable and not (same and same[0].is_complete):
-            flags = request.run_flags(run_id)
-            message = f"{run_id} may be on: not all of its hosts answer"
-            problems.append(Problem("--run", message, f"{this_program()} stop {flags}"))
-    if problems:
-        raise StopUnverified(problems)
-    message = "no run launched from this folder is running"
-    raise ConfigError([Problem("", message, f"{_list_hint()} of a cluster: --cluster NAME")])
-
-
-def _runs_on_hosts(request: LaunchRequest) -> Answer:
-    """Return the runs on the hosts of a run, and why some hosts could not be asked."""
-    from runner.verbs.shared.discovery import open_run_finder
-
-    try:
-        with open_run_finder(request, "stop", plain=True) as finder:
-            return finder.runs(), [*finder.unreachable.values()]
-    except NotReady as error:
-        return [], list(error.problems)
-
-
-def _stop_run(request: LaunchRequest, *, yes: bool, json_: bool) -> int:
-    from runner.ui.reports import run_table
-    from runner.verbs.shared.confirmation import confirm
-    from runner.verbs.shared.discovery import open_run_finder
-    from runner.verbs.shared.found_run import FoundRun
-    from runner.verbs.shared.job_run import job_run
-
-    if in_job := job_run(request):
-        proof = in_job.stop()
-        if json_:
-            show(json.dumps({"run_id": in_job.run_id, "state": "stopped", "left": {}}))
-        else:
-            show_prose(proof)
-        return 0
-    opened_finder: RunFinder | None = None
-    try:
-        with open_run_finder(request, "stop") as finder:
-            opened_finder = finder
-            found = FoundRun(request, finder, to_end_it=True)
-            is_latest = not request.spec.run_id
-            confirm(finder.pool, "stop", [found.record.info], yes=yes, is_latest=is_latest)
-            verdict, leftovers = _end_run(found)
-    except NotReady as error:
-        if opened_finder is None or opened_finder.unreachable:  # it may go on there
-            raise StopUnverified(error.problems) from error
-        raise
-    run_id = found.plan.run_id
-    if json_:
-        show(json.dumps({"run_id": run_id, "state": verdict.state, "left": leftovers}))
+    here = [*run_index.unfinished()]
+    names = run_index.records()
+    commands = [f"{this_program()} stop --run {names[folder]}" for folder in here]
+    if not run:
+        hint = "\n".join(commands[:8]) or LIST_HINT
+        raise ConfigError([Problem("--run", "no run is given", hint)])
+    if run == LATEST and not selection.names_cluster:
+        if not here:
+            message = "no run launched from this folder is running"
+            raise ConfigError([Problem("", message, f"{LIST_HINT} of a cluster: --cluster NAME")])
+        request = selection.contact_by_record(here[0])
+        for command in commands[1:4]:
+            note(f"not the only run launched from here without an end on record: {command}")
     else:
-        show_prose(run_table.render_stop(run_id, found.flags, verdict, leftovers))
-    return StopUnverified.exit_code if any(leftovers.values()) else 0
+        request = selection.contact_for_run(run)
+    run_id = request.spec.run_id
+    if run not in (LATEST, run_id):
+        hint = f"{this_program()} stop --run {run_id}"
+        raise ConfigError([Problem("--run", f"{run} is but the beginning of an id", hint)])
+    opened: RunFinder | None = None
+    try:
+        if in_job := job_run(request):
+            text = in_job.stop()
+            data: dict[str, Any] = {"run_id": run_id, "state": STOPPED, "left": {}}
+        else:
+            with open_run_finder(request, "stop") as opened:
+                data, text = _stop_run(request, opened, yes=yes)
+    except NotReady as error:
+        if opened and not opened.unreachable:
+            raise
+        raise StopUnverified(error.problems) from error  # it may go on there
+    if json_:
+        show(json.dumps(data))
+    else:
+        show_prose(text)
+    return StopUnverified.exit_code if any(data["left"].values()) else 0
 
 
-def _end_run(run: FoundRun) -> tuple[Verdict, dict[str, int | str]]:
-    """Stop a run and kill what is left of it.
+def _stop_run(
+    request: LaunchRequest, finder: RunFinder, *, yes: bool
+) -> tuple[dict[str, Any], str]:
+    """Name a run, end it, and kill what is left of it; return that as data, and as text.
 
-    The end is recorded if the run is on record here. Return the verdict, and for each node how many
-    processes are left, or why that is unknown.
+    The end is recorded if the run is on record here.
     """
-    from runner.control.record import run_index
-    from runner.core.outcome.verdict import STOPPED
-    from runner.ui.layout import fold_names
-    from runner.verbs.shared.found_run import complete_result
-
-    run_id = run.plan.run_id
-    store = run.store
+    reported = finder.find(request.spec.run_id, prefer_active=True)
+    confirm(finder.pool, "stop", [reported.info], yes=yes, is_latest=not request.spec.run_id)
+    run_id = reported.run_id
+    run = FoundRun(request, finder, to_end_it=True)
     try:
         monitor = run.follow(functools.partial(_stop_attempt, run))
     except Interrupted as error:
@@ -169,24 +111,24 @@ def _end_run(run: FoundRun) -> tuple[Verdict, dict[str, int | str]]:
     if monitor.detached:  # the hosts carry on with the stop by themselves
         unconfirmed = fold_names(monitor.stop_unconfirmed)
         doubt = f", which is not confirmed by {unconfirmed}" if unconfirmed else ""
-        raise Interrupted(128 + signal.SIGHUP, f"run {run_id} is being stopped{doubt}")
+        code = SIGNAL_EXIT_BASE + signal.SIGHUP
+        raise Interrupted(code, f"run {run_id} is being stopped{doubt}")
     verdict = run.verdict(monitor)
     leftovers = _kill_leftovers(run, monitor.unfollowed)
-    is_over = verdict.state == STOPPED and not any(leftovers.values())
-    if run.owns_record and is_over and not store.has_result:
-        diagnosis = store.diagnose(run.plan, verdict)
-        store.write_result(run.plan, verdict, run.record.info.launched_at, diagnosis)
-    store.unlock()
-    if run_index.has_unproven_end(store.folder) and not any(leftovers.values()):
-        run.reported = run.finder.find(run_id)
+    is_proven = not any(leftovers.values())
+    if run.owns_record and verdict.state == STOPPED and is_proven and not run.store.has_result:
+        diagnosis = run.store.diagnose(run.plan, verdict)
+        run.store.write_result(run.plan, verdict, run.record.info.launched_at, diagnosis)
+    run.store.unlock()
+    if is_proven and run_index.has_unproven_end(run.store.folder):
+        run.reported = finder.find(run_id)
         complete_result(run)
-    return verdict, leftovers
+    text = run_table.render_stop(run_id, run.flags, verdict, leftovers)
+    return {"run_id": run_id, "state": verdict.state, "left": leftovers}, text
 
 
 def _stop_attempt(run: FoundRun) -> AttemptMonitor:
     """Stop one attempt, and follow it to its end."""
-    from runner.control.attempt.stop import user_at_host
-
     # Where the launch is on, that writes the record.
     run.owns_record = run.store.folder.exists() and run.store.reopen(run.request, run.plan)
     record = run.store.append if run.owns_record else lambda _: None
@@ -202,7 +144,10 @@ def _stop_attempt(run: FoundRun) -> AttemptMonitor:
 
 
 def _kill_leftovers(run: FoundRun, unfollowed: set[str]) -> dict[str, int | str]:
-    """Kill what is left; a host that gave no answer twice is not asked a third time."""
+    """Kill what is left; return the number of processes left on each node, or why it is unknown.
+
+    A host that gave no answer twice is not asked a third time.
+    """
     unreachable = run.finder.unreachable
     leftovers: dict[str, int | str] = {
         name: unreachable[name].message if name in unreachable else "it did not answer"
@@ -219,7 +164,3 @@ def _kill_leftovers(run: FoundRun, unfollowed: set[str]) -> dict[str, int | str]
     leftovers.update({name: problem.message for name, problem in problems.items()})
     leftovers.update({name: len(reply["survivors"]) for name, reply in replies.items()})
     return leftovers
-
-
-def _list_hint() -> str:
-    return f"`{this_program()} ps` lists the runs"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import sys
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
     from runner.ui.top import ClusterView
     from runner.verbs.shared.discovery import RunFinder
 
-LIKE_A_RUN = re.compile(r"\d{4}-\d{4}-")
-"""What run ids begin with, which no cluster is called: a mistyped one is told as such."""
-
 POLL_S = 2.0
 FIRST_POLL_S = 1.0  # the first sample has no CPU
 RUNS_S = 5.0
@@ -40,9 +36,7 @@ RETRY_S = 30.0
 """How often hosts that do not answer are tried again; the view stands still meanwhile."""
 
 ANSWER_S = 8.0
-KEPT_SAMPLES = 4
 MAX_GPUS = 64  # of a host
-OLD_S = 60.0  # a sample that a node of a job recorded so long ago says nothing about now
 
 
 @verb(
@@ -58,24 +52,39 @@ def top(selection: Selection, run: str, once: bool, json_: bool) -> int:
 
     What is unusual comes first. Ctrl-C ends the view, and no run.
     """
-    is_live = not (once or json_) and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    from rich.console import Console
+
+    from runner.ui.layout import fold_names, terminal_width
+    from runner.ui.top import render_view
+    from runner.verbs.shared.discovery import open_run_finder
+
     word = selection.cluster
-    if word and not run and _means_run(word, selection):
+    if not run and (word == LATEST or (word and run_index.record_folder(word))):
         run = word
         selection = replace(selection, cluster="")
     composed = selection.contact_for_run(run) if run else selection.contact_latest()
-    return watch_hosts(composed, is_run=bool(run), is_live=is_live, as_json=json_)
-
-
-def _means_run(word: str, selection: Selection) -> bool:
-    """Return whether a word is a run: no cluster, and how one on record begins."""
-    from runner.config.source import ConfigFiles, conf_folders
-
-    if word == LATEST or run_index.record_folder(word) or LIKE_A_RUN.match(word):
-        return True
-    is_known = any(name.startswith(word) for name in run_index.records().values())
-    files = ConfigFiles(conf_folders(selection.config_dirs))
-    return is_known and not files.find(f"cluster/{word}")
+    is_live = not (once or json_) and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    with open_run_finder(composed, "top", plain=True) as finder:
+        watch = HostWatch(composed, finder, is_run=bool(run))
+        watch.poll()
+        finder.pool.poll_for_stop(FIRST_POLL_S)
+        watch.poll()
+        if not watch.samples:
+            raise NotReady([*watch.problems.values()])
+        if is_live and watch.end is None:
+            _follow(watch)
+    end = watch.end
+    if json_:
+        show(json.dumps({**watch.view().as_data(), "ended": encode(end) if end else None}))
+    elif end:
+        silent = f"; not answering: {fold_names(end.silent)}" if end.silent else ""
+        show(f"run {end.run_id} has ended: {end.state}{silent}")
+        show(f"  {this_program()} why {composed.run_flags(end.run_id)}")
+    elif not is_live:
+        width = terminal_width()
+        console = Console(width=width, markup=False, highlight=False, emoji=False)
+        console.print(render_view(watch.view(), width))
+    return 0
 
 
 @dataclass(frozen=True)
@@ -85,42 +94,6 @@ class RunEnd:
     run_id: str
     state: str
     silent: tuple[str, ...] = ()  # hosts that do not answer, and may have had a part in it
-
-
-def watch_hosts(composed: LaunchRequest, *, is_run: bool, is_live: bool, as_json: bool) -> int:
-    """Show the hosts of a cluster, or of one run, once or until Ctrl-C or the end of the run.
-
-    Raises:
-        NotReady: No host answers, or none knows the run.
-    """
-    from rich.console import Console
-
-    from runner.ui.layout import fold_names, terminal_width
-    from runner.ui.top import render_view
-    from runner.verbs.shared.discovery import open_run_finder
-
-    with open_run_finder(composed, "top", plain=True) as finder:
-        watch = HostWatch(composed, finder, is_run=is_run)
-        watch.poll()
-        finder.pool.poll_for_stop(FIRST_POLL_S)
-        watch.poll()
-        if not watch.samples:
-            raise NotReady([*watch.problems.values()])
-        if is_live and watch.end is None:
-            _follow(watch)
-    if as_json:
-        ended = encode(watch.end) if watch.end else None
-        show(json.dumps({**watch.view().as_data(), "ended": ended}))
-    elif watch.end:
-        end = watch.end
-        silent = f"; not answering: {fold_names(end.silent)}" if end.silent else ""
-        show(f"run {end.run_id} has ended: {end.state}{silent}")
-        show(f"  {this_program()} why {composed.run_flags(end.run_id)}")
-    elif not is_live:
-        width = terminal_width()
-        console = Console(width=width, markup=False, highlight=False, emoji=False)
-        console.print(render_view(watch.view(), width))
-    return 0
 
 
 def _follow(watch: HostWatch) -> None:
@@ -157,7 +130,7 @@ class HostWatch:
             self._run = finder.find(composed.spec.run_id, prefer_active=True)
             self._title = self._run.run_id
         self._runs: list[RemoteRun] = []
-        self.samples: dict[str, deque[Sample]] = defaultdict(lambda: deque(maxlen=KEPT_SAMPLES))
+        self.samples: dict[str, Sample] = {}  # the newest of each node
         self._runs_due = 0.0
         self._retry_at = time.monotonic() + RETRY_S
 
@@ -169,8 +142,7 @@ class HostWatch:
             finder.reconnect_all()
             self._retry_at = time.monotonic() + RETRY_S
         answers, problems = finder.broadcast().collect("sample", {}, "sampled", ANSWER_S)
-        for name, answer in answers.items():
-            self.samples[name].append(answer["sample"])
+        self.samples.update((name, answer["sample"]) for name, answer in answers.items())
         is_due = now >= self._runs_due
         if is_due:
             self._runs_due = now + RUNS_S
@@ -195,18 +167,13 @@ class HostWatch:
             problem = self.problems.get(name)
             if self._run and name not in on_node and problem is None:
                 continue
-            known = self.samples.get(name, ())
+            silence = problem.message if problem else ""
+            sample = None if silence else self.samples.get(name)
+            if sample:
+                sample = replace(sample, node=name, gpus=sample.gpus[:MAX_GPUS])
             kind = (problem.shared or problem).hint if problem else ""
-            samples = (replace(each, node=name, gpus=each.gpus[:MAX_GPUS]) for each in known)
-            nodes.append(
-                NodeView(
-                    name,
-                    samples=tuple(samples),
-                    silence=problem.message if problem else "",
-                    hint=problem.hint if problem and hints.setdefault(kind, name) == name else "",
-                    runs=tuple(on_node[name]),
-                )
-            )
+            hint = problem.hint if problem and hints.setdefault(kind, name) == name else ""
+            nodes.append(NodeView(name, sample, silence, hint, tuple(on_node[name])))
         rows = run_table.rows(self._runs, self.finder.clock_offsets)
         return ClusterView(self._title, tuple(nodes), tuple(rows))
 

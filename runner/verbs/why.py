@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from runner.core.errors import NotReady, Problem
+from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.shell import this_program
 from runner.ui.output import note, show, show_prose
-from runner.verbs.shared.selection import Selection
+from runner.verbs.shared.selection import Selection, record_of
 from runner.verbs.shared.verb import json_option, run_option, verb
 
 if TYPE_CHECKING:
@@ -25,25 +25,39 @@ def why(selection: Selection, run: str, json_: bool) -> int:
     It reads the record here, or the hosts' if there is none here.
     """
     from runner.control.record import run_index
+    from runner.control.record.contact_file import read_contact
     from runner.control.record.file_names import RESULT_FILE
     from runner.control.record.run_store import RunStore
     from runner.ui.reports import report
     from runner.verbs.shared.job_run import job_run
 
-    composed = selection.contact_for_run(run)
-    if in_job := job_run(composed):
+    is_here = not (selection.overrides or selection.config_dirs)
+    record = record_of(run) if is_here else None
+    store = RunStore(record) if record else None
+    is_proven = store and store.has_result and not run_index.has_unproven_end(store.folder)
+    selector = ""
+    if record and (in_job := job_run(read_contact(record))):
         in_job.complete()
-    store = RunStore(composed.run_dir)
-    is_proven = store.has_result and not run_index.has_unproven_end(store.folder)
-    if not (is_proven and _has_logs(store)):  # `stop` fetches no logs
-        store = _ask_hosts(composed, store)
+    if store is None or not (is_proven and _has_logs(store)):  # `stop` fetches no logs
+        try:
+            by_record = selection.contact_by_record(record) if record else None
+            composed = by_record or selection.contact_for_run(run)
+            selector = composed.selector
+            store = _ask_hosts(composed, RunStore(composed.run_dir))
+        except ConfigError as error:
+            if store is None or not store.has_result:
+                raise
+            note(f"not asked again: {error}")
     if json_:
         show(json.dumps(json.loads((store.folder / RESULT_FILE).read_text(encoding="utf-8"))))
         return 0
     plan, verdict = store.read_result()
     report_text = report.final_report(
-        *(plan, verdict, store.display_path, store.diagnose(plan, verdict)),
-        run_flags=composed.run_flags(plan.run_id),
+        plan,
+        verdict,
+        store.display_path,
+        store.diagnose(plan, verdict),
+        run_flags=f"--run {plan.run_id} {selector}".rstrip(),
         rerun=store.rerun_without_lost(plan, verdict),
     )
     show_prose(report_text)

@@ -56,7 +56,10 @@ class Here:
             return job(composed)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("runner.verbs.launch.launcher", lambda _: note)
+            launching = "runner.verbs.launching"
+            patch.setattr(f"{launching}.launch_session.run", note)
+            patch.setattr(f"{launching}.sweep.run", lambda composed, _: note(composed))
+            patch.setattr(f"{launching}.sweep.open_code_source", lambda _: None)
             code = main(words)
         captured = self._capsys.readouterr()
         return Said(code, runs, captured.out, captured.err)

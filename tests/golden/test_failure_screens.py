@@ -36,7 +36,6 @@ def fail(shown: Console, has_shown_error: Callable[[], bool]) -> None:
         shown.rank_output(NODES[rank], rank, "err", f"step {rank}\n{text}bye\n".encode())
     wait_until(has_shown_error, "the first failure's traceback", PATIENCE_S)
     shown.message("rank 3 on h8 exited with 1; stopping the rest")
-    shown.first_failure("h8", 3)
     shown.flush_ranks(PATIENCE_S)
     shown.verdict("run 1-a failed after 4 s\nfirst failure: rank 3 on h8 exited with 1")
     shown.close()

@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from runner.cli.app import HELP
-from runner.cli.main import main
+from runner.cli.main import HELP, main
 from runner.verbs import verb_names
 from tests.golden.conftest import Check
 

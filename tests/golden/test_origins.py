@@ -104,6 +104,27 @@ def test_an_entry_of_a_range(one: Callable[..., Origin]) -> None:
     assert (origin.value, told(origin)) == ("4", ["conf/cluster/lab.yaml:7 says 4"])
 
 
+def test_a_node_of_a_range(one: Callable[..., Origin]) -> None:
+    """By all entries that name it: a word wins, then the last entry, whatever its file."""
+    origin = one("cluster.nodes.gpu02.gpus", "cluster=lab")
+    of_range = "conf/cluster/lab.yaml:7 says 4 for cluster.nodes.gpu[01-16].gpus"
+    assert (origin.value, told(origin)) == ("4", [of_range])
+    origin = one("cluster.nodes.gpu05.gpus", "cluster=lab")
+    assert (origin.value, told(origin)) == ("6", ["conf/cluster/lab.yaml:9 says 6", of_range])
+    word = "cluster.nodes.gpu05.gpus=1"
+    origin = one("cluster.nodes.gpu05.gpus", "cluster=lab", word)
+    assert (origin.value, told(origin)[0]) == ("1", f"command line: {word} says 1")
+    origin = one("cluster.nodes.gpu05.env.C", "cluster=lab")
+    assert (origin.value, len(origin.settings)) == ("null", 2)
+
+
+def test_numbers_are_shown_as_typed(one: Callable[..., Origin], composer: Composer) -> None:
+    """Also those of the schema."""
+    origin = one("lost_s")
+    assert (origin.value, origin.written) == ("15.0", "")
+    assert dump(composer.plain([], is_resolved=True)["lost_s"]).startswith("15.0\n")
+
+
 @pytest.mark.parametrize(
     ("key", "words", "wanted"),
     [

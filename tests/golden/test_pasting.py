@@ -164,7 +164,7 @@ def test_a_line_and_the_template_are_the_command_of_its_node(
         for index, (node, value) in enumerate(zip(names, values, strict=True))
     ]
     task = Task(name="t", kind="script", target="train.py", entry=entry)
-    plan = build_plan(spec(*nodes, task=task, setup=("node=7 node_rank=8 interface=9",)), told)
+    plan = build_plan(spec(*nodes, task=task, setup=("node=7 node_rank=8 path=9",)), told)
 
     texts = of_nodes(plan)
 

@@ -31,11 +31,13 @@ def runs_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., li
     def compose(*words: str) -> list[LaunchRequest]:
         runs: list[LaunchRequest] = []
 
-        def note(request: LaunchRequest) -> int:
-            runs.append(request)
+        def note(requests: list[LaunchRequest]) -> int:
+            runs.extend(requests)
             return 0
 
-        monkeypatch.setattr("runner.verbs.launch.launcher", lambda _: note)
+        launching = "runner.verbs.launching"
+        monkeypatch.setattr(f"{launching}.launch_session.run", lambda request: note([request]))
+        monkeypatch.setattr(f"{launching}.sweep.run_sweep", note)
         assert main(words) == 0
         return runs
 
@@ -56,6 +58,7 @@ def test_the_page_is_current() -> None:
 def test_every_key_has_help() -> None:
     """A sentence and what is legal, on the page."""
     page = reference.render()
+    assert "!!" not in page
     for key, option in OPTIONS:
         assert 4 < len(option.metadata["help"]) < 200, key
         assert legal_values(option), key

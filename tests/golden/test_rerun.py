@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import io
 import json
 import re
 import shutil
@@ -14,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from runner.cli.main import main
 from runner.config.compose import Composer, open_composer
 from runner.config.rerun import find_record
 from runner.core.codec import encode
-from runner.core.errors import ConfigError, Interrupted
+from runner.core.errors import ConfigError
 from runner.core.launch_request import LaunchRequest, RecordedCode
 from runner.core.model.release import CodeRef
-from runner.verbs.launch import _confirm_record
 from tests.golden.builders import plan
 
 RELEASE, COMMIT = "0123456789abcdef", "c" * 40
@@ -53,7 +51,6 @@ def record(composed: LaunchRequest, code: CodeRef, folder: Path = Path("runs")) 
     )
     (run / "contact.json").write_text("{}")
     (run / "plan.json").write_text(json.dumps(encode(planned)))
-    (run / "result.json").write_text(json.dumps({"began": 1700000000.5}))
     (folder / "latest").unlink(missing_ok=True)
     (folder / "latest").symlink_to(run.name)
 
@@ -119,8 +116,7 @@ def test_the_same_again(composer: Composer, first: LaunchRequest, name: str) -> 
     assert again.spec.cluster.env["OF"] == f"run {again.spec.run_id}"
     assert again.run_dir == Path.cwd() / "runs" / again.spec.run_id
     assert again.recorded_code == kept_code("first", PUSHED)
-    assert again.notes[0].startswith("again: run first as recorded on 2023-11-1")
-    assert (len(again.notes), again.spec.dry_run) == (1, ())
+    assert (again.notes, again.spec.dry_run) == (("again: run first as recorded",), ())
     changed = {"run_id: first": f"run_id: {again.spec.run_id}", "rerun: null": "rerun: first"}
     text = first.config_yaml
     for before, after in changed.items():
@@ -237,13 +233,12 @@ def test_a_folder_for_all_runs_is_kept_and_one_for_one_run_is_not(composer: Comp
 
 def test_runs_that_are_not_there(wrong: Callable[..., str], composer: Composer) -> None:
     """The message names those that are."""
-    assert "there is no run x: none is on record in" in wrong("rerun=x")
+    assert "there is no run x on record on this machine; there are none" in wrong("rerun=x")
     composed = composer.compose([*WORDS, "run_id=run-0"])
     for number in range(7):
         record(replace(composed, spec=replace(composed.spec, run_id=f"run-{number}")), PUSHED)
     told = wrong("rerun=run-9")
     assert "there is no run run-9 on record on this machine; there are run-" in told
-    assert "and 2 older" in told
     assert "did you mean rerun=run-" in told
     assert "there is no folder elsewhere/run-1" in wrong("rerun=elsewhere/run-1")
     assert "rerun names one run" in wrong("rerun=")
@@ -258,11 +253,9 @@ def test_runs_that_are_not_there(wrong: Callable[..., str], composer: Composer) 
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [
-        ("config.yaml", None, "runs/first/config.yaml: .*damaged: no such file"),
-        ("config.yaml", "- a", "damaged: must be a mapping"),
-        ("config.yaml", "cluster: {}\n", "damaged: it has no task"),
+        ("config.yaml", None, "runs/first/config.yaml: .*damaged: No such file"),
+        ("config.yaml", "cluster: {}\n", "damaged: it has no cluster or no task"),
         ("config.yaml", "cluster: {gpus: 1}\ntask: {}\n", "config.yaml:1: cluster.gpus: there is"),
-        ("plan.json", None, "runs/first/plan.json: .*damaged: no such file"),
         ("plan.json", "{}", "runs/first/plan.json: .*damaged"),
     ],
 )
@@ -280,37 +273,21 @@ def test_a_damaged_record(
 
 @pytest.mark.promise(12)
 def test_record_of_hosts_is_confirmed(
-    first: LaunchRequest, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    first: LaunchRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Not where a launch here made it; without a terminal `--yes` is the answer."""
-    words = ["rerun=first", "dry_run=true"]
-    _confirm_record(first, words, yes=False)
-    (Path("runs/first") / "origin.json").write_text('{"hosts": ["gpu01", "gpu02"]}')
+    """Without `--yes` it is not launched; `dry_run=offline` shows what it would do."""
+    (first.run_dir / "origin.json").write_text('{"hosts": ["gpu01", "gpu02"]}')
     record = find_record("first", Path.cwd())
-    hosts = record.hosts
-    assert hosts == ("gpu01", "gpu02")
+    assert record.hosts == ("gpu01", "gpu02")
     assert "progress" not in record.config, "its pattern could search one line for ever"
-    request = replace(first, record_hosts=hosts)
-    _confirm_record(request, words, yes=True)
-    offline = replace(request.spec, dry_run=("offline",))
-    _confirm_record(replace(request, spec=offline), words, yes=False)
-    shutil.copytree("runs/first", "runs/first/hosts/gpu01", ignore=lambda *_: ["contact.json"])
-    (Path("runs/first/hosts/gpu01") / "origin.json").unlink()
-    assert find_record("runs/first/hosts/gpu01", Path.cwd()).hosts == ("a host",)
-    monkeypatch.setattr("sys.stdin", io.StringIO())
-    with pytest.raises(ConfigError) as refused:
-        _confirm_record(request, words, yes=False)
-    assert refused.value.problems[0].subject == "--yes"
-    for answer in ("y\n", "n\n", ""):
-        terminal = io.StringIO(answer)
-        monkeypatch.setattr(terminal, "isatty", lambda: True)
-        monkeypatch.setattr("sys.stdin", terminal)
-        with contextlib.nullcontext() if answer == "y\n" else pytest.raises(Interrupted):
-            _confirm_record(request, words, yes=False)
-    shown = capsys.readouterr()
-    assert " --lr 0.3" in shown.out
-    assert "#  gpu01      ssh gpu01\n" in shown.out
-    assert "that came from gpu01, gpu02, not from a launch here? Type y or n" in shown.err
+    shutil.copytree(first.run_dir, "copied/gpu01", ignore=lambda *_: ["contact.json"])
+    Path("copied/gpu01/origin.json").unlink()
+    assert find_record("./copied/gpu01", Path.cwd()).hosts == ("a host",)
+
+    for words in ([], ["dry_run=true"]):
+        assert main(["rerun=first", *words]) == 2
+        refused = "error: rerun: its record came from gpu01, gpu02, not from a launch here\n"
+        assert refused in capsys.readouterr().err
 
 
 @pytest.mark.promise(12)

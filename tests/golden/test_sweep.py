@@ -11,7 +11,7 @@ import pytest
 
 from runner.core.errors import NotReady, Problem
 from runner.core.launch_request import LaunchRequest, SweepPlace
-from runner.verbs.launching.sweep import commands_for
+from runner.verbs.launching.sweep import launch_command
 from tests.golden.here import Here
 
 SWEPT: Any = SimpleNamespace(
@@ -21,6 +21,7 @@ SWEPT: Any = SimpleNamespace(
     run_dir=Path("nowhere"),
     sweep=SweepPlace("s", 1, 2, ("task.args.lr=1",)),
     overrides=("cluster=pair", "task.args.lr=1"),
+    record_hosts=(),
     config_dirs=(),
 )
 COMPOSE = "runner.verbs.launch._compose"
@@ -102,9 +103,6 @@ def test_the_rest_of_a_sweep_starts_as_printed(words: str, here: Here) -> None:
     """What is printed after Ctrl-C are the very runs that were not started."""
     asked = here("-m", *shlex.split(words)).runs
     assert len(asked) >= 2
-    again = [
-        run for command in commands_for(asked[1:]) for run in here(*shlex.split(command)[1:]).runs
-    ]
+    again = [here(*shlex.split(launch_command(run))[1:]).run for run in asked[1:]]
     assert [run.spec.task for run in again] == [run.spec.task for run in asked[1:]]
     assert [run.spec.lost_s for run in again] == [run.spec.lost_s for run in asked[1:]]
-    assert commands_for([]) == []

@@ -97,11 +97,8 @@ int nvmlSystemGetCudaDriverVersion_v2(int *v) { *v = 12040; return 0; }
 int nvmlDeviceGetPciInfo_v3(void *d, pci *p) { memset(p, 0, sizeof *p); p->bus = 0x3b; return 0; }
 int nvmlDeviceGetTotalEccErrors(void *d, u type, u counter, ull *n) {
   *n = 0x100000000ULL + counter; return type == 1 ? 0 : 2; }
-int nvmlDeviceGetPersistenceMode(void *d, u *n) { *n = 1; return 0; }
 int nvmlDeviceGetRemappedRows(void *d, u *c, u *n, u *pending, u *failed) {
   *c = *n = *failed = 0; *pending = 1; return 0; }
-int nvmlDeviceGetCurrPcieLinkWidth(void *d, u *n) { *n = 8; return 0; }
-int nvmlDeviceGetMaxPcieLinkWidth(void *d, u *n) { *n = 16; return 0; }
 """
 
 

@@ -43,13 +43,12 @@ def expected() -> list[tuple[Any, ...]]:
 def test_a_run_keeps_its_metrics_and_a_pipe_shows_the_lines(
     on_lab: Launcher, tmp_path: Path
 ) -> None:
-    """Each line is on record once, with its rank and a time; a pipe has the lines as they are."""
+    """Each line is on record once, with its rank; a pipe has the lines as they are."""
     (tmp_path / "go").touch()
     done = on_lab(*measured(tmp_path))
     assert done.code == 0, done
     kept = records(done.folder)
     assert [tuple(each[name] for name in FIELDS) for each in kept] == expected()
-    assert all(isinstance(each["time"], float) for each in kept)
     assert '[node1:0] {"step": 2.5}\n' in done.out, "it is no metrics line"
     assert done.out.count('{"step": ') == 1
     assert "[node1:0] 10/10  loss nan  64 samples/s\n" in done.out
@@ -104,13 +103,13 @@ def test_two_runs_are_compared_and_exported(on_lab: Launcher, tmp_path: Path) ->
     listed = on_lab("compare", "--csv", "--sort=-least_loss", *ids).out
     first, second = csv.DictReader(io.StringIO(listed))
     assert [first["run"], second["run"]] == ids, "1/4 is more than 1/7"
-    assert (first["least_loss"], first["loss"], first["step"]) == ("0.25", "NaN", "5")
+    assert (first["least_loss"], first["loss"], first["end"]) == ("0.25", "NaN", "succeeded")
     data = json.loads(on_lab("compare", ids[1], "--json").out)
-    assert (data[0]["exit_code"], data[0]["nodes"], data[0]["loss"]) == (0, 2, "NaN")
+    assert (data[0]["end"], data[0]["cluster"], data[0]["loss"]) == ("succeeded", "lab", "NaN")
     changed = on_lab("compare", *ids, "--code")
     assert changed.out.splitlines()[-2:] == ["-LAST = 5", "+LAST = 8"], changed
     refused = on_lab("compare", "--sort", "los")
-    assert (refused.code, "did you mean loss?" in refused.err) == (2, True)
+    assert (refused.code, "there are run, " in refused.err) == (2, True)
     unknown = on_lab("compare", "0101-0101-none-zzzz")
     assert unknown.code == 2
     assert "pull --cluster NAME --run 0101-0101-none-zzzz" in unknown.err

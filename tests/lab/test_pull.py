@@ -90,7 +90,7 @@ class Cluster:
             ),
             lambda *_: None,
         )
-        gathering.at_least(len(nodes), lambda *_: [])
+        gathering.collect()
         return gathering.sessions
 
     def pull(self, *names: str) -> dict[str, PullResult]:

@@ -102,7 +102,7 @@ def test_the_verb_writes_the_page_of_runs(on_lab: Launcher) -> None:
     told = on_lab("report")
     assert (told.code, told.err) == (0, ""), told
     file = on_lab.folder / "runs" / "first-run" / "report.html"
-    assert told.out.startswith(f"run first-run: {file}\n")
+    assert told.out.endswith(f"\n  {file.as_uri()}\n")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert SECRET not in file.read_text()
     page = file.read_text()

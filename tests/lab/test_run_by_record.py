@@ -213,16 +213,19 @@ def test_a_run_is_found_whatever_its_nodes_are_called_now(lab: Lab, on_lab: Laun
 
 
 @pytest.mark.all
-def test_a_node_that_the_yaml_has_no_more_is_reached_as_recorded(
-    lab: Lab, on_lab: Launcher
-) -> None:
-    """With the user of its launch: no other can end what that one runs there."""
-    lab.write_cluster(on_lab.conf, names=NODES, nodes={"node2": {"user": "root"}})
+@pytest.mark.promise(12)
+def test_a_node_that_the_yaml_has_no_more_is_named(lab: Lab, on_lab: Launcher) -> None:
+    """No machine is contacted because a host says so; the line that is printed adds the node."""
     run = run_id(detached(on_lab, "cluster=lab"))
     lab.write_cluster(on_lab.conf, names=["node1"])
     laptop = at_another_machine(on_lab)
-    ended = laptop("stop", "--run", run, "--cluster", "lab", "--yes")
-    assert (ended.code, ended.out.count("0 processes")) == (0, 2), ended
+    stop = ("stop", "--run", run, "--cluster", "lab", "--yes")
+    refused = laptop(*stop)
+    assert refused.code == 3, refused
+    added = re.search(r"if it is: (\S+)$", refused.err, re.MULTILINE)
+    assert added, refused
+    ended = laptop(*stop, added[1])
+    assert (ended.code, ended.out.count("0 processes")) == (0, 1), ended
     assert not lab["node2"].processes("sleep=600")
 
 

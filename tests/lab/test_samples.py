@@ -13,8 +13,7 @@ import pytest
 
 from runner.core.model.samples import GpuSample, Sample, parse_sample
 from runner.host.process import procfs
-from runner.host.sampling.gpus import GpuReader
-from runner.host.sampling.sampler import Sampler
+from runner.host.sampling import GpuReader, Sampler
 from tests.lab.fake_gpus import NAME, FakeGpu, HostGpus, LocalGpus
 from tests.lab.lab import Lab
 from tests.lab.launching import RANK_SCRIPT, Controller, Launcher
@@ -105,8 +104,8 @@ def test_a_run_has_samples_whatever_the_driver_does(
 
     wait_until(lambda: len(on_host(lab, "node1", run_id)) > 1, "samples")
     expected = (
-        GpuSample(0, NAME, 98, 70 * GIB, 80 * GIB, 612.5, 700.0, 71.0, ("power",)),
-        GpuSample(1, NAME, None, 0, 80 * GIB, None, 700.0, 40.0),
+        GpuSample(0, NAME, 98, 70 * GIB, 80 * GIB, 612.5, 71.0, ("power",)),
+        GpuSample(1, NAME, None, 0, 80 * GIB, None, 40.0),
     )
     wait_until(lambda: newest().gpus == expected, "both GPUs", detail=newest)
     mine = newest()
@@ -158,7 +157,7 @@ def test_a_driver_that_hangs_or_crashes_is_said(
     assert take(again).gpu_error == "NVML: Unknown Error"
     local_gpus.set(BUSY, mode="15")
     assert take(again).gpu_error == "NVML: GPU is lost"
-    monkeypatch.setattr("runner.host.sampling.gpus.ANSWER_S", 0.3)
+    monkeypatch.setattr("runner.host.sampling.ANSWER_S", 0.3)
     local_gpus.set(BUSY, mode="hang")
     assert "did not answer within" in take(again).gpu_error
     assert again.child_pids == frozenset()

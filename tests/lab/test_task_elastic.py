@@ -22,7 +22,8 @@ STEPS = EPOCHS * PER_EPOCH
 
 
 def steps(training: Controller) -> list[int]:
-    lines = re.findall(r"\] (\{.*\})$", training.out, re.MULTILINE)
+    logs = [path.read_text() for path in training.folder.glob("logs/*/rank_*.out")]
+    lines = [line for log in logs for line in re.findall(r"^(\{.*\})\n", log, re.MULTILINE)]
     return [json.loads(line)["step"] for line in lines]
 
 
@@ -49,7 +50,6 @@ def test_every_step_counts_once_while_nodes_leave_and_come_back(
         *ELASTIC,
         "cluster.env.OMP_NUM_THREADS=1",
         "task=elastic",
-        "ui=raw",
         *script,
         "cluster.master=node2",
         *(f"cluster.env.{word}" for word in told),

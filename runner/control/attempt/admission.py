@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 from runner.control.attempt.node import Backoff, connection_problem
@@ -22,12 +22,12 @@ from runner.control.code.source import ShippedTasks
 from runner.control.rpc.facts import FactsCollector
 from runner.control.rpc.session import BoundedInbox, Connector, HostSession, Inbox
 from runner.core.codec import encode
-from runner.core.errors import Problem
+from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.plan import Order, Plan
 from runner.core.protocol.frames import Frame
-from runner.core.relaunch.handover import RelaunchContext
-from runner.core.spec import Node, Secret, Spec
+from runner.core.relaunch.handover import AttemptOrders, RelaunchContext
+from runner.core.spec import Node, Spec
 
 
 class OrderSender:
@@ -35,25 +35,26 @@ class OrderSender:
 
     def __init__(
         self,
-        secrets: Mapping[str, Secret],
-        token: str,
-        tasks: ShippedTasks | None = None,
-        relaunch_context: RelaunchContext | None = None,
-        standby_orders: Mapping[str, Order] = MappingProxyType({}),
+        spec: Spec,
+        orders: AttemptOrders,
+        tasks: ShippedTasks | None,
+        relaunch_context: RelaunchContext | None,
     ) -> None:
-        self.standby_orders = standby_orders
+        self.standby_orders = orders.standby
         self._tasks = tasks
-        revealed = {name: secret.reveal() for name, secret in secrets.items()}
-        self._data: dict[str, Any] = {"secrets": revealed, "token": token}
+        revealed = {name: secret.reveal() for name, secret in spec.secrets.items()}
+        self._data: dict[str, Any] = {"secrets": revealed, "token": secrets.token_hex(16)}
         if relaunch_context is not None:
             self._data["handover"] = encode(relaunch_context)
 
     def send(self, order: Order, session: HostSession, facts: Facts, record: bytes) -> None:
         """Start an order on a host; `record` is the packed record of the whole run."""
         session.send(Frame("record", {}, record).header_bytes(), record)
-        data, payload = {"order": encode(order), **self._data}, b""
+        data = {"order": encode(order), **self._data}
+        payload = b""
         if self._tasks and not facts.has_tasks:
-            data["tasks"], payload = self._tasks.header(), self._tasks.payload
+            data["tasks"] = self._tasks.header()
+            payload = self._tasks.payload
         session.request("start", data, payload)
 
 
@@ -79,8 +80,11 @@ class NodeAdmission:
         inbox: Inbox,
         node_status: Callable[[str, str], None],
     ) -> None:
-        self.hooks, self.order_sender = hooks, order_sender
-        self._connector, self._inbox, self._node_status = connector, inbox, node_status
+        self.hooks = hooks
+        self.order_sender = order_sender
+        self._connector = connector
+        self._inbox = inbox
+        self._node_status = node_status
         self.backoffs: dict[str, Backoff] = {}  # of the nodes that are tried repeatedly
         self._last_reasons: dict[str, str] = {}
 
@@ -99,16 +103,21 @@ class NodeAdmission:
         """Try a node again later that cannot join; return a message, "" if nothing is new."""
         if name in self.backoffs:
             self.backoffs[name].on_failure(reason)
-        previous, self._last_reasons[name] = self._last_reasons.get(name), reason
+        previous = self._last_reasons.get(name)
+        self._last_reasons[name] = reason
         return "" if previous == reason else f"{name} cannot join: {reason}; trying again"
 
     def _try_admit(self, node: Node, backoff: Backoff) -> None:
-        name, hooks = node.name, self.hooks
+        name = node.name
+        hooks = self.hooks
         inbox = BoundedInbox()
         spec = replace(hooks.spec, nodes=(node,))
         collector = FactsCollector(spec, self._connector, inbox, hooks.request, lambda *_: None)
         try:
-            facts = collector.at_least(1, hooks.validate).facts
+            facts, problems = collector.collect()
+            found = [*problems.values()] or hooks.validate(node, facts[name])
+            if found:
+                raise NotReady(found)
             session = collector.sessions[name]
             snapshot = hooks.snapshot_if_needed(facts)
             if snapshot is not None and not facts[name].has_release:

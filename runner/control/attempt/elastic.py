@@ -57,8 +57,6 @@ class Reaction:
 
     handled: bool = False  # nothing else is to be done about it
     message: str = ""  # to show
-    failed_rank: int | None = None  # of its node: the first one of a membership
-    recovered: bool = False  # another membership is complete
     next_state: NodeState | None = None  # of its node
     departure: Departure | None = None  # of a node from the membership
     hub_lost: bool = False  # the hub left it, so that the supervisors are out of touch
@@ -97,12 +95,11 @@ class ElasticMembership:
         if isinstance(body, RankStarted):
             message = self._on_rank_started(node.name, body, at)
         if message or not self.plan.restarts_ranks:
-            return Reaction(message=message, next_state=next_state, recovered=bool(message))
+            return Reaction(message=message, next_state=next_state)
         if isinstance(body, (PeerDeparted, PeerLost)):
             return self._on_loss_event(node, body, at, may_depart=may_stop and not is_stopping)
         if isinstance(body, RankExited):
-            message = self._on_rank_exited(node, body, is_stopping=is_stopping)
-            return Reaction(True, message, failed_rank=body.rank if message else None)
+            return Reaction(True, self._on_rank_exited(node, body, is_stopping=is_stopping))
         is_lost = part.departed or (node.is_lost and next_state is None)
         is_outside = (is_lost or part.surplus) and not isinstance(body, RankStarted)
         departure = None if is_outside or is_stopping else self._on_death(node, body, at)

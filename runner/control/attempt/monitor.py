@@ -21,9 +21,7 @@ from runner.control.rpc.session import Connector, HostSession, Inbox
 from runner.control.rpc.wait import WaitLoop
 from runner.core.model.facts import Facts
 from runner.core.model.plan import Plan
-from runner.core.model.results import Failure
 from runner.core.outcome.first_failure import failure_text, lost_nodes
-from runner.core.outcome.stacks import is_stall
 from runner.core.outcome.verdict import fold_events
 from runner.core.protocol import events
 from runner.core.protocol.events import Event, StopCause, TimedEvent
@@ -99,7 +97,7 @@ class AttemptMonitor(WaitLoop):
         self._detach.expect_standbys(order_sender.standby_orders)
         self._node_monitor.add_planned_nodes()
         if admission_hooks is not None:
-            show = self._observer.node_status
+            show = self._observer.console.node_status
             self._node_monitor.admission = NodeAdmission(
                 admission_hooks, order_sender, self._connector, self.inbox, show
             )
@@ -108,9 +106,9 @@ class AttemptMonitor(WaitLoop):
         orders = {name: node.node_plan.order for name, node in self._nodes.items()}
         for name, order in {**orders, **order_sender.standby_orders}.items():
             order_sender.send(order, self.sessions[name], facts[name], record)
-        self._observer.phase("starting")
+        self._observer.console.phase("starting")
         for name in self._nodes:
-            self._observer.node_status(name, "starting")
+            self._observer.console.node_status(name, "starting")
 
     def attach(self, *, read_only: bool = False, age_s: float = 0.0, **tail_options: Any) -> None:
         """Follow an attempt that is running or over, and keep trying to reach missing hosts.
@@ -121,14 +119,14 @@ class AttemptMonitor(WaitLoop):
         self._node_monitor.detector.role = Role.READ_ONLY if read_only else Role.ATTACH
         self._node_monitor.add_planned_nodes(**tail_options)
         self._began_at = time.monotonic() - age_s
-        self._observer.phase("joining")
+        self._observer.console.phase("joining")
         self._node_monitor.follow_all()
 
     def run(self, *, detach: bool = False) -> None:
         """Return when all nodes are finished or the user left; with `detach`, once they run."""
         self._detach.is_requested = detach
         self.wait()
-        self._stop.name_reason(self._first_failure, at_once=True)
+        self._stop.name_reason(self._failure_text, at_once=True)
         self._move_to(AttemptState.ENDED)
         self._node_monitor.report_dropped_events()
         status = self.peer_status
@@ -149,18 +147,19 @@ class AttemptMonitor(WaitLoop):
     def _tick(self) -> float:
         now = time.monotonic()
         if self._node_monitor.tick_if_due(now):
-            self._stop.name_reason(self._first_failure)
+            self._stop.name_reason(self._failure_text)
         self._advance()
         return TICK_S
 
-    def _first_failure(self) -> tuple[str, Failure | None]:
+    def _failure_text(self) -> str:
+        """Return the first failure as far as it is known, "" if it is not."""
         failure = fold_events(self.plan, self.timed_events, 0.0).first_failure
         if failure is None:
-            return "", None
+            return ""
         lost = lost_nodes(self.plan, sorted(self.timed_events, key=lambda timed: timed.at))
         if failure.rank is None and failure.node in lost:
-            return events.loss_reason(failure.node, failure.reason), failure
-        return failure_text(failure), failure
+            return events.loss_reason(failure.node, failure.reason)
+        return failure_text(failure)
 
     def _advance(self) -> None:
         detach = self._detach.is_requested
@@ -328,7 +327,7 @@ class AttemptMonitor(WaitLoop):
         name, body = node.name, event.body
         if isinstance(body, events.RankStarted):
             node.on_rank_started(body.rank, body.master, is_forked=body.forked)
-            self._observer.node_status(name, node.progress)
+            self._observer.console.node_status(name, node.progress)
             self._check_all_started()
         elif isinstance(body, events.RankExited) and not body.succeeded:
             failure = body.error or describe_exit(body.code, body.signal)
@@ -342,22 +341,13 @@ class AttemptMonitor(WaitLoop):
             self._node_monitor.stop_all(body.reason, cause=body.cause)
         elif isinstance(body, events.Ended):
             self._node_monitor.on_ended(node, body)
-            self._note_failure_of_ended()
         elif isinstance(body, events.PeerLost):
             self._node_monitor.on_peer_lost(body)
         elif isinstance(body, events.RelaunchPending):
             self._stop.extend_deadline()
-            self._observer.phase("waiting for the hosts to decide about a relaunch")
+            self._observer.console.phase("waiting for the hosts to decide about a relaunch")
         else:
             self._node_monitor.show(self.peer_status.on_event(name, body))
-
-    def _note_failure_of_ended(self) -> None:
-        """Pass on the first failure of an attempt that was over before; no stop will do so."""
-        is_over = all(node.has_ended for node in self._nodes.values())
-        if is_over and not self._node_monitor.role.may_stop:
-            _, failure = self._first_failure()
-            if failure is not None and not is_stall(failure.reason):
-                self._observer.first_failure(failure.node, failure.rank, is_over=True)
 
     def _check_all_started(self) -> None:
         if self._all_started_at is not None or self._unstarted.exist():
@@ -365,7 +355,7 @@ class AttemptMonitor(WaitLoop):
         self._all_started_at = time.monotonic()
         elapsed_s = self._all_started_at - self._began_at
         if not self.is_stopping and self._move_to(AttemptState.RUNNING):
-            self._observer.phase("running", elapsed_s)
+            self._observer.console.phase("running", elapsed_s)
         if self._node_monitor.role is Role.LAUNCH:
             has_torch = all(node.are_forked for node in self._nodes.values())
             after = f"{elapsed_s:.1f} s{', torch imported' if has_torch else ''}"

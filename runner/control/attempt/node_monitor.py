@@ -98,7 +98,7 @@ class NodeMonitor:
     def tick(self, now: float) -> None:
         """Check every node, reopen broken connections, and let missing nodes join."""
         may_judge = self.detector.may_judge(now)
-        is_full = self._observer.console_full()
+        is_full = self._observer.console.is_full
         for node in self.nodes.values():
             if node.live_session and not is_full:
                 node.tailer.resume_held_back(node.live_session)
@@ -121,13 +121,13 @@ class NodeMonitor:
     def on_pong(self, node: AttemptNode, wait_s: float) -> None:
         """Show that the disk of a host does not answer, and when it does again."""
         if wait_s >= DISK_TIMEOUT_S and not node.disk_wait_s:
-            self._observer.node_status(node.name, "waits for its disk")
+            self._observer.console.node_status(node.name, "waits for its disk")
             note = f"{node.name}: its disk has not answered for {wait_s:.0f} s"
             goes_on = node.supervisor_started and not self._is_stopping
             self._observer.message(f"{note}; the run goes on" if goes_on else note)
         elif node.disk_wait_s and not wait_s:
             if node.state is NodeState.RUNNING:
-                self._observer.node_status(node.name, node.progress)
+                self._observer.console.node_status(node.name, node.progress)
             self._observer.message(f"{node.name}: its disk answers again")
         elif wait_s < DISK_TIMEOUT_S and not node.disk_wait_s:
             return
@@ -162,7 +162,7 @@ class NodeMonitor:
         else:
             node.connection.begin_backoff(reason)
             if not (node.has_ended or node.is_lost):
-                self._observer.node_status(node.name, "reconnecting")
+                self._observer.console.node_status(node.name, "reconnecting")
                 self._observer.message(f"{node.name}: {reason}; reconnecting")
 
     def on_rejected(self, node: AttemptNode, reason: str) -> None:
@@ -180,7 +180,7 @@ class NodeMonitor:
             self._announce(Departure(node.name, reason, last_heard, remaining))
             return
         node.move_to(NodeState.LOST)
-        self._observer.node_status(node.name, "lost")
+        self._observer.console.node_status(node.name, "lost")
         lost = events.HostLost(reason, silence_s=time.monotonic() - last_heard)
         self._event_log.record_own(node.name, lost, last_heard)
         node.connection.disconnect(reason)
@@ -203,10 +203,9 @@ class NodeMonitor:
         node = self.nodes[name]
         node.move_to(NodeState.LOST)
         self.elastic.depart(departure)
-        self._observer.node_status(name, "lost")
+        self._observer.console.node_status(name, "lost")
         nodes = counted(remaining, "node") if remaining else "the others"
         self._observer.message(f"{name} was lost ({reason}); the run goes on with {nodes}")
-        self._observer.first_failure(name, None)
         node.connection.disconnect(reason)
         if self.admission is not None:
             self.admission.schedule([name], reason)
@@ -216,7 +215,7 @@ class NodeMonitor:
         for node in self.nodes.values():
             if node.connection.session is None:
                 node.connection.begin_backoff("it could not be reached")
-                self._observer.node_status(node.name, "not reached")
+                self._observer.console.node_status(node.name, "not reached")
             else:
                 self._follow(node, node.connection.session)
 
@@ -245,7 +244,7 @@ class NodeMonitor:
             if self.role is Role.LAUNCH or backoff.tries:
                 down_s = time.monotonic() - backoff.since
                 self._observer.message(f"{node.name}: connected again after {down_s:.0f} s")
-            self._observer.node_status(node.name, node.progress)
+            self._observer.console.node_status(node.name, node.progress)
         if node.state is NodeState.STARTING:
             node.move_to(NodeState.RUNNING)
         node.supervisor_started = True
@@ -256,7 +255,7 @@ class NodeMonitor:
         """Take a piece of the events or logs of a node; yield the events in it."""
         if error := frame.data.get("error"):
             self.show(f"{node.name}: the end of a log cannot be read: {error}")
-        hold_back = self._observer.console_full()
+        hold_back = self._observer.console.is_full
         yield from node.tailer.on_data(session, frame, hold_back=hold_back)
         node.last_data = time.monotonic()
         if node.tailer.is_complete:
@@ -280,9 +279,9 @@ class NodeMonitor:
     def on_ended(self, node: AttemptNode, body: events.Ended) -> None:
         """Take the end of a node; a failure ends the others too."""
         node.move_to(NodeState.COMPLETE if node.is_finished else NodeState.ENDED)
-        self._observer.node_status(node.name, "ended")
+        self._observer.console.node_status(node.name, "ended")
         if all(other.has_ended for other in self.nodes.values()):
-            self._observer.phase("fetching the last of the logs")
+            self._observer.console.phase("fetching the last of the logs")
         if body.state in (State.FAILED, State.STUCK):
             self.stop_all(f"the run failed on {node.name}")
 
@@ -349,7 +348,7 @@ class NodeMonitor:
             self.peer_status.on_rejoin(name)
         self._sessions[name] = session
         admission.order_sender.send(node_plan.order, session, facts, record)
-        self._observer.node_status(name, "starting")
+        self._observer.console.node_status(name, "starting")
         self._observer.message(f"{name} is available; torch takes it in")
 
     def on_membership_event(self, node: AttemptNode, body: EventBody, at: float) -> bool:
@@ -369,11 +368,7 @@ class NodeMonitor:
             if session := self.nodes[name].live_session:
                 send_stop(session, "the run had succeeded without it")
             self._observer.message(f"{name} came too late: the run had succeeded without it")
-        if reaction.recovered:
-            self._observer.recovered()
         self.show(reaction.message)
-        if reaction.failed_rank is not None:
-            self._observer.first_failure(node.name, reaction.failed_rank)
         return reaction.handled
 
     def on_peer_lost(self, body: events.PeerLost) -> None:
@@ -381,7 +376,7 @@ class NodeMonitor:
         peer = self.nodes.get(body.peer)
         if peer is not None and not peer.has_ended:
             peer.move_to(NodeState.LOST)
-            self._observer.node_status(body.peer, "lost")
+            self._observer.console.node_status(body.peer, "lost")
         self.stop_all(events.loss_reason(body.peer, body.reason))
 
     def stop_all(self, reason: str, cause: StopCause = StopCause.PEER) -> None:

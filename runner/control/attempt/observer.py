@@ -6,6 +6,7 @@ import enum
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from runner.core.planning.build_plan import FoldNames
 from runner.core.protocol.events import Event, EventBody, TimedEvent
@@ -24,6 +25,23 @@ class Role(enum.Enum):
         return self is not Role.READ_ONLY
 
 
+class Console(Protocol):
+    """Where a person sees what becomes of an attempt."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more waits to be shown than it needs."""
+
+    def phase(self, text: str, elapsed_s: float = 0.0) -> None:
+        """Note what the attempt is doing, and for how long."""
+
+    def node_status(self, node: str, text: str) -> None:
+        """Note the state of a node."""
+
+    def mute(self) -> None:
+        """Drop ranks' output from now on where it is too much."""
+
+
 @dataclass(frozen=True)
 class RunObserver:
     """What the record and the console take from the monitor of an attempt."""
@@ -31,12 +49,7 @@ class RunObserver:
     record: Callable[[Event], None]
     log: Callable[[str, str, str, int, bytes], None]
     message: Callable[[str], None]
-    phase: Callable[..., None]  # takes what the attempt is doing now, and `elapsed_s` so far
-    node_status: Callable[[str, str], None]
-    console_full: Callable[[], bool]
-    mute: Callable[[], None]
-    first_failure: Callable[..., None]  # takes its node, its rank or None, and perhaps `is_over`
-    recovered: Callable[[], None]  # the attempt goes on after a failure
+    console: Console
     fold_names: FoldNames = ", ".join
 
 
@@ -45,7 +58,9 @@ class EventLog:
 
     def __init__(self, run_id: str, attempt: int, record: Callable[[Event], None]) -> None:
         self.timed_events: list[TimedEvent] = []
-        self._run_id, self._attempt, self._record = run_id, attempt, record
+        self._run_id = run_id
+        self._attempt = attempt
+        self._record = record
         self._seq = 0
 
     def append(self, at: float, event: Event) -> None:

@@ -14,7 +14,6 @@ from runner.control.attempt.node import AttemptNode
 from runner.control.attempt.observer import EventLog, RunObserver
 from runner.control.attempt.peer_status import PeerStatus
 from runner.control.rpc.session import HostSession
-from runner.core.model.results import Failure
 from runner.core.outcome.stacks import is_stall
 from runner.core.protocol.events import FINAL_CAUSES, StopCause, Stopping, StopRequested
 from runner.core.protocol.timing import DECISION_TIMEOUT_S, HUB_REPORT_TIMEOUT_S, STOP_TIMEOUT_S
@@ -66,11 +65,11 @@ class StopSequence:
                 self._send_to_all()
             return
         self.requested = Stopping(reason, cause if is_final else StopCause.PEER)
-        self._observer.phase("stopping")
+        self._observer.console.phase("stopping")
         for name, node in self._nodes.items():
             if not node.has_ended and not node.is_lost:
-                self._observer.node_status(name, "stopping")
-        self._observer.mute()
+                self._observer.console.node_status(name, "stopping")
+        self._observer.console.mute()
         if not signum:
             self._event_log.record_own("", StopRequested(reason))
             if is_user:
@@ -81,23 +80,17 @@ class StopSequence:
         self.deadline = time.monotonic() + self._spec.grace_s + STOP_TIMEOUT_S
         self._send_to_all()
 
-    def name_reason(
-        self, first_failure: Callable[[], tuple[str, Failure | None]], *, at_once: bool = False
-    ) -> None:
+    def name_reason(self, failure_text: Callable[[], str], *, at_once: bool = False) -> None:
         """Show why the attempt is stopped, once the reports of all hosts had time to arrive.
 
-        `first_failure` returns the first failure as far as it is known by then, in words and as
-        such: "" and None if it is not.
+        `failure_text` returns the first failure as far as it is known by then, or "".
         """
         if self._unnamed and (at_once or time.monotonic() >= self._name_at):
-            text, failure = first_failure()
-            reason = text or self._unnamed
+            reason = failure_text() or self._unnamed
             self._unnamed = ""
             if is_stall(reason):  # which is of no rank, and is shown with the stacks
                 return
             self._observer.message(f"{reason}; stopping the rest")
-            if failure is not None:
-                self._observer.first_failure(failure.node, failure.rank)
 
     def extend_deadline(self) -> None:
         """Give the hosts time, once, to decide about a relaunch; one of them has ended."""

@@ -7,14 +7,11 @@ the work tree, so that no later edit reaches them.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
-import os
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -74,36 +71,13 @@ class CodeStore:
         for folder in (self.folder, release.parent, self.folder / "contents"):
             folder.mkdir(mode=0o700, exist_ok=True)
         (self.folder / ".gitignore").write_text("*\n", encoding="ascii")
-        with self._lock(fcntl.LOCK_SH):
-            for file in unique_contents(source.manifest):
-                path = self.content_path(file.digest)
-                if not _has_size(path, file.size):
-                    path.parent.mkdir(mode=0o700, exist_ok=True)
-                    replace_file(path, source.read(file), CONTENT_MODE)
-            if release.exists():
-                os.utime(release)  # a run that is not on record yet uses it
-            else:
-                replace_file(release, [source.encoded], CONTENT_MODE)
-
-    def prune(
-        self, keep: Collection[str], min_age_s: float, *, dry_run: bool = False
-    ) -> tuple[tuple[str, ...], int]:
-        """Remove what is older and not of these releases; return those removed, and the bytes."""
-        if not self.folder.is_dir():
-            return (), 0
-        youngest = time.time() - min_age_s
-        with self._lock(fcntl.LOCK_EX):
-            releases = [*(self.folder / "releases").glob("*")]
-            doomed = [p for p in releases if p.name not in keep and p.stat().st_mtime <= youngest]
-            kept = [self.find(path.name) for path in releases if path not in doomed]
-            used = {file.digest for release in kept if release for file in release.manifest.files}
-            contents = list((self.folder / "contents").glob("*/*"))
-            unused = [p for p in contents if p.parent.name + p.name not in used]
-            removed = [*doomed, *(p for p in unused if p.stat().st_mtime <= youngest)]
-            size = sum(path.stat().st_size for path in removed)
-            for path in () if dry_run else removed:
-                path.unlink()
-        return tuple(sorted(path.name for path in doomed)), size
+        for file in unique_contents(source.manifest):
+            path = self.content_path(file.digest)
+            if not _has_size(path, file.size):
+                path.parent.mkdir(mode=0o700, exist_ok=True)
+                replace_file(path, source.read(file), CONTENT_MODE)
+        if not release.exists():
+            replace_file(release, [source.encoded], CONTENT_MODE)
 
     def content_path(self, digest: str) -> Path:
         """Return where the content with a sha256 in hex is kept."""
@@ -111,16 +85,6 @@ class CodeStore:
 
     def _release_path(self, release: str) -> Path:
         return self.folder / "releases" / release
-
-    @contextlib.contextmanager
-    def _lock(self, kind: int) -> Iterator[None]:
-        descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            with contextlib.suppress(OSError):  # no locks there
-                fcntl.flock(descriptor, kind)
-            yield
-        finally:
-            os.close(descriptor)
 
 
 def _has_size(path: Path, size: int) -> bool:

@@ -8,9 +8,7 @@ from pathlib import Path
 from runner.control.record import run_index
 from runner.control.record.file_names import (
     CONFIG_FILE,
-    CONTACT_FILE,
     LATEST,
-    PLAN_FILE,
     SWEEP_FILE,
 )
 from runner.core.codec import parse_json
@@ -61,7 +59,7 @@ def _records_of(word: str) -> list[Path]:
 
 def _records_in(folder: Path) -> list[Path]:
     """Return the record in a folder, or those of the runs of a sweep there that were launched."""
-    if any((folder / name).is_file() for name in (CONTACT_FILE, PLAN_FILE, CONFIG_FILE)):
+    if run_index.record_file(folder):
         return [folder.resolve()]
     path = quote(str(folder))
     if not (folder / SWEEP_FILE).is_file():

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from runner.control.history.files import Problems, read_as, read_config, read_lines
 from runner.control.history.series import read_loads, read_metrics
-from runner.control.record.contact_file import RecordedContact
 from runner.control.record.file_names import (
     CONFIG_FILE,
     CONTACT_FILE,
@@ -48,6 +47,21 @@ _LOG = re.compile(rf"({PROGRAM_LOG}|rank_[0-9]{{1,9}})\.({'|'.join(STREAMS)})")
 
 
 @dataclass(frozen=True)
+class RecordedId:
+    """What `contact.json` has in every version of how hosts are reached."""
+
+    run_id: str
+
+
+@dataclass(frozen=True)
+class RecordedLaunch:
+    """What of `contact.json` is told of a run."""
+
+    run: RecordedId
+    launched_at: float = 0.0
+
+
+@dataclass(frozen=True)
 class RecordedEnd:
     """What `result.json` has besides the verdict."""
 
@@ -73,7 +87,7 @@ def read_run(folder: Path, *, is_whole: bool = True) -> RunData:
             record_metrics(folder, data.plans[-1].progress_pattern)
         except OSError as error:
             problems.add(METRICS_FILE, f"cannot be made from the logs: {reason_of(error)}")
-    found = read_metrics(folder, MAX_POINTS, earliest, problems)
+    found = read_metrics(folder, MAX_POINTS, problems)
     data = replace(data, metrics=found.metrics, step=found.step, steps=found.steps)
     if is_whole:
         data = replace(
@@ -89,8 +103,8 @@ def _read_outline(folder: Path, problems: Problems) -> RunData:
     """Return the small parts of a record."""
     plans = _read_plans(folder, problems)
     last = plans[-1] if plans else None
-    contact = read_as(RecordedContact, folder / CONTACT_FILE, problems)
-    run = contact.run if contact else last
+    launch = read_as(RecordedLaunch, folder / CONTACT_FILE, problems)
+    run = launch.run if launch else last
     if run is None:
         problems.add(CONTACT_FILE, "neither it nor a plan can be read")
     verdict = read_as(Verdict, folder / RESULT_FILE, problems)
@@ -101,16 +115,13 @@ def _read_outline(folder: Path, problems: Problems) -> RunData:
     place = read_as(SweepPlace, folder / SWEEP_FILE, problems)
     files = sorted(folder.glob(f"{HOSTS_FOLDER}/*/run.json"))  # where `pull` has been
     infos = (read_as(RunInfo, file, Problems()) for file in files)
-    cluster = last.cluster if last else ""
-    if contact:
-        cluster = contact.run.cluster.name
     return RunData(
         run_id=run.run_id if run and is_run_id(run.run_id) else folder.name,
         folder=str(folder),
-        cluster=cluster,
+        cluster=last.cluster if last else "",
         task=last.task if last else "",
         launched_by=next((info.launched_by for info in infos if info), ""),
-        launched_at=(contact.launched_at or None) if contact else None,
+        launched_at=(launch.launched_at or None) if launch else None,
         ended_at=end.ended if end else None,
         verdict=verdict,
         diagnosis=end.diagnosis if end else None,

@@ -23,10 +23,9 @@ NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class Point(NamedTuple):
-    """A value of a figure."""
+    """A value of a figure, at a step or a time."""
 
-    time: float | None
-    step: int | None
+    at: float
     value: float
 
 
@@ -38,10 +37,8 @@ class MetricsOnRecord(NamedTuple):
     steps: int | None
 
 
-def read_metrics(
-    folder: Path, max_points: int, earliest: float, problems: Problems
-) -> MetricsOnRecord:
-    """Return the metrics, the loss and the rate first; times before `earliest` are unknown."""
+def read_metrics(folder: Path, max_points: int, problems: Problems) -> MetricsOnRecord:
+    """Return the metrics, the loss and the rate first."""
     ranks: dict[str, int] = {}  # the lowest that prints a figure
     found: dict[str, dict[int, list[Point]]] = {}  # by figure and attempt
     units: dict[str, str] = {}
@@ -51,7 +48,6 @@ def read_metrics(
         rank = int(line["rank"])
         step = int(line["step"])
         steps = None if line["steps"] is None else int(line["steps"])
-        time = None if line["time"] is None else float(line["time"])
         has_steps = steps is not None
         if rank <= progress.get(has_steps, (rank,))[0]:
             progress[has_steps] = rank, step, steps
@@ -62,9 +58,7 @@ def read_metrics(
             if rank != ranks.get(name):
                 ranks[name] = rank
                 found[name] = defaultdict(list)
-            is_known = time is not None and time >= earliest
-            point = Point(time if is_known else None, step, float(number))
-            found[name][int(line["attempt"])].append(point)
+            found[name][int(line["attempt"])].append(Point(step, float(number)))
             units[name] = str(line["unit"]) if name == "rate" else ""
 
     _read(folder / METRICS_FILE, "metrics", take, problems)
@@ -102,7 +96,7 @@ def read_loads(
         for load in LOAD_FIGURES if wall >= earliest else ():
             for source in sample.get("gpus", ()) if load.is_gpu else (sample,):
                 if source.get(load.name) is not None:
-                    point = Point(wall, None, float(source[load.name]))
+                    point = Point(wall, float(source[load.name]))
                     by_name = by_index.setdefault(int(source.get("index", -1)), {})
                     by_name.setdefault(load.name, []).append(point)
 
@@ -138,8 +132,7 @@ def _series(points: Sequence[Point], max_points: int) -> Series:
         width = math.ceil(2 * len(points) / (max_points - 2))
         points = [*_peaks(points, width), points[-1]]
     return Series(
-        times=tuple(point.time for point in points),
-        steps=tuple(point.step for point in points if point.step is not None),
+        at=tuple(point.at for point in points),
         values=tuple(point.value if math.isfinite(point.value) else None for point in points),
     )
 

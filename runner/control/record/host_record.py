@@ -1,21 +1,16 @@
-"""Records of a run on its hosts: decoded, and believed only where the hosts agree."""
+"""Records of a run on its hosts, decoded, and the runs that several hosts list."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections import Counter
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from runner.core.codec import decode, encode, parse_json
-from runner.core.errors import NotReady, Problem
+from runner.core.codec import decode, parse_json
 from runner.core.model.plan import Plan
 from runner.core.model.results import RemoteRun
 from runner.core.model.run_info import HostRunStatus, RunInfo
 from runner.core.protocol.frames import decompress
-from runner.core.text import join_some
 
 MAX_RECORD = 256 << 20  # bytes
 
@@ -53,64 +48,23 @@ def parse_record(payload: bytes, run_id: str, progress_pattern: str) -> HostReco
     return replace(record, plan=plan, info=replace(record.info, run_id=run_id))
 
 
-def agreed_record(records: Mapping[str, HostRecord], *, per_host: bool) -> HostRecord:
-    """Return the record of the last attempt with the most nodes, which all hosts must agree on.
-
-    A host may lie. With `per_host` records may differ, and each host's part is its own.
-
-    Raises:
-        NotReady: Records differ; it names the hosts whose record is not that of most.
-    """
+def newest_record(records: Mapping[str, HostRecord]) -> HostRecord:
+    """Return the record of the last attempt with the most nodes; what a host has of itself wins."""
     best = max(records.values(), key=lambda record: (record.plan.attempt, len(record.plan.nodes)))
-    deviants = _deviants(records, best.plan.attempt)
-    if deviants and not per_host:
-        run_id = best.plan.run_id
-        message = f"its record of {run_id} is not the one that other hosts have"
-        hint = f"one of them was changed: compare runs/{run_id}/*/{{config.yaml,plan.json}} there"
-        raise NotReady([Problem(name, message, hint) for name in deviants])
-    if not deviants:
-        return best
     own = {
         part.node: part
         for name, record in records.items()
         for part in record.plan.nodes
-        if part.node == name
+        if part.node == name and record.plan.attempt == best.plan.attempt
     }
-    # Where there is no agreement, nobody says as whom another host is logged in to.
-    parts = (replace(part, user="", port=0) for part in best.plan.nodes)
-    nodes = tuple(own.pop(part.node, part) for part in parts)
-    return replace(best, plan=replace(best.plan, nodes=(*nodes, *own.values())))
-
-
-def _deviants(records: Mapping[str, HostRecord], attempt: int) -> list[str]:
-    """Return the hosts whose record of a run differs from that of most; all if there is no most.
-
-    The configuration is the same in all attempts. So is the plan on all hosts of one attempt,
-    unless nodes may join: then it is that of the time when its host did.
-    """
-    digests = {name: _digest(record.config_yaml) for name, record in records.items()}
-    plans = {
-        name: _digest(json.dumps(encode(record.plan), sort_keys=True))
-        for name, record in records.items()
-        if record.plan.attempt == attempt and not record.plan.min_nodes
-    }
-    return sorted({*_minority(digests), *_minority(plans)})
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()
-
-
-def _minority(digests: Mapping[str, str]) -> list[str]:
-    counts = Counter(digests.values()).most_common(2)
-    is_tie = len(counts) > 1 and counts[0][1] == counts[1][1]
-    return [name for name, digest in digests.items() if is_tie or digest != counts[0][0]]
+    nodes = tuple(own.get(part.node, part) for part in best.plan.nodes)
+    return replace(best, plan=replace(best.plan, nodes=nodes))
 
 
 def merge_statuses(
     replies: Mapping[str, Mapping[str, Any]], hosts: Mapping[str, str]
-) -> tuple[list[RemoteRun], list[str]]:
-    """Return the runs that hosts list in their replies, the oldest first, and what is left out.
+) -> list[RemoteRun]:
+    """Return the runs that hosts list in their replies, the oldest first.
 
     `hosts` are those of all nodes that were asked, by their names of now, which are keys of the
     replies. Whose word counts for a node of a run: see `_speaker`.
@@ -120,21 +74,15 @@ def merge_statuses(
         for status in reply["runs"]:
             nodes = claims.setdefault(status.info.run_id, {})
             nodes.setdefault(status.node, {})[asked] = status
-    runs, not_believed = [], dict[tuple[str, str], list[str]]()
-    for run_id, nodes in claims.items():
+    runs = []
+    for nodes in claims.values():
         speakers = {n: _speaker(n, by_name, replies, hosts) for n, by_name in nodes.items()}
         asked_names = {node: name for node, name in speakers.items() if name}
         by_host = {node: nodes[node][name] for node, name in asked_names.items()}
-        for node in nodes.keys() - asked_names.keys():
-            not_believed.setdefault((", ".join(nodes[node]), node), []).append(run_id)
         if by_host:
             info = max((status.info for status in by_host.values()), key=lambda info: info.attempt)
             runs.append(RemoteRun(info, by_host, asked_names))
-    notes = [
-        f"not believed: that {names} is the node {node} of {join_some(run_ids, 1)}"
-        for (names, node), run_ids in not_believed.items()
-    ]
-    return sorted(runs, key=_launched_at), notes
+    return sorted(runs, key=_launched_at)
 
 
 def _speaker(

@@ -9,15 +9,14 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from runner.control.atomic_file import replace_file
 from runner.core.model.metrics import Metrics, compile_pattern, may_have_metrics, parse_metrics
-from runner.core.protocol.events import RankExited, RankStarted, parse
-from runner.core.protocol.paths import EVENTS_FILE, RANK_LOG
+from runner.core.protocol.paths import RANK_LOG
 
 METRICS_FILE = "metrics.jsonl"
 VERSION = 1
@@ -60,144 +59,102 @@ def is_made_of_logs(folder: Path) -> bool:
 def record_metrics(folder: Path, pattern: str) -> None:
     """Make the metrics of a run from its logs.
 
-    Those of the first attempt and of the lowest rank come first.
+    Those of the first attempt and of the lowest rank come first. Of all lines of a rank, those in
+    the highest form count.
 
     Raises:
         OSError: They cannot be written.
     """
     logs = sorted(log for log in recorded_logs(folder) if log.rank >= 0)
-    found = _Found(compile_pattern(pattern))
+    compiled = compile_pattern(pattern)
+    found: dict[RecordedLog, list[Metrics]] = {}
+    forms: dict[tuple[int, int], int] = {}  # the highest of each rank of an attempt
     for log in logs:
-        with contextlib.suppress(OSError):
-            found.read(log)
-    if found.kept:
-        replace_file(folder / METRICS_FILE, _record(found.kept, _spans(folder)))
+        lines = _metrics_of(log.path, compiled)
+        if not lines:
+            continue
+        rank = log.attempt, log.rank
+        forms[rank] = max(lines[0].form, forms.get(rank, lines[0].form))
+        found[log] = lines
+        while sum(map(len, found.values())) > MAX_LINES:
+            found = {each: [*kept[:-1:2], kept[-1]] for each, kept in found.items()}
+    counting = {
+        log: lines for log, lines in found.items() if lines[0].form == forms[log.attempt, log.rank]
+    }
+    if counting:
+        replace_file(folder / METRICS_FILE, _record(counting))
     elif logs:
         (folder / METRICS_FILE).touch(mode=0o600)  # so that nobody looks through these logs again
 
 
-Kept = dict[RecordedLog, list[tuple[int, Metrics]]]  # where each line begins
-Spans = dict[tuple[int, int], list[float]]
+@dataclass
+class _LogMetrics:
+    """The lines of a log in one form: of too many every n-th and the last."""
 
+    form: int
+    kept: list[Metrics] = field(default_factory=list)
+    _count: int = 0
+    _stride: int = 1
+    _last: int = 0  # the step
+    _before: int = 0  # the steps of the epochs before
+    _epoch: int | None = None
 
-class _Found:
-    """The metrics of all logs: of too many, every n-th of each log, and its last."""
-
-    def __init__(self, pattern: re.Pattern[str] | None) -> None:
-        self.kept: Kept = {}
-        self._pattern = pattern
-        self._forms: dict[tuple[int, int], int] = {}  # the highest of each rank of an attempt
-        self._stride = 1
-        self._count = 0
-
-    def read(self, log: RecordedLog) -> None:
-        """Read a log; of all lines of a rank, those in the highest form count."""
-        rank = log.attempt, log.rank
-        steps = _Steps()
-        number = 0
-        for offset, line in _lines(log.path, self._pattern):
-            metrics = parse_metrics(line, self._pattern)
-            form = self._forms.get(rank, -1)
-            if metrics is None or metrics.form < form:
-                continue
-            if metrics.form > form:
-                self._forms[rank] = metrics.form
-                self.kept = {k: v for k, v in self.kept.items() if (k.attempt, k.rank) != rank}
-                steps = _Steps()
-                number = 0
-            kept = self.kept.setdefault(log, [])
-            if number and (number - 1) % self._stride:
-                kept.pop()  # it was there as the last
-            kept.append((offset, steps.counted(metrics)))
-            number += 1
-            self._count += 1
-            if self._count > MAX_LINES:
-                self._thin()
-
-    def _thin(self) -> None:
-        """Drop lines if there are too many; those that `read` dropped do not count."""
-        self._count = sum(map(len, self.kept.values()))
-        if self._count > MAX_LINES:
+    def take(self, metrics: Metrics) -> None:
+        """Add a line; steps go on where a program begins anew in each epoch, or prints none."""
+        step = self._last + 1
+        if metrics.step is not None:
+            if metrics.epoch not in (None, self._epoch):
+                self._epoch = metrics.epoch
+                if self._before + metrics.step <= self._last:
+                    self._before = self._last
+            step = self._before + metrics.step
+        self._last = step
+        if self._count and (self._count - 1) % self._stride:
+            self.kept.pop()  # it was there as the last
+        self.kept.append(metrics if metrics.step == step else replace(metrics, step=step))
+        self._count += 1
+        if len(self.kept) > MAX_LINES:
+            self.kept[:] = [*self.kept[:-1:2], self.kept[-1]]
             self._stride *= 2
-            for kept in self.kept.values():
-                kept[:] = [*kept[:-1:2], kept[-1]]
-            self._count = sum(map(len, self.kept.values()))
 
 
-def _lines(path: Path, pattern: re.Pattern[str] | None) -> Iterator[tuple[int, bytes]]:
-    """Yield lines and where they begin, each form of one that redraws itself; no torn one.
+def _metrics_of(path: Path, pattern: re.Pattern[str] | None) -> list[Metrics]:
+    """Return the metrics of a log: of its lines in the highest form."""
+    found = _LogMetrics(form=-1)
+    for line in _lines(path, pattern):
+        metrics = parse_metrics(line, pattern)
+        if metrics and metrics.form > found.form:
+            found = _LogMetrics(metrics.form)
+        if metrics and metrics.form == found.form:
+            found.take(metrics)
+    return found.kept
+
+
+def _lines(path: Path, pattern: re.Pattern[str] | None) -> Iterator[bytes]:
+    """Yield lines, each form of one that redraws itself; no torn one.
 
     Output in which no line can have metrics is passed over, and so are endless lines.
     """
-    with path.open("rb") as file:
-        start = 0
-        rest = b""
+    rest = b""
+    with contextlib.suppress(OSError), path.open("rb") as file:
         while block := file.read(BLOCK):
             data = rest + block
             end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
             if may_have_metrics(data[:end], pattern):
-                offset = start
-                for line in _LINE_END.split(data[:end]):
-                    if line:
-                        yield offset, line
-                    offset += len(line) + 1
-            if not end and len(data) > BLOCK:
-                end = len(data)
-            start += end
-            rest = data[end:]
+                yield from _LINE_END.split(data[:end])
+            rest = data[end:] if end or len(data) <= BLOCK else b""
 
 
-class _Steps:
-    """The steps of a log; they go on where a program begins anew in each epoch, or prints none."""
-
-    def __init__(self) -> None:
-        self._last = 0
-        self._before = 0  # the epoch
-        self._epoch: int | None = None
-
-    def counted(self, metrics: Metrics) -> Metrics:
-        """Return the metrics of a line with its step in the run."""
-        step = self._last + 1 if metrics.step is None else metrics.step
-        if metrics.step is not None and metrics.epoch is not None:
-            is_next = self._epoch not in (None, metrics.epoch)
-            if is_next and self._before + step <= self._last:
-                self._before = self._last
-            self._epoch = metrics.epoch
-            step += self._before
-        self._last = step
-        return metrics if step == metrics.step else replace(metrics, step=step)
-
-
-def _spans(folder: Path) -> Spans:
-    """Return when the ranks of each attempt started, and if they have ended, when that was."""
-    spans: Spans = {}
-    with contextlib.suppress(OSError), (folder / EVENTS_FILE).open("rb") as file:
-        for line in file:
-            with contextlib.suppress(ValueError):
-                event = parse(line.decode(errors="replace")) if b'"rank_' in line else None
-                if event and isinstance(event.body, (RankStarted, RankExited)):
-                    spans.setdefault((event.attempt, event.body.rank), []).append(event.wall)
-    return spans
-
-
-def _record(found: Kept, spans: Spans) -> Iterator[bytes]:
-    """Yield the lines of the record; the time of each is estimated by its place in the log."""
-    for log, kept in found.items():
-        walls = spans.get((log.attempt, log.rank), [])
-        size = max(1, log.path.stat().st_size)
-        for offset, metrics in kept:
-            time = None  # as long as the rank is on
-            if len(walls) > 1:
-                share = min(1.0, offset / size)
-                time = round(min(walls) + (max(walls) - min(walls)) * share, 3)
+def _record(found: Mapping[RecordedLog, Sequence[Metrics]]) -> Iterator[bytes]:
+    """Yield the lines of the record."""
+    for log, lines in found.items():
+        for metrics in lines:
             data = {
                 "v": VERSION,
                 "node": log.node,
                 "attempt": log.attempt,
                 "rank": log.rank,
                 "stream": log.stream,
-                "offset": offset,
-                "time": time,
                 **metrics.as_data(),
             }
             yield f"{json.dumps(data, allow_nan=False)}\n".encode()

@@ -13,7 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from runner.control.record.contact_file import read_contact
-from runner.control.record.file_names import CONTACT_FILE, LATEST, RESULT_FILE
+from runner.control.record.file_names import (
+    CONFIG_FILE,
+    CONTACT_FILE,
+    LATEST,
+    PLAN_FILE,
+    RESULT_FILE,
+)
 from runner.core.errors import ConfigError
 from runner.core.model.run_info import RunInfo
 from runner.core.shell import expand_home
@@ -28,6 +34,12 @@ IGNORE_FILE = ".gitignore"
 def record_folder(name: str) -> Path | None:
     """Return the record of a run by its id, or of this folder's `latest`; None for none."""
     return next(_named(name), None)
+
+
+def record_file(folder: Path) -> Path | None:
+    """Return the first file of the record of a run, None for a folder that has none."""
+    files = (folder / name for name in (CONTACT_FILE, CONFIG_FILE, PLAN_FILE))
+    return next((file for file in files if file.is_file()), None)
 
 
 def record_of(run: RunInfo) -> Path | None:
@@ -78,7 +90,7 @@ def records() -> dict[Path, str]:
         for entry in place.glob("[!.]*"):
             folder = entry.resolve()
             names.setdefault(folder, folder.name if entry.name == LATEST else entry.name)
-    files = [folder / CONTACT_FILE for folder in names if (folder / CONTACT_FILE).is_file()]
+    files = [file for file in map(record_file, names) if file]
     newest_first = sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)
     return {file.parent: names[file.parent] for file in newest_first}
 
@@ -137,7 +149,7 @@ def ignore_folder(folder: Path) -> None:
 def _named(name: str) -> Iterator[Path]:
     """Yield the records of this name, of this folder first."""
     for place in _here() if name == LATEST else (*_here(), _index()):
-        if (place / name / CONTACT_FILE).is_file():
+        if record_file(place / name):
             yield (place / name).resolve()
 
 

@@ -7,7 +7,7 @@ import fcntl
 import functools
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +114,16 @@ class RunStore:
                     path.rmdir()
                 else:
                     path.unlink()
+
+    @contextlib.contextmanager
+    def required(self) -> Iterator[None]:
+        """Raise NotReady where the record cannot be written that is to precede a start."""
+        try:
+            yield
+        except OSError as error:
+            message = f"cannot write in {self.folder}: {error.strerror}"
+            problem = Problem("run_dir", message, "free some space, or set run_dir")
+            raise NotReady([problem]) from error
 
     def create(self, request: LaunchRequest, plan: Plan) -> bool:
         """Begin the record with what was asked for, and have it found; raise OSError.

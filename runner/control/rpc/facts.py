@@ -7,10 +7,9 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import NamedTuple
 
 from runner.control.rpc.bootstrap import boot_limit_s, boot_problem
 from runner.control.rpc.session import Connector, HostSession, Inbox
@@ -25,15 +24,6 @@ MAX_CONCURRENT_LOGINS = 64
 """Logins in progress at a time: with more, paramiko's threads only slow each other down."""
 
 BUG_HINT = "this is a bug of the runner"
-
-
-class CollectedFacts(NamedTuple):
-    """The facts of the nodes that can take part, and the problems of the others."""
-
-    facts: dict[str, Facts]  # of every node that takes part
-    missing: dict[str, Problem]  # of each node that was to take part and cannot
-    spares: dict[str, Facts]  # of the spare nodes that can be used
-    spare_problems: list[Problem]  # of the other spare nodes
 
 
 class FactsCollector(WaitLoop):
@@ -62,35 +52,6 @@ class FactsCollector(WaitLoop):
         self._facts: dict[str, Facts] = {}
         self._deadlines: dict[str, float] = {}
         self._request_ids: dict[str, int] = {}
-
-    def at_least(
-        self,
-        minimum: int,
-        validate: Callable[[Node, Facts], list[Problem]],
-        spares: Collection[Node] = (),
-    ) -> CollectedFacts:
-        """Return the facts of the nodes that can take part, and the problems of the others.
-
-        `validate` returns the problems that a node's facts show. Raise Interrupted, or NotReady if
-        fewer than `minimum` can, or the master cannot, with the problems of all but spares.
-        """
-        facts, problems = self.collect()
-        found = {
-            n.name: [problems[n.name]] if n.name in problems else validate(n, facts[n.name])
-            for n in self._spec.nodes
-        }
-        spare_names = {node.name for node in spares}
-        usable = {name: facts[name] for name in found if not found[name]}
-        taking_part = {n: each for n, each in usable.items() if n not in spare_names}
-        if len(taking_part) < minimum or self._spec.master.name not in taking_part:
-            needed = [p for name in found if name not in spare_names for p in found[name]]
-            raise NotReady(list(dict.fromkeys(needed)))  # a problem of ours is found at every node
-        return CollectedFacts(
-            taking_part,
-            {n: found[n][0] for n in found if found[n] and n not in spare_names},
-            {name: usable[name] for name in usable if name in spare_names},
-            [problem for name in found if name in spare_names for problem in found[name]],
-        )
 
     def collect(self) -> tuple[dict[str, Facts], dict[str, Problem]]:
         """Return the facts of the nodes that reported them, and the problem of every other node."""

@@ -39,13 +39,9 @@ LOAD_FIGURES = (
 
 @dataclass(frozen=True)
 class Series:
-    """A figure over time: columns of the same length; a value is None where it is no number.
+    """A figure by steps or by times; a value is None where it is no number."""
 
-    `steps` are empty for figures that belong to no step, `times` may have None.
-    """
-
-    times: Tuple[Optional[float], ...] = ()
-    steps: Tuple[int, ...] = ()
+    at: Tuple[float, ...] = ()
     values: Tuple[Optional[float], ...] = ()
 
 

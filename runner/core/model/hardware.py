@@ -20,16 +20,11 @@ class GpuHealth:
 
     bus: str = ""  # its PCI address, like "0000:3b:00"
     volatile: Optional[int] = None  # uncorrected memory errors since the driver was loaded
-    aggregate: Optional[int] = None  # the same of its whole life
     repair_pending: Optional[bool] = None  # bad memory is replaced at the next reset (row or page)
     repair_failed: Optional[bool] = None  # bad memory could not be replaced
     throttle_reasons: Optional[int] = None  # for lower clocks: the bits of nvml.h
-    persistent: Optional[bool] = None  # the driver stays loaded without a program
     mig: Optional[bool] = None  # divided into instances (MIG)
     instances: Optional[int] = None  # those that a program can use; 0 without MIG
-    pcie_width: Optional[int] = None  # lanes of its PCIe link
-    pcie_width_max: Optional[int] = None  # lanes of card and slot
-    numa_node: Optional[int] = None  # that it is attached to
     error: str = ""  # why the driver cannot use it, though it has a name
 
 
@@ -54,7 +49,6 @@ class System:
     memory_free: Optional[int] = None  # that programs can still get without swapping
     memory_limit: Optional[int] = None  # of our cgroups; None for all memory
     swapped: Optional[int] = None  # memory in swap
-    numa_nodes: Tuple[int, ...] = ()  # those whose cores we may use
     infiniband: Tuple[str, ...] = ()  # InfiniBand (or RoCE) devices
 
 

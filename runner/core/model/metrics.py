@@ -1,7 +1,9 @@
 """Metrics lines: what a program tells of its progress, found among its other output.
 
 A metrics line is a JSON object with a whole number `step`, a line that the pattern of the run
-matches, or, without a pattern, one in a usual form. Anything else is ordinary output.
+matches, or, without a pattern, a plain line in one of the usual forms: it begins with a step or an
+epoch, after what a logger puts before it, and names a loss, an accuracy or a perplexity after that.
+So no other text is taken for one.
 """
 
 from __future__ import annotations
@@ -14,21 +16,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Dict, Mapping, Optional, Pattern, Union
 
 from runner.core.codec import bounded, matching, parse_json
-from runner.core.model.plain_metrics import COUNT_TEXT, may_be_plain, plain_figures
 from runner.core.protocol.events import COUNT, TIME
 from runner.core.protocol.paths import RANK
 
 MAX_LINE = 4096  # bytes of a metrics line
 MAX_CHARS = 200  # of a line that a pattern is searched in: the rest is cut
 MAX_PLAIN = 1000  # bytes of a line in a usual form
-MAX_UNIT, MAX_TEXT, MAX_MORE = 32, 200, 32
-"""Characters of a unit and of other texts, and the number of other figures of a line."""
-
+MAX_UNIT = 32  # characters
+MAX_MORE = 32  # other figures of a line
 MAX_RATE = 1e300
 MAX_STEP = 1 << 53
 """Larger than any step: JSON readers of other languages have no larger whole numbers."""
 
 _STEP_KEY = b'"step"'
+_OWN = ("step", "steps", "loss", "rate", "unit")
 TOLD = 2
 STEPS = 1
 EPOCHS = 0
@@ -37,7 +38,43 @@ EPOCHS = 0
 Of a rank only those in the highest form count: others sum up the same figures.
 """
 
-Figure = Union[int, float, str]
+_RESULTS = (b"loss", b"acc", b"perplexity", b"ppl")
+_COUNT = r"[0-9]{1,15}(?![.\w])"
+COUNT_TEXT = re.compile("[0-9]{1,15}")
+
+_NUMBER = r"[-+]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[-+]?[0-9]+)?|nan|inf(?:inity)?)"
+_FLAGS = re.IGNORECASE | re.ASCII
+
+_LOGGER = re.compile(
+    r"(?:[^a-z]|(?:info|debug|train|training|rank|main|root)(?![a-z])|[a-z]\w*(?:\.\w+)+)*", _FLAGS
+)
+"""Times, levels, ranks and names of modules."""
+
+_COUNTERS = (
+    re.compile(rf"epochs?[\s:=#\[(]*(?P<epoch>{_COUNT})(?:\s*/\s*(?P<epochs>{_COUNT}))?", _FLAGS),
+    re.compile(
+        r"[\s,;:|\])-]*(?:(?:(?:global[_ ])?step|iter(?:ation)?|batch)[\s:=#\[(]*|\[?(?=[0-9 ]+/))"
+        rf"\s*(?P<step>{_COUNT})(?:\s*/\s*(?P<steps>{_COUNT}))?",
+        _FLAGS,
+    ),
+    re.compile(
+        rf"[\s:]*[0-9]{{1,3}}%\|[^|]*\|\s*(?P<step>{_COUNT})/(?P<steps>{_COUNT})\s*\[", _FLAGS
+    ),
+)
+"""An epoch, a step or the tutorials' [640/60000], and tqdm's bar: one or two of them."""
+
+_FIGURE = re.compile(
+    r"(?<![\w./@-])(?<![a-z]\s)(?P<name>(?:(?:train|training|val|valid|validation|eval|test|lm|avg|"
+    r"average|mean|total|grad|learning)\s)?[a-z][\w./@-]{0,99})(?:\s*[=:]\s*|(?P<space>\s+))"
+    rf"(?P<value>{_NUMBER})(?!\.?\w|[/@])(?P<percent>%)?",
+    _FLAGS,
+)
+_DICT_ITEM = re.compile(rf"'([\w./-]{{1,100}})': '?({_NUMBER})'?(?=[,}}])", _FLAGS)
+_RATE = re.compile(r"(?<![\w.])([0-9]+(?:\.[0-9]+)?)\s?(?:([a-z]{1,20})/s|s/([a-z]{1,20}))", _FLAGS)
+
+_RESULT = re.compile(r"(?:.*[_/. -])?(?:loss|acc|accuracy|perplexity|ppl)(?:@?[0-9])?", _FLAGS)
+_SPACED = re.compile(rf"{_RESULT.pattern}|lr|learning[_ ]rate|grad[_ ]norm", _FLAGS)
+"""Names that a number may follow without "=" or ":"; not a whole one, which counts things."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +86,7 @@ class Metrics:
     loss: Optional[float] = None
     rate: Optional[float] = None  # of `unit` per second
     unit: str = ""
-    more: Mapping[str, Figure] = field(default_factory=dict)
+    more: Mapping[str, float] = field(default_factory=dict)
     epoch: Optional[int] = None  # of a plain line: steps may begin anew in each
     form: int = field(default=TOLD, compare=False)
     is_all_figures: bool = field(default=False, compare=False)  # of the line: it says nothing else
@@ -162,18 +199,17 @@ def parse_metrics(line: bytes, pattern: Optional[Pattern[str]] = None) -> Option
 def _from_json(step: int, data: Mapping[str, Any]) -> Metrics:
     """Return the metrics in an object; what is of the wrong type is left out."""
     unit = data.get("unit")
-    others = [name for name in data if name not in ("step", "steps", "loss", "rate", "unit")]
-    kept = [name for name in others if name.isprintable() and _is_figure(data[name])]
+    numbers = {name: value for name, value in data.items() if _number(value) is not None}
+    names = [name for name in numbers if name not in _OWN and name.isprintable()]
     return Metrics(
         step=step,
         steps=_whole(data.get("steps")),
-        loss=_number(data.get("loss")),
-        rate=_number(data.get("rate")),
+        loss=numbers.get("loss"),
+        rate=numbers.get("rate"),
         unit="".join(filter(str.isprintable, unit))[:MAX_UNIT] if isinstance(unit, str) else "",
-        more={name: data[name] for name in kept[:MAX_MORE]},
+        more={name: numbers[name] for name in names[:MAX_MORE]},
         is_all_figures=all(
-            value is None or name == "unit" or _number(value) is not None
-            for name, value in data.items()
+            value is None or name == "unit" or name in numbers for name, value in data.items()
         ),
     )
 
@@ -241,11 +277,47 @@ def _number(value: object) -> Optional[float]:
     return None
 
 
-def _is_figure(value: object) -> bool:
-    return _number(value) is not None or (isinstance(value, str) and len(value) <= MAX_TEXT)
-
-
-def _as_json(value: Optional[Figure]) -> Optional[Figure]:
-    if not isinstance(value, float) or math.isfinite(value):
+def _as_json(value: Optional[float]) -> Union[float, str, None]:
+    if value is None or math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def may_be_plain(data: bytes) -> bool:
+    """Return whether a look at each line of some output is worth it."""
+    lower = data.lower()
+    return any(word in lower for word in _RESULTS)
+
+
+def plain_figures(text: str) -> Dict[str, str]:
+    """Return the figures of a line in a usual form, {} for any other."""
+    if text.startswith("{'"):  # of Hugging Face's Trainer
+        items = dict(_DICT_ITEM.findall(text))
+        return items if "epoch" in items and any(map(_RESULT.fullmatch, items)) else {}
+    found: Dict[str, str] = {}
+    logger = _LOGGER.match(text)
+    place = logger.end() if logger else 0
+    if "%|" in text[:place]:
+        place = 0
+    for counter in _COUNTERS:
+        match = counter.match(text, place)
+        if match and "step" not in found:
+            found.update({name: value for name, value in match.groupdict().items() if value})
+            place = match.end()
+    if not found:
+        return {}
+    figures: Dict[str, str] = {}
+    for match in _FIGURE.finditer(text, place):
+        name = "_".join(match["name"].split())
+        is_count = match["value"].isdigit() or match["percent"]
+        if match["space"] and (is_count or not _SPACED.fullmatch(name)):
+            continue
+        if name != "v_num":  # Lightning's number of the run
+            figures.setdefault("loss" if name.lower() == "loss" else name, match["value"])
+    if not any(map(_RESULT.fullmatch, figures)):
+        return {}
+    rate = _RATE.search(text, place)
+    if rate and float(rate[1]):
+        figures["rate"] = rate[1] if rate[2] else str(1 / float(rate[1]))
+        figures["unit"] = rate[2] or rate[3]
+    return {**figures, **found}

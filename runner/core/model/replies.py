@@ -104,15 +104,6 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class ReservedPorts:
-    """Ports that were reserved; 0 for none."""
-
-    port: int = field(metadata=PORT)
-    hub_port: int = field(metadata=PORT)
-    error: str
-
-
-@dataclass(frozen=True)
 class Listening:
     """The port on which the host listens for its peers."""
 
@@ -200,7 +191,6 @@ REPLY_TYPES: Dict[str, Type[Any]] = {
     "missing": MissingFiles,
     "output": CommandOutput,
     "pong": Pong,
-    "ports_reserved": ReservedPorts,
     "probed": Probed,
     "refused": Refusal,
     "relaunch_pending": RelaunchMarked,

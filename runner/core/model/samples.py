@@ -40,7 +40,6 @@ class GpuSample:
     memory_used: Optional[int] = field(default=None, metadata=COUNT)  # in bytes
     memory_total: Optional[int] = field(default=None, metadata=COUNT)  # in bytes
     power_w: Optional[float] = field(default=None, metadata=WATTS)
-    power_limit_w: Optional[float] = field(default=None, metadata=WATTS)
     temperature_c: Optional[float] = field(default=None, metadata=CELSIUS)
     throttled: Tuple[str, ...] = ()  # why its clocks are lower: "power", "thermal", "hardware"
     users: Tuple[GpuUser, ...] = ()

@@ -11,17 +11,13 @@ class Handler(RequestHandler):
     """One command at a time, in the environment that the setup lines left."""
 
     def on_exec(self, frame: Frame) -> None:
-        """Start the command; `window` is how many bytes of its output may be sent at first.
-
-        With `keeps_code`, this host caches our code.
-        """
+        """Start the command; `window` is how many bytes of its output may be sent at first."""
         argv, limit_s = list(frame.data["argv"]), float(frame.data["limit_s"])
         environ, reply = self.context.require_facts().environ, self.context.reply
         command = CommandRun(frame.data["id"], argv, environ, limit_s, reply)
         command.window = int(frame.data["window"])
         self.children["command"] = command
-        if frame.data.get("keeps_code"):
-            self.context.cache_code()
+        self.context.cache_code()
 
     def on_more_output(self, frame: Frame) -> None:
         """Let it send so many more bytes, which the controller has shown."""

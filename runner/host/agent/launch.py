@@ -51,15 +51,6 @@ class Handler(RequestHandler):
         super().__init__(context)
         self._run_record: Dict[str, Any] = {}
 
-    def on_reserve_ports(self, frame: Frame) -> None:
-        """Reserve other ports than those that were taken."""
-        facts = self.context.require_facts()
-        first, last = frame.data["first"], frame.data["last"]
-        reserved, error = ports.reserve_ports(first, last, store=True, hub=frame.data["hub"])
-        self.context.facts = replace(facts, reserved=reserved)
-        port, hub_port, _ = reserved.numbers
-        self.context.answer(frame, "ports_reserved", port=port, hub_port=hub_port, error=error)
-
     def on_record(self, frame: Frame) -> None:
         """Take the record of the whole run that every host keeps: its plan and configuration."""
         self._run_record = json.loads(zlib.decompress(frame.payload))

@@ -7,7 +7,7 @@ from typing import List, Optional
 from runner.core.codec import encode
 from runner.core.protocol.frames import Frame
 from runner.host.agent.server import AgentContext, RequestHandler
-from runner.host.sampling.sampler import Sampler
+from runner.host.sampling import Sampler
 
 
 class Handler(RequestHandler):

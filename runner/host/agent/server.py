@@ -47,7 +47,7 @@ REQUEST_MODULES = {
     "facts": "facts",
     **dict.fromkeys(("offer", "manifest", "chunk", "finish"), "push"),
     "adopt": "push",
-    **dict.fromkeys(("reserve_ports", "record", "start"), "launch"),
+    **dict.fromkeys(("record", "start"), "launch"),
     **dict.fromkeys(("follow", "read", "command"), "follow"),
     **dict.fromkeys(("exec", "more_output", "kill"), "exec"),
     **dict.fromkeys(("inventory", "fetch"), "fetch"),

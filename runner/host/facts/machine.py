@@ -1,4 +1,4 @@
-"""Machine facts: cores, memory, limits, load, NUMA nodes, the busiest process, and logind."""
+"""Machine facts: cores, memory, limits, load, the busiest process, and logind."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import re
 import resource
 from dataclasses import replace
-from typing import Dict, FrozenSet, List, Optional, Set, Tuple
+from typing import Dict, FrozenSet, List, Optional, Set
 
 from runner.core import descriptor_limit
 from runner.core.model.hardware import System, TopProcess
@@ -99,7 +99,6 @@ def read_system(root: str = "/") -> System:
         memory_free=meminfo.get("MemAvailable"),
         memory_limit=memory_limit(root),
         swapped=None if swap_total is None or swap_free is None else swap_total - swap_free,
-        numa_nodes=_numa_nodes(frozenset(os.sched_getaffinity(0)), root),
         infiniband=tuple(procfs.list_names(os.path.join(root, "sys/class/infiniband"))),
     )
 
@@ -112,14 +111,6 @@ def memory_limit(root: str) -> Optional[int]:
             word = procfs.read_text(os.path.join(folder, name)).strip()
             limits += [int(word)] if word.isdigit() and int(word) < UNLIMITED else []
     return min(limits, default=None)
-
-
-def _numa_nodes(own_cpus: FrozenSet[int], root: str) -> Tuple[int, ...]:
-    """Return the NUMA nodes that some of these cores belong to."""
-    folder = os.path.join(root, "sys/devices/system/node")
-    nodes = [name[4:] for name in procfs.list_names(folder) if re.fullmatch(r"node\d+", name)]
-    cpus = {int(n): procfs.read_text(os.path.join(folder, f"node{n}", "cpulist")) for n in nodes}
-    return tuple(sorted(node for node, text in cpus.items() if own_cpus & _parse_cpu_list(text)))
 
 
 def _parse_cpu_list(text: str) -> FrozenSet[int]:

@@ -1,4 +1,4 @@
-"""GPU health: memory errors, clocks, links and MIG devices by NVML, Xids by the kernel's log.
+"""GPU health: memory errors, clocks and MIG devices by NVML, Xids by the kernel's log.
 
 NVML is asked for each value on its own: one that the driver does not know or withholds stays None.
 """
@@ -23,8 +23,8 @@ XID_LINE = re.compile(
 MAX_XIDS = 50  # the most (GPU, number) pairs that are reported
 _MAX_XID_TEXT = 200
 
-_UNCORRECTED, _VOLATILE, _AGGREGATE = 1, 0, 1  # nvmlMemoryErrorType_t and nvmlEccCounterType_t
-_PERSISTENCED_SOCKET = "run/nvidia-persistenced/socket"
+_UNCORRECTED = 1  # nvmlMemoryErrorType_t
+_VOLATILE = 0  # nvmlEccCounterType_t
 
 
 def driver(library: Optional[nvml.Nvml], root: str = "/") -> Driver:
@@ -54,10 +54,7 @@ def gpu_health(library: nvml.Nvml, index: int) -> Optional[GpuHealth]:
             broken[0] = str(error) if error.broken else broken[0]
             return [None] * count
 
-    def errors(counter: int) -> Optional[int]:
-        kinds = (ctypes.c_uint(_UNCORRECTED), ctypes.c_uint(counter))
-        return numbers("nvmlDeviceGetTotalEccErrors", *kinds, kind=ctypes.c_ulonglong)[0]
-
+    kinds = (ctypes.c_uint(_UNCORRECTED), ctypes.c_uint(_VOLATILE))
     bus = ""
     with contextlib.suppress(nvml.NvmlError):
         bus = library.pci_address(device)
@@ -68,17 +65,12 @@ def gpu_health(library: nvml.Nvml, index: int) -> Optional[GpuHealth]:
     mig = _to_bool(numbers("nvmlDeviceGetMigMode", count=2)[0])
     return GpuHealth(
         bus=bus,
-        volatile=errors(_VOLATILE),
-        aggregate=errors(_AGGREGATE),
+        volatile=numbers("nvmlDeviceGetTotalEccErrors", *kinds, kind=ctypes.c_ulonglong)[0],
         repair_pending=any(repairs) if repairs else None,
         repair_failed=_to_bool(failed),
         throttle_reasons=numbers(throttle_reasons, kind=ctypes.c_ulonglong)[0],
-        persistent=is_persistent(_to_bool(numbers("nvmlDeviceGetPersistenceMode")[0]), "/"),
         mig=mig,
         instances=_count_mig_devices(library, device, numbers) if mig else 0,
-        pcie_width=numbers("nvmlDeviceGetCurrPcieLinkWidth")[0],
-        pcie_width_max=numbers("nvmlDeviceGetMaxPcieLinkWidth")[0],
-        numa_node=numa_node(bus, "/"),
         error=broken[0],
     )
 
@@ -97,20 +89,6 @@ def _count_mig_devices(
             library.query_ints("nvmlDeviceGetMigDeviceHandleByIndex", device, *handle_args, count=0)
             count += 1
     return count
-
-
-def is_persistent(mode: Optional[bool], root: str) -> Optional[bool]:
-    """Return whether the driver stays loaded: by its own mode, or by nvidia-persistenced."""
-    if mode is None or mode:
-        return mode
-    return os.path.exists(os.path.join(root, _PERSISTENCED_SOCKET))
-
-
-def numa_node(bus: str, root: str) -> Optional[int]:
-    """Return the NUMA node of a PCI device, None where the kernel says -1 (a single node)."""
-    path = os.path.join(root, "sys/bus/pci/devices", f"{bus}.0", "numa_node")
-    text = procfs.read_text(path).strip() if bus else ""
-    return int(text) if text.isdigit() else None
 
 
 def _to_bool(number: Optional[int]) -> Optional[bool]:

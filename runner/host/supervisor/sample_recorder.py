@@ -17,7 +17,7 @@ from runner.core.model.plan import Order
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.remote_files import MAX_SAMPLE_FILE
 from runner.host.process.file_worker import Submit
-from runner.host.sampling.sampler import Sampler
+from runner.host.sampling import Sampler
 from runner.host.storage.run_folder import append, write_atomic
 
 FIRST_AFTER_S = 1.0  # after the program's start; short runs have samples, too

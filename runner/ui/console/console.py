@@ -63,15 +63,13 @@ class Console:
         reader_gone_note: bytes = READER_GONE_NOTE,
         *,
         is_live: bool = False,
-        raw: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start the writers; `ranks` are those whose output is shown, None for all.
 
-        Unless `raw`, escape sequences in it are dropped, except for colours on a terminal.
+        Escape sequences in it are dropped, except for colours on a terminal.
         """
         self._ranks = ranks
-        self._raw = raw
         self._clock = clock
         self._work_folders: dict[str, bytes] = {}
         self._folder: TracebackFolder | None = None
@@ -146,9 +144,8 @@ class Console:
         """
         with self._lock:
             self._work_folders = {node: f"{at}/".encode() for node, at in work_folders.items()}
-            if not self._raw:
-                self._bar = ProgressBar(pattern)
-                self._folder = TracebackFolder(lambda: terminal_width(ERR))
+            self._bar = ProgressBar(pattern)
+            self._folder = TracebackFolder(lambda: terminal_width(ERR))
 
     def rank_metrics(self, node: str, rank: int, data: bytes) -> None:
         """Show in the area what a rank appended to the file of its metrics; it is no output."""
@@ -156,23 +153,6 @@ class Console:
         if self._bar and self._is_live and (self._ranks is None or rank in self._ranks):
             with self._lock:
                 self._bar.feed(Source(node, rank), data, self._clock())
-
-    def first_failure(self, node: str, rank: int | None, *, is_over: bool = False) -> None:
-        """Fold tracebacks that follow from this failure, until `recovered` or `reset_lines`.
-
-        Of those on the node without a `rank`, or of that rank, all lines are shown. `is_over`: the
-        attempt is, and its logs are read in no order of time.
-        """
-        if self._folder:
-            with self._lock:
-                self._folder.fold_except(node, rank, math.inf if is_over else self._clock())
-
-    def recovered(self) -> None:
-        """Show whole tracebacks again: the ranks go on without what failed."""
-        if self._folder:
-            with self._lock:
-                self._put_tracebacks()
-                self._folder = TracebackFolder(lambda: terminal_width(ERR))
 
     def has_just_shown(self, node: str, lines: Sequence[str]) -> bool:
         """Return whether all these lines are among the last that were shown."""
@@ -309,8 +289,6 @@ class Console:
             if others is None:
                 return None
             lines = others
-        if self._raw:
-            return lines
         return clean_lines(lines, keep_colours=self._writers[descriptor].takes_colours)
 
     def _with_short_paths(self, node: str, lines: bytes) -> bytes:
@@ -345,10 +323,9 @@ def open_console(
 ) -> Console:
     """Return the console of a run, which suits standard output and error.
 
-    `ui` is "auto", "plain", or "raw", which is plain with the ranks' escape sequences.
-    The live one needs both to be the same terminal: a pipe may lead to that terminal as well
-    (`| tee`), where its lines and the status area would overwrite each other.
+    `ui` is "auto" or "plain". The live one needs both to be the same terminal: a pipe may lead to
+    that terminal as well (`| tee`), where its lines and the status area would overwrite each other.
     """
     is_screen = os.environ.get("TERM", "dumb") not in ("dumb", "") and os.isatty(OUT)
     is_live = ui == "auto" and is_screen and _is_one_output()
-    return Console(ranks, nodes, reader_gone_note, is_live=is_live, raw=ui == "raw")
+    return Console(ranks, nodes, reader_gone_note, is_live=is_live)

@@ -19,7 +19,7 @@ from runner.core.model.metrics import (
     seconds_left,
 )
 from runner.ui.console.lines import LineAssembler, Source
-from runner.ui.figures import left_text, loss_text, more_texts, rate_text, step_text
+from runner.ui.figures import left_text, number_text, rate_text, step_text
 
 STEP_KEY = b'"step"'  # what each line of mere figures has
 FIRST_S = 3.0  # not counted: what was written before an attach comes all at once
@@ -103,8 +103,11 @@ class ProgressBar:
         left_s = None
         if now is not None and share != 1:
             left_s = self._clocks[source].left_s(metrics.steps, now)
-        first = (step_text(metrics), left_text(left_s), loss_text(metrics), rate_text(metrics))
-        return BarState(source, share, tuple(filter(None, (*first, *more_texts(metrics)))))
+        texts = [step_text(metrics), left_text(left_s)]
+        texts += [] if metrics.loss is None else [f"loss {number_text(metrics.loss)}"]
+        texts.append(rate_text(metrics))
+        texts += [f"{name} {number_text(value)}" for name, value in metrics.more.items()]
+        return BarState(source, share, tuple(filter(None, texts)))
 
     def pop_news(self, now: float | None, of: Source | None = None) -> BarState | None:
         """Return new figures, those of one rank for the whole attempt, and only if it is `of`."""

@@ -1,4 +1,4 @@
-"""The page itself: what the template shows of each run, and the file that it becomes.
+"""Page of runs: what the template shows of each run, and the file that it becomes.
 
 Nothing but its own script can run in it, and nothing can be loaded into it.
 """
@@ -8,16 +8,23 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+import signal
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
 from runner.core.history.comparison import code_text, flat_config, gpu_hours, set_values
 from runner.core.history.run_data import LOAD_FIGURES, LoadFigure, RunData, Series
-from runner.core.outcome.first_failure import failure_text
+from runner.core.outcome.first_failure import failure_text, node_stops, stop_before
+from runner.core.protocol import events
+from runner.core.protocol.events import EVENT_TYPES, Event
+from runner.core.protocol.states import State
 from runner.core.shell import quote, this_program
 from runner.core.text import (
     counted,
+    describe_exit,
     format_age,
     format_duration,
     format_size,
@@ -25,10 +32,9 @@ from runner.core.text import (
     printable,
     printable_lines,
 )
-from runner.ui.comparison import NOT_IN_TABLES, cell_text, compare_runs
+from runner.ui.comparison import cell_text, compare_runs
 from runner.ui.figures import number_text
 from runner.ui.layout import fold_names
-from runner.ui.page.timeline import event_text, launch_time, timeline
 
 MAX_LOG_CHARS = 4_000_000  # on a page: where there are many logs, each is shorter
 
@@ -38,22 +44,16 @@ MAX_LINES = 8
 
 GRID = 400  # points of a line that is made of others
 
-FILTERS = {
-    "age": format_age,
-    "code": code_text,
-    "counted": counted,
-    "duration": format_duration,
-    "event_text": event_text,
-    "failure": failure_text,
-    "flat": flat_config,
-    "fold_names": fold_names,
-    "gpu_hours": gpu_hours,
-    "number": number_text,
-    "quote": quote,
-    "set_values": set_values,
-    "size": format_size,
-    "timeline": timeline,
-}
+KINDS = {body: name.replace("_", " ") for name, body in EVENT_TYPES.items()}
+
+STARTS = (events.ProgramStarted, events.RankStarted, events.HubJoined)
+"""Events that the bars show."""
+
+FAULTS = (events.PeerLost, events.HostLost, events.EndUnverified, events.PortTaken, events.Stalled)
+
+STATES = {State.SUCCEEDED: "succeeded", State.FAILED: "failed", State.STUCK: "failed"}
+
+MAX_EVENT_TEXT = 400
 
 Chart = dict[str, Any]
 Points = Sequence[tuple[float, float | None]]
@@ -75,7 +75,7 @@ def render_page(
 
     compared = [before, *runs] if before and len(runs) == 1 else list(runs)
     rows = compare_runs(compared)
-    names = [name for name in rows[0] if name not in {"run", *NOT_IN_TABLES}]
+    names = [name for name in rows[0] if name != "run"]
     differences = {name: [cell_text(name, row[name]) for row in rows] for name in names}
     style = _asset("vendor/uplot/uPlot.min.css") + _asset("page.css")
     script = _asset("vendor/uplot/uPlot.iife.min.js") + _asset("page.js")
@@ -128,7 +128,7 @@ def _metric_charts(runs: Sequence[RunData]) -> list[Chart]:
             chart = charts.setdefault(metric.name, _chart(metric.name, unit, "step"))
             values: dict[float, float | None] = {}
             for _, series in sorted(metric.by_attempt.items()):
-                values.update(zip(series.steps, series.values, strict=False))  # repeated: the last
+                values.update(zip(series.at, series.values, strict=True))  # repeated: the last
             chart["lines"].append(_line(run.run_id, number, sorted(values.items())))
     first = {"loss": 0, "rate": 1}
     return [charts[name] for name in sorted(charts, key=lambda name: first.get(name, 2))]
@@ -175,10 +175,10 @@ def _members(run: RunData, figure: LoadFigure) -> dict[str, Points]:
             sources = {f"{node.node} GPU {gpu.index}": gpu.series for gpu in node.gpus}
         for label, by_name in sources.items():
             series = by_name.get(figure.name, Series())
-            pairs = zip(series.times, series.values, strict=False)
-            known = [(at - origin, value) for at, value in pairs if at is not None]
-            if known:
-                members[label] = sorted(known, key=lambda point: point[0])
+            pairs = zip(series.at, series.values, strict=True)
+            points = [(at - origin, value) for at, value in pairs]
+            if points:
+                members[label] = sorted(points, key=lambda point: point[0])
     return members
 
 
@@ -197,3 +197,113 @@ def _spread(members: Mapping[str, Points]) -> dict[str, Points]:
         name: [*zip(grid.tolist(), row.filled(np.nan).tolist(), strict=True)]
         for name, row in figures.items()
     }
+
+
+@dataclass
+class Bar:
+    """A node's work in an attempt; its state is also its colour."""
+
+    start: float
+    end: float | None = None
+    state: str = ""
+
+
+@dataclass
+class Row:
+    """A node: a bar for each attempt, and the faults of the node and of its ranks."""
+
+    bars: dict[int, Bar] = field(default_factory=dict)
+    marks: list[Event] = field(default_factory=list)
+
+
+@dataclass
+class Timeline:
+    """All nodes between two times, and the events that are no usual starts, True for a fault."""
+
+    start: float
+    end: float
+    rows: dict[str, Row]
+    events: list[tuple[Event, bool]]
+
+
+def launch_time(run: RunData) -> float:
+    """Return the launch, or the first that is known of the run."""
+    if run.launched_at is not None:
+        return run.launched_at
+    return run.events[0].wall if run.events else 0.0
+
+
+def timeline(run: RunData) -> Timeline:
+    """Return the timeline of a run, its nodes in the order of their ranks."""
+    start = launch_time(run)
+    end = run.ended_at
+    if end is None:
+        seen = run.events[-1].wall if run.events else start
+        end = seen if run.verdict else max(seen, time.time())
+    stops = node_stops(run.events)
+    rows = {share.node: Row() for plan in reversed(run.plans) for share in plan.nodes}
+    told = []
+    for event in run.events:
+        body = event.body
+        row = rows.setdefault(event.node, Row()) if event.node else Row()
+        is_fault = isinstance(body, FAULTS)
+        if isinstance(body, (events.ProgramStarted, events.RankStarted)):
+            row.bars.setdefault(event.attempt, Bar(event.wall))
+        bar = row.bars.get(event.attempt) or Bar(event.wall)
+        was_stopped = stop_before(event, stops) is not None
+        if isinstance(body, events.RankExited) and not was_stopped:
+            is_fault = bool(body.code) or body.signal not in {None, signal.SIGTERM}
+        elif isinstance(body, events.ProgramExited):
+            bar.end = event.wall
+            if was_stopped:
+                bar.state = "stopped"
+            elif body.code is not None or body.signal is not None:
+                bar.state = "failed" if body.code or body.signal else "succeeded"
+        elif isinstance(body, (events.Ended, events.HostLost)):
+            bar.end = bar.end or event.wall
+            bar.state = bar.state or STATES.get(getattr(body, "state", State.FAILED), "stopped")
+        if is_fault:
+            row.marks.append(event)
+        if not isinstance(body, STARTS):
+            told.append((event, is_fault))
+    for row in rows.values():
+        for bar in row.bars.values():
+            bar.state = bar.state or ("unseen" if run.verdict else "running")
+            bar.end = max(bar.start, bar.end or end)
+    return Timeline(start, max(end, start + 1e-3), rows, told)
+
+
+def event_text(event: Event) -> str:
+    """Return what happened, in a few words."""
+    body = event.body
+    if isinstance(body, events.RankExited):
+        how = describe_exit(body.code, body.signal)
+        texts = [f"rank {body.rank} {how}", body.error, body.exception]
+    elif isinstance(body, events.ProgramExited):
+        texts = [f"program {describe_exit(body.code, body.signal)}", body.error]
+    elif isinstance(body, events.Stalled):
+        texts = [f"no progress for {format_age(body.seconds)}", body.problem]
+    elif isinstance(body, events.Ended):
+        texts = [f"ended: {body.state.value}", body.reason]
+    else:
+        texts = [KINDS[type(body)]]
+        texts += [str(getattr(body, name, "")) for name in ("peer", "reason", "error")]
+    return ", ".join(filter(None, texts))[:MAX_EVENT_TEXT]
+
+
+FILTERS = {
+    "age": format_age,
+    "code": code_text,
+    "counted": counted,
+    "duration": format_duration,
+    "event_text": event_text,
+    "failure": failure_text,
+    "flat": flat_config,
+    "fold_names": fold_names,
+    "gpu_hours": gpu_hours,
+    "number": number_text,
+    "quote": quote,
+    "set_values": set_values,
+    "size": format_size,
+    "timeline": timeline,
+}

@@ -1,8 +1,8 @@
 """Dry run: shell text that starts on each host what a launch would start there.
 
 Hosts whose commands have the same form share one template. What differs between them are shell
-variables in it, and each host has a line that assigns them: that line, then the template, is what
-to paste there.
+variables in it, `my_…` so that they are no others, and each host has a line that assigns them: that
+line, then the template, is what to paste there.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def render_dry_run(plan: Plan, assumed: Sequence[str] = ()) -> str:
         for name, script in scripts.items()
     )
     for names in group_names(forms).values():
-        assignments, text = _template(plan, names, [scripts[name] for name in names])
+        assignments, text = _template(names, [scripts[name] for name in names])
         remark = _remark(plan, plan.node(names[0]))
         title = f"# {fold_names(names)}{f' ({remark})' if remark else ''}"
         if len(names) > 1:
@@ -104,11 +104,9 @@ def _script(plan: Plan, share: NodePlan) -> _Script:
         script = ["mkdir -p ", folder, " && "] if _remark(plan, share) else []
         script += ["cd ", folder, *(["\n", *setup] if setup else [" && \\\n"])]
     for name, value in share.env.items():
-        # Not `path`, which zsh ties to PATH.
-        variable = f"node_{name.lower().removeprefix('node_')}"
-        script += [f"{name}=", _Word(value, variable), " "]
+        script += [f"{name}=", _Word(value, name.lower()), " "]
     if order.path_folder:
-        script += ["PATH=", _Word(order.path_folder, "node_path", is_path=True), ':"$PATH" ']
+        script += ["PATH=", _Word(order.path_folder, "path", is_path=True), ':"$PATH" ']
     script += [f"{shell.assignments({}, references=plan.secrets)} " if plan.secrets else "", "\\\n"]
     path_count = len(share.command) - share.arg_count
     for index, word in enumerate(share.command):
@@ -118,28 +116,9 @@ def _script(plan: Plan, share: NodePlan) -> _Script:
     return script
 
 
-def _template(
-    plan: Plan, names: Sequence[str], scripts: Sequence[_Script]
-) -> tuple[list[str], str]:
+def _template(names: Sequence[str], scripts: Sequence[_Script]) -> tuple[list[str], str]:
     """Return a line for each node that assigns what differs between them, and the script."""
-    shares = [plan.node(name) for name in names]
-    lines = [line for share in shares for line in share.setup]
-    used = {*plan.secrets, *re.findall(r"\w+", "\n".join(lines))}
-    used.update(*(share.env for share in shares))
-    known = {tuple(share.interface for share in shares): "interface", tuple(names): "node"}
-    variables: dict[tuple[_Word, ...], str] = {}
-
-    def variable(words: Sequence[_Word]) -> str:
-        wanted = known.get(tuple(word.text for word in words), words[0].variable)
-        key = tuple(_Word(word.text, wanted, word.is_path) for word in words)
-        if key not in variables:
-            while wanted in used:
-                wanted += "_"
-            used.add(wanted)
-            variables[key] = wanted
-        return variables[key]
-
-    variable([_Word(name, "node") for name in names])
+    variables = {tuple(map(shell.quote, names)): "my_node"}  # by their values on these nodes
     text = ""
     for parts in zip(*scripts, strict=True):
         words = [part for part in parts if isinstance(part, _Word)]
@@ -152,12 +131,16 @@ def _template(
             common = os.path.commonprefix([word.text for word in words])  # noqa: RUF071 (no paths)
             prefix = common[: common.rfind("=") + 1]
             option = re.search(r"([A-Za-z_]\w*)=\Z", prefix)
-            name = option[1] if option else words[0].variable
+            wanted = f"my_{option[1].lower() if option else words[0].variable}"
             is_path = words[0].is_path and not prefix
-            rests = [_Word(word.text[len(prefix) :], name, is_path) for word in words]
-            text += f'{shell.quote(prefix) if prefix else ""}"${variable(rests)}"'
+            rests = [_Word(word.text[len(prefix) :], "", is_path) for word in words]
+            values = tuple(rest.quoted for rest in rests)
+            while values not in variables and wanted in variables.values():
+                wanted += "_"
+            variable = variables.setdefault(values, wanted)
+            text += f'{shell.quote(prefix) if prefix else ""}"${variable}"'
     columns = []
-    for values, name in variables.items():
-        cells = [f"{name}={value.quoted}" for value in values]
+    for values, variable in variables.items():
+        cells = [f"{variable}={value}" for value in values]
         columns.append([cell.ljust(max(map(len, cells))) for cell in cells])
     return [" ".join(line).rstrip() for line in zip(*columns, strict=True)], text

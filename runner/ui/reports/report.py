@@ -96,7 +96,7 @@ def code_name(release: str, commit: str) -> str:
 
 
 def render_access(request: LaunchRequest) -> str:
-    """Return where a launch logs in, what it starts there first, and what it takes from here."""
+    """Return where a launch logs in, and what it takes from here."""
     spec = request.spec
     ssh = spec.cluster.ssh
     jump = f" by way of {', '.join(ssh.jump)}" if ssh.jump else ""
@@ -106,9 +106,6 @@ def render_access(request: LaunchRequest) -> str:
         port = f" port {node.port or ssh.port}" if node.port or ssh.port else ""
         is_here = node.transport == "local"
         rows.append((node.name, "this machine" if is_here else f"ssh {login}{port}{jump}"))
-    rows.append(
-        ("there", f"{spec.cluster.host_python} runs the agent; setup lines run before any check")
-    )
     pushes = spec.pushes_code and not request.recorded_code
     taken = [f"the code in {spec.cluster.project}"] if pushes else []
     taken += [f"secret {name}" for name in sorted(spec.secrets)]
@@ -214,7 +211,8 @@ def final_report(
     if rerun:
         lines.append(f"  without the hosts that were lost: {rerun}")
     lines.append(f"  logs: {folder}/logs" if verdict.has_begun else f"  record: {folder}")
-    if plan.release and any(result.started for result in verdict.ranks.values()):
+    has_work = plan.release and any(result.started for result in verdict.ranks.values())
+    if has_work and not plan.outputs:  # else they are, or `pull` brings them, beside the logs
         work = RunPaths(plan.nodes[0].order.workdir, plan.run_id, "NODE").work
         lines.append(f"  working folder on each host: {work}")
     return "\n".join(lines)

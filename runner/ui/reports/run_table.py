@@ -23,9 +23,9 @@ from runner.core.shell import this_program
 from runner.core.text import counted, format_age, printable
 from runner.ui.figures import left_text, rate_text, step_text
 from runner.ui.layout import (
-    COLUMN_GAP,
     UNLIMITED_WIDTH,
     aligned,
+    columns_that_fit,
     display_folder,
     fold_names,
     group_names,
@@ -113,8 +113,8 @@ def next_step(row: Row, run_flags: str) -> str:
 
 
 HEADERS = ("RUN", "TASK", "BY", "STATE", "AGE", "NODES", "GPUS", "ATTEMPT", "PROGRESS", "FOLDER")
-BY_WEIGHT = ("RUN", "STATE", "TASK", "AGE", "NODES", "PROGRESS", "BY", "FOLDER", "ATTEMPT", "GPUS")
-"""The headers; where not all have room, the first of these are columns."""
+GIVING_WAY = ("GPUS", "ATTEMPT", "FOLDER", "BY", "PROGRESS", "NODES", "AGE", "TASK", "STATE")
+"""What has no column where there is not room for all, the first of these first."""
 
 
 def render(
@@ -146,30 +146,27 @@ def _run_lines(runs: Sequence[Row], width: int, reader: str) -> list[str]:
 
     if not runs:
         return []
-    says_nothing = {"BY": (reader,), "ATTEMPT": ("1",), "FOLDER": ("-", ".")}
+    says_nothing = {"BY": ("-", reader), "ATTEMPT": ("-", "1"), "FOLDER": ("-", ".")}
     cells = [_cells(row) for row in runs]
     told = [
-        {header for header in HEADERS if row[header] not in says_nothing.get(header, ("-",))}
+        [header for header in HEADERS if row[header] not in says_nothing.get(header, ("-",))]
         for row in cells
     ]
-    wanted = [header for header in BY_WEIGHT if header in set().union(*told)]
-    kept: set[str] = set()
-    left = width + COLUMN_GAP
-    for header in wanted:
-        left -= max(cell_len(row[header]) for row in ({header: header}, *cells)) + COLUMN_GAP
-        if left < 0 and kept:
-            break
-        kept.add(header)
-    shown = [header for header in HEADERS if header in kept]
-    rows_shown = [shown, *([row[header] for header in shown] for row in cells)]
-    lines = aligned(rows_shown, indent="")
-    blocks = [lines[:1]]
-    for line, row, headers in zip(lines[1:], cells, told, strict=True):
-        notes = [f"{each.lower()} {row[each]}" for each in HEADERS if each in headers - kept]
-        whole = "; ".join(note.replace(" ", "\xa0") for note in notes)
+    wanted = {header for headers in told for header in headers}
+    widths = {
+        header: max(cell_len(text) for text in (header, *(row[header] for row in cells)))
+        for header in HEADERS
+        if header in wanted
+    }
+    shown = columns_that_fit(widths, GIVING_WAY, width)
+    titles, *rows = aligned([shown, *([row[name] for name in shown] for row in cells)], indent="")
+    lines = [titles]
+    for line, row, headers in zip(rows, cells, told, strict=True):
+        notes = [f"{name.lower()} {row[name]}" for name in headers if name not in shown]
+        whole = "; ".join(note.replace(" ", "\xa0") for note in notes)  # each on one line
         more = wrap(whole, width, margin="    ", hanging_margin="    ") if notes else []
-        blocks.append([line, *(each.replace("\xa0", " ") for each in more)])
-    return [line for block in blocks for line in block]
+        lines += [line, *(each.replace("\xa0", " ") for each in more)]
+    return lines
 
 
 def _cells(row: Row) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Results of `deploy`, `clean`, `pull`, `explain` and `stacks`, with equal ones merged.
+"""Results of `deploy`, `clean`, `pull`, `explain`, `stacks` and `exec`, with equal ones merged.
 
 Those of hosts are merged by their names; those of ranks are their stacks, the exceptions first.
 """
@@ -12,11 +12,19 @@ from typing import Any
 
 from runner.core.errors import Problem
 from runner.core.model.plan import Plan
-from runner.core.model.results import Origin, PullResult, SweepRun
+from runner.core.model.results import CommandResult, Origin, PullResult, SweepRun
 from runner.core.model.run_info import RunInfo
 from runner.core.outcome.stacks import StackGroup, StackReport, summary
 from runner.core.protocol.paths import RunPaths
-from runner.core.text import counted, format_duration, format_ranges, format_size, printable
+from runner.core.text import (
+    counted,
+    describe_exit,
+    format_duration,
+    format_ranges,
+    format_size,
+    printable,
+)
+from runner.ui.console.lines import clean_lines
 from runner.ui.layout import aligned, fold_names, group_names, terminal_width, wrap_lines
 from runner.ui.reports.report import code_name
 from runner.ui.reports.run_table import run_lines
@@ -94,14 +102,6 @@ def render_clean(
         less = "" if older_than.startswith("0") else "; --older-than 0s is whatever has ended"
         lines.append(f"nothing unused is older than {older_than}{less}")
     return "\n".join(lines)
-
-
-def render_pruned(releases: Sequence[str], size: int, runs: Sequence[str], *, dry_run: bool) -> str:
-    """Return what was removed of the code kept here; the runs whose code it was, by name."""
-    verb = "would be removed" if dry_run else "removed"
-    text = f"the code of {counted(len(releases), 'release')} {verb}, {format_size(size)}"
-    lost = "can be repeated only where hosts have the code still"
-    return f"{text}\n{lost}: {', '.join(runs)}" if runs else text
 
 
 def render_sweep(
@@ -234,3 +234,37 @@ def _stack_lines(report: StackReport, group: StackGroup) -> list[str]:
         left_out = len(rows) - INNERMOST - OUTERMOST
         rows[INNERMOST:-OUTERMOST] = [f"    … {left_out} more …"]
     return [f"  {title}, innermost first:", *rows]
+
+
+def render_answers(results: Iterable[CommandResult]) -> str:
+    """Return the outcome of a command on each host, with equal ones merged."""
+    blocks = []
+    outcomes = ((each.node, (_status_text(each), _output_text(each))) for each in results)
+    for (status, text), names in group_names(outcomes).items():
+        count = f" ({len(names)})" if len(names) > 1 else ""
+        blocks.append(f"── {fold_names(names)}{count}{status} ──")
+        blocks += [text] if text else []
+    return "\n".join(blocks)
+
+
+def render_failures(results: Iterable[CommandResult]) -> str:
+    """Return how a command failed, with equal failures of hosts merged; "" if it did nowhere."""
+    groups = group_names((each.node, _status_text(each)) for each in results)
+    groups.pop("", None)
+    return "\n".join(f"{fold_names(names)}{status}" for status, names in groups.items())
+
+
+def _status_text(result: CommandResult) -> str:
+    if result.problem:
+        return f": {result.problem}"
+    code = result.exit_code or 0
+    if code < 0:
+        return f": {describe_exit(None, -code).removeprefix('was ')}"
+    return f": exit {code}" if code else ""
+
+
+def _output_text(result: CommandResult) -> str:
+    streams = (bytes(result.stdout), bytes(result.stderr))
+    cleaned = [clean_lines(each, keep_colours=False) for each in streams]
+    texts = [each.decode(errors="replace").rstrip("\n") for each in cleaned if each]
+    return "\n".join(texts + ["[the rest of the output was dropped]"] * result.truncated)

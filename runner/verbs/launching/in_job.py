@@ -16,6 +16,7 @@ from runner.control.record.file_names import JOB_FILE, PLAN_FILE, RESULT_FILE
 from runner.control.rpc.session import Inbox
 from runner.core.codec import decode
 from runner.core.errors import SIGNAL_EXIT_BASE
+from runner.core.launch_request import LaunchRequest
 from runner.core.model.plan import Plan
 from runner.core.model.results import Failure
 from runner.core.model.run_info import PastAttempt
@@ -131,6 +132,12 @@ def is_own_job(folder: Path, spec: Spec) -> bool:
     """Return whether this launch is the one that a job was submitted for."""
     is_inside = bool(spec.slurm and spec.slurm.job_id) and "SLURMD_NODENAME" in os.environ
     return is_inside and (folder / JOB_FILE).exists()
+
+
+def with_lease(request: LaunchRequest) -> LaunchRequest:
+    """Return the request of a launch whose ranks do not outlive it for long, unless it says so."""
+    limit_s = request.spec.disconnect_s or DISCONNECT_S
+    return replace(request, spec=replace(request.spec, disconnect_s=limit_s), on_record=True)
 
 
 def past_attempts(folder: Path) -> tuple[PastAttempt, ...]:

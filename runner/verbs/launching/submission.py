@@ -21,7 +21,7 @@ from runner.core.shell import this_program
 from runner.core.spec import SlurmSpec
 from runner.transport.srun import ask
 from runner.ui.output import note, show
-from runner.verbs.launching.preparation import launch_notes, open_code_source
+from runner.verbs.launching.attempts import launch_notes
 from runner.verbs.shared.job_run import JobRun
 
 SUBMIT_LIMIT_S = 60.0
@@ -34,7 +34,7 @@ KEYS = {
 """What sets it, and what lists the legal values, by words of sbatch's errors."""
 
 
-def submit(request: LaunchRequest, source: CodeSource | None = None) -> int:
+def submit(request: LaunchRequest, source: CodeSource) -> int:
     """Submit the job of a run and follow it, or show its script; return the exit code."""
     spec = request.spec
     folder = str(request.run_dir)
@@ -44,7 +44,6 @@ def submit(request: LaunchRequest, source: CodeSource | None = None) -> int:
     if spec.dry_run:
         show(json.dumps({"script": script}) if "json" in spec.dry_run else script)
         return 0
-    source = source or open_code_source(request)
     for text in launch_notes(request, source):
         note(text)
     store = RunStore(request.run_dir)
@@ -68,14 +67,10 @@ def _submit(request: LaunchRequest, source: CodeSource, store: RunStore, script:
     spec = request.spec
     begin = {**asdict(source.code), "run_id": spec.run_id, "job_id": ""}
     begin.update(cluster=spec.cluster.name, task=spec.task.name)
-    try:
-        request = replace(request, launched_at=time.time(), launched_from=str(Path.cwd()))
+    request = replace(request, launched_at=time.time(), launched_from=str(Path.cwd()))
+    with store.required():
         store.write_request(request)
         store.write_json(JOB_FILE, begin)
-    except OSError as error:
-        message = f"cannot write in {store.folder}: {error.strerror}"
-        hint = "free some space, or set run_dir"
-        raise NotReady([Problem("run_dir", message, hint)]) from error
     if keeper := source.keep(CodeStore(Path.cwd() / run_index.RUNS_FOLDER / STORE)):
         keeper.finish(lambda: False)
     answer, problem = ask(["sbatch", "--parsable"], script, SUBMIT_LIMIT_S)

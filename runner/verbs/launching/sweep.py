@@ -3,123 +3,104 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from runner.control.code.snapshot import Snapshot
-from runner.control.code.source import CodeSource
 from runner.control.history.run_reader import read_run
 from runner.control.record.file_names import CONFIG_FILE, SWEEP_FILE
 from runner.control.record.run_store import RunStore
 from runner.core.errors import ConfigError
-from runner.core.launch_request import LaunchRequest, SweepPlace
+from runner.core.launch_request import LaunchRequest
 from runner.core.model.results import SweepRun
 from runner.core.shell import line, this_program
 from runner.ui.comparison import render_runs
 from runner.ui.layout import terminal_width
 from runner.ui.output import note, show
 from runner.ui.reports.tables import render_sweep
+from runner.verbs.launching.attempts import open_code_source
 from runner.verbs.launching.launch_session import run
-from runner.verbs.launching.preparation import open_code_source
+from runner.verbs.shared.verb import exit_code
 
 STOPPING_CODES = (5, 70, 129, 130, 143)
 """Exit codes after which no other run is started: the user interrupted it, or processes of the last
 run may be left, as after a closed terminal."""
 
 
-class SharedLaunch:
-    """The launch of each run of a sweep, with the code as it was at the first."""
+class SweepLauncher:
+    """Launches each run of a sweep, with the code as it was at the first."""
 
     def __init__(self) -> None:
         self._snapshot: Snapshot | None = None
 
-    def __call__(self, request: LaunchRequest) -> int:
-        """Launch a run; return the exit code, or raise if nothing was started."""
-        planned = bool(request.spec.dry_run)
-        return run(request) if planned else run(request, self._source(request))
+    def launch(self, request: LaunchRequest) -> int:
+        """Launch a run; return its exit code, after its errors were shown."""
+        return exit_code(functools.partial(self._launch, request))
 
-    def _source(self, request: LaunchRequest) -> CodeSource:
+    def _launch(self, request: LaunchRequest) -> int:
         if self._snapshot and request.spec.pushes_code and not request.recorded_code:
-            return self._snapshot.for_task(request.spec, Path.cwd())
+            return run(request, self._snapshot.for_task(request.spec, Path.cwd()))
         source = open_code_source(request)
         if isinstance(source, Snapshot):
             self._snapshot = source
-        return source
+        return run(request, source)
 
 
-def run_sweep(requests: Sequence[LaunchRequest], job: Callable[[LaunchRequest], int]) -> int:
-    """Do `job` for each run; return the first code but 0, or the one that ended the sweep."""
-    is_planned = all(bool(request.spec.dry_run) for request in requests)
-    runs = [SweepRun(r.spec.run_id, r.sweep.changes if r.sweep else ()) for r in requests]
-    if any(map(_runs_live_code, requests)):
+def run_sweep(requests: Sequence[LaunchRequest]) -> int:
+    """Launch each run; return the first code but 0, or the one that ended the sweep."""
+    first = requests[0]
+    is_planned = bool(first.spec.dry_run)
+    specs = [request.spec for request in requests]
+    if not is_planned and any(not (s.pushes_code or s.task.shipped_file) for s in specs):
         message = "an edit of the code reaches later runs of this sweep"
-        hint = "cluster.project=null gives all of them the code of the first"
-        note(f"{message}; {hint}")
+        note(f"{message}; cluster.project=null gives all of them the code of the first")
+    folder = first.run_dir.parent / first.sweep.sweep if first.sweep else None
+    runs = [SweepRun(r.spec.run_id, r.sweep.changes if r.sweep else ()) for r in requests]
+    launcher = SweepLauncher()
+    code = 0
     for index, request in enumerate(requests):
         words = " ".join(runs[index].changes)
         show(f"run {index + 1} of {len(requests)}: {words}", file=sys.stderr)
         started_at = time.monotonic()
-        code = job(request)
+        run_code = launcher.launch(request)
         seconds = round(time.monotonic() - started_at, 3)
-        runs[index] = replace(runs[index], exit_code=code, seconds=seconds)
-        _record_sweep(request, runs)
-        if code in STOPPING_CODES:
+        runs[index] = replace(runs[index], exit_code=run_code, seconds=seconds)
+        if folder and (request.run_dir / CONFIG_FILE).exists():
+            _record_sweep(folder, runs)
+        if run_code in STOPPING_CODES:
+            code = run_code
             break
-    recorded = [request.run_dir for request in requests if request.run_dir.is_dir()]
-    if recorded and not is_planned:
-        read = [read_run(folder, is_whole=False) for folder in recorded]
-        show(render_runs(read, terminal_width(2) - 1), file=sys.stderr)
-        compared = {each.run_id for each in read}
-        show(render_sweep(runs, is_planned=False, compared=compared), file=sys.stderr)
-    else:
-        show(render_sweep(runs, is_planned=is_planned), file=sys.stderr)
-    left = [r for r, swept in zip(requests, runs, strict=True) if swept.exit_code is None]
-    commands = commands_for(left)
-    place = requests[0].sweep
-    if place is not None and (_sweep_folder(requests[0], place) / SWEEP_FILE).is_file():
-        commands.append(f"{this_program()} report {line([place.sweep])}")
-    for command in commands:
-        show(f"  {command}", file=sys.stderr)
-    codes = [swept.exit_code for swept in runs if swept.exit_code]
-    return next((code for code in codes if code in STOPPING_CODES), codes[0] if codes else 0)
+        code = code or run_code
+    compared = []
+    if not is_planned:
+        folders = [request.run_dir for request in requests if request.run_dir.is_dir()]
+        compared = [read_run(each, is_whole=False) for each in folders]
+    if compared:
+        show(render_runs(compared, terminal_width(2) - 1), file=sys.stderr)
+    names = {each.run_id for each in compared}
+    show(render_sweep(runs, is_planned=is_planned, compared=names), file=sys.stderr)
+    for request, swept in zip(requests, runs, strict=True):
+        if swept.exit_code is None:
+            show(f"  {launch_command(request)}", file=sys.stderr)
+    if folder and (folder / SWEEP_FILE).is_file():
+        show(f"  {this_program()} report {line([folder.name])}", file=sys.stderr)
+    return code
 
 
-def commands_for(requests: Sequence[LaunchRequest]) -> list[str]:
-    """Return what starts the rest of a sweep: one command if they differ in one key, else each."""
-    if not requests:
-        return []
-    first = requests[0]
-    folders = [word for folder in first.config_dirs for word in ("--config-dir", folder)]
-    changes = [request.sweep.changes if request.sweep else () for request in requests]
-    keys = {tuple(word.partition("=")[0] for word in words) for words in changes}
-    words_of_runs = [[*folders, *request.overrides] for request in requests]
-    if len(requests) > 1 and len(keys) == 1 and len(changes[0]) == 1:
-        values = ",".join(words[0].partition("=")[2] for words in changes)
-        both = f"{changes[0][0].partition('=')[0]}={values}"
-        words = [both if word == changes[0][0] else word for word in first.overrides]
-        words_of_runs = [["-m", *folders, *words]]
-    return [f"{this_program()} {line(words)}" for words in words_of_runs]
+def launch_command(request: LaunchRequest) -> str:
+    """Return what starts one run of a sweep."""
+    folders = [word for folder in request.config_dirs for word in ("--config-dir", folder)]
+    return f"{this_program()} {line([*folders, *request.overrides])}"
 
 
-def _sweep_folder(request: LaunchRequest, place: SweepPlace) -> Path:
-    return request.run_dir.parent / place.sweep
-
-
-def _runs_live_code(request: LaunchRequest) -> bool:
-    spec = request.spec
-    return not request.spec.dry_run and not spec.pushes_code and not spec.task.shipped_file
-
-
-def _record_sweep(request: LaunchRequest, runs: Sequence[SweepRun]) -> None:
-    """Record the sweep beside its runs, once one of them has a record."""
-    if not (request.sweep and (request.run_dir / CONFIG_FILE).exists()):
-        return
-    store = RunStore(_sweep_folder(request, request.sweep))
+def _record_sweep(folder: Path, runs: Sequence[SweepRun]) -> None:
+    """Record the sweep beside its runs."""
+    store = RunStore(folder)
     with contextlib.suppress(ConfigError, OSError):  # a full disk ends no sweep
-        if not store.folder.exists():
+        if not folder.exists():
             store.reserve()
-        content = {"sweep": request.sweep.sweep, "runs": runs}
-        store.write_json(SWEEP_FILE, content)
+        store.write_json(SWEEP_FILE, {"sweep": folder.name, "runs": runs})

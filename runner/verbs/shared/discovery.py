@@ -4,74 +4,79 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
 from dataclasses import replace
 
 from runner.control.attempt.stop import user_at_host
 from runner.control.record import run_index
 from runner.control.record.host_record import (
     HostRecord,
-    agreed_record,
     merge_statuses,
+    newest_record,
     parse_record,
 )
 from runner.control.rpc.wait import Broadcast
 from runner.core.errors import NotReady, Problem
 from runner.core.launch_request import LaunchRequest
-from runner.core.model.facts import FactsRequest
+from runner.core.model.facts import Facts
 from runner.core.model.plan import Plan
 from runner.core.model.results import RemoteRun
 from runner.core.shell import this_program
-from runner.core.spec import Node, Spec, are_local
+from runner.core.spec import Node, Spec
 from runner.ui.console.console import Console, open_console
 from runner.ui.layout import fold_names
 from runner.ui.reports.run_table import describe_run
 from runner.verbs.shared.host_pool import HostPool, open_host_pool
+from runner.verbs.shared.selection import workdir_request
 
 
 class RunFinder:
-    """The hosts of a cluster that answer."""
+    """The hosts of a cluster that answer; if none does, that is NotReady."""
 
-    def __init__(
-        self,
-        pool: HostPool,
-        selector: str,
-        *,
-        reuse_sessions: bool = False,
-    ) -> None:
-        self.pool, self.console = pool, pool.console
-        self._selector = selector  # by which any verb finds these hosts
+    def __init__(self, pool: HostPool, selector: str) -> None:
+        self.pool = pool
+        self.console = pool.console
+        self.facts: dict[str, Facts] = {}
+        self.unreachable: dict[str, Problem] = {}
         self.unreadable_runs: dict[str, int] = {}  # how many runs of other users, by node
         self.clock_offsets: dict[str, float] = {}  # the time on each host when it answered
-        self._notes_shown: set[str] = set()
-        spec = pool.spec
-        self._nodes = {node.name: node for node in spec.nodes}
-        self._show_status: Callable[[str, str], None] = self.console.node_status
-        self._request = lambda node: FactsRequest(
-            node=node.name, workdir=spec.cluster.workdir, skip_launch_facts=True
-        )
-        self.facts, self.unreachable = pool.collect_available_facts(
-            self._request, reuse_sessions=reuse_sessions
-        )
+        self.shows_states = True  # of requests
+        self._selector = selector  # by which any verb finds these hosts
+        self._nodes = {node.name: node for node in pool.spec.nodes}
+        self.reconnect_all()
         if not self.facts:
             raise NotReady(list(self.unreachable.values()))
+
+    @property
+    def cluster_nodes(self) -> tuple[Node, ...]:
+        """All nodes of the cluster, those of the run or not."""
+        return tuple(self._nodes.values())
+
+    def reconnect_all(self) -> None:
+        """Try to reach all hosts of the cluster again."""
+        self.pool.retarget(replace(self.pool.spec, nodes=self.cluster_nodes))
+        spec = self.pool.spec
+        self.facts, self.unreachable = self.pool.collect_available_facts(
+            lambda node: workdir_request(spec, node)
+        )
+
+    def broadcast(self, names: Container[str] | None = None) -> Broadcast:
+        """Return a broadcast to these hosts, or to all that are connected."""
+        connected = [name for name, each in self.pool.sessions.items() if not each.closed]
+        targets = [name for name in connected if names is None or name in names]
+        show = self.console.node_status if self.shows_states else lambda *_: None
+        return self.pool.broadcast(targets, show)
 
     def runs(self, run_id: str = "") -> list[RemoteRun]:
         """Return the runs on these hosts, the oldest first: all, or one."""
         request = {"run_id": run_id, "others": list(self._nodes)}
         answers, problems = self.broadcast().collect("runs", request, "runs")
         self.unreachable.update(problems)
-        ordered = [name for name in self._nodes if name in answers]
-        for name in ordered:
-            self.unreadable_runs[name] = answers[name]["unreadable"]
-            self.clock_offsets[name] = answers[name]["now"]
-        hosts = {name: node.host for name, node in self._nodes.items()}
-        runs, notes = merge_statuses({name: answers[name] for name in ordered}, hosts)
-        for note in notes:
-            if note not in self._notes_shown:
-                self._notes_shown.add(note)
-                self.console.message(note)
-        return runs
+        ordered = {name: answers[name] for name in self._nodes if name in answers}
+        for name, answer in ordered.items():
+            self.unreadable_runs[name] = answer["unreadable"]
+            self.clock_offsets[name] = answer["now"]
+        return merge_statuses(ordered, {name: node.host for name, node in self._nodes.items()})
 
     def find(self, run_id: str, *, prefer_active: bool = False) -> RemoteRun:
         """Return a run by its id, for "" this user's latest of this machine; else raise NotReady.
@@ -84,43 +89,41 @@ class RunFinder:
             matches = [run for run in matches if run.info.launched_by == user_at_host()]
             if prefer_active:
                 matches = [run for run in matches if run.is_active] or matches
-        if matches:
-            folder = "" if run_id or prefer_active else run_index.other_folder(matches[-1].info)
-            if folder:
-                latest = describe_run(matches[-1].info, folder)
-                self.console.message(f"note: your latest run there is {latest}")
-            self._call_nodes_as_recorded(matches[-1])
-            return matches[-1]
-        raise NotReady([self._run_not_found(run_id)])
+        if not matches:
+            raise NotReady([self._run_not_found(run_id)])
+        found = matches[-1]
+        folder = "" if run_id or prefer_active else run_index.other_folder(found.info)
+        if folder:
+            latest = describe_run(found.info, folder)
+            self.console.message(f"note: your latest run there is {latest}")
+        if any(node != asked for node, asked in found.asked.items()):
+            self._call_nodes_as_recorded(found)
+        return found
 
     def _call_nodes_as_recorded(self, run: RemoteRun) -> None:
         """Give the hosts of a run the names that they have in it; they may have others by now."""
-        if all(node == asked for node, asked in run.asked.items()):
-            return
+        nodes: dict[str, Node] = {}
+        for name, asked in run.asked.items():
+            nodes[name] = replace(self._nodes[asked], name=name)
         # What is called like a node of the run, and is another machine, takes no part.
         taken = {*run.asked, *run.asked.values()}
-        new_names = {name: name for name in self._nodes if name not in taken}
-        new_names.update({asked: node for node, asked in run.asked.items()})
-        nodes = {name: self._nodes[asked] for name, asked in run.asked.items()}
-        nodes.update({name: self._nodes[name] for name in self._nodes if name not in taken})
-        self._nodes = {name: replace(node, name=name) for name, node in nodes.items()}
-        sessions, self.pool.sessions = self.pool.sessions, {}
-        for name, session in sessions.items():
-            if name not in new_names:
-                session.close()
-                continue
-            session.node = self._nodes[new_names[name]]
-            self.pool.sessions[new_names[name]] = session
+        nodes.update({name: node for name, node in self._nodes.items() if name not in taken})
+        self._nodes = nodes
+        sessions = self.pool.sessions
+        self.pool.sessions = {}
+        for name, node in nodes.items():
+            session = sessions.pop(run.asked.get(name, name), None)
+            if session:
+                session.node = node
+                self.pool.sessions[name] = session
+        for session in sessions.values():
+            session.close()
         self.pool.retarget(replace(self.pool.spec, nodes=self.cluster_nodes))
-        if not run.asked.keys() <= self.pool.sessions.keys():  # several of them are one machine
+        if not run.asked.keys() <= self.pool.sessions.keys():  # one machine may be several nodes
             self.reconnect_all()
 
-    def load_record(self, run: RemoteRun, *, per_host: bool = False) -> HostRecord:
-        """Return the record of a run on which its hosts agree; see `agreed_record`.
-
-        Raises:
-            NotReady: They do not, or none can be read.
-        """
+    def load_record(self, run: RemoteRun) -> HostRecord:
+        """Return the record of a run, as its hosts have it; raise NotReady if none can be read."""
         request = {"run_id": run.run_id}
         answers, problems = self.broadcast({*run.by_host}).collect("run", request, "run")
         records: dict[str, HostRecord] = {}
@@ -133,39 +136,29 @@ class RunFinder:
                 problems[name] = Problem(name, message)
         if not records:
             raise NotReady([*problems.values()] or [self._run_not_found(run.run_id)])
-        record = agreed_record(records, per_host=per_host)
-        self._check_hosts(run, record.plan)
-        return record
-
-    def _check_hosts(self, run: RemoteRun, plan: Plan) -> None:
-        """Raise NotReady if one host speaks for nodes that the plan has on several."""
-        recorded = {share.node: share.host for share in plan.nodes}
-        on_record, problems = {*recorded.values()}, []
-        for asked in {asked for node, asked in run.asked.items() if asked != node}:
-            claimed = [node for node, name in run.asked.items() if name == asked]
-            nodes = [self._nodes[node] for node in claimed if node in self._nodes]
-            known = {recorded[node] for node in claimed if node in recorded}
-            hosts = known | ({node.host for node in nodes} & on_record)
-            if len(hosts) > 1 and not are_local(nodes):
-                message = f"it says that it is {', '.join(claimed)} of {run.run_id}, on whose "
-                message += f"record these are {', '.join(sorted(known))}"
-                hint = (
-                    f"name its hosts as it does, or leave this one out: cluster.exclude=[{asked}]"
-                )
-                problems.append(Problem(asked, message, hint))
-        if problems:
-            raise NotReady(problems)
+        return newest_record(records)
 
     def retarget_to_run(self, plan: Plan) -> Spec:
-        """Work with the nodes of a run from now on, with the limits it was started with."""
-        spec, order, known = self.pool.spec, plan.nodes[0].order, self._nodes
-        by_host = {node.host: node for node in known.values()}
+        """Work with the nodes of a run from now on, with the limits it was started with.
+
+        Raises:
+            NotReady: A node is unknown here: what a host says decides not whom we contact.
+        """
+        spec = self.pool.spec
+        order = plan.nodes[0].order
+        by_host = {node.host: node for node in self._nodes.values()}
         nodes = []
+        unknown = []
         for share in plan.nodes:
-            node = known.get(share.node) or by_host.get(share.host)
-            user, port = share.user or None, share.port or None
-            node = node or Node(share.node, share.host, user=user, port=port)
-            nodes.append(replace(node, name=share.node))
+            node = self._nodes.get(share.node) or by_host.get(share.host)
+            if node is None:
+                message = f"it is a node of {plan.run_id}, and not of {spec.cluster.name} here"
+                hint = f"if it is: +cluster.nodes.{share.node}.host={share.host}"
+                unknown.append(Problem(share.node, message, hint))
+            else:
+                nodes.append(replace(node, name=share.node))
+        if unknown:
+            raise NotReady(unknown)
         run_spec = replace(
             spec,
             run_id=plan.run_id,
@@ -177,33 +170,6 @@ class RunFinder:
         )
         self.pool.retarget(run_spec)
         return run_spec
-
-    @property
-    def cluster_nodes(self) -> tuple[Node, ...]:
-        """All nodes of the cluster, those of the run or not."""
-        return tuple(self._nodes.values())
-
-    def reconnect_all(self) -> None:
-        """Try to reach all hosts of the cluster again."""
-        self.pool.retarget(replace(self.pool.spec, nodes=self.cluster_nodes))
-        self.facts, self.unreachable = self.pool.collect_available_facts(
-            self._request, reuse_sessions=True
-        )
-
-    @contextlib.contextmanager
-    def without_status(self) -> Iterator[None]:
-        """Show no states of the requests made meanwhile."""
-        show_status, self._show_status = self._show_status, lambda _, __: None
-        try:
-            yield
-        finally:
-            self._show_status = show_status
-
-    def broadcast(self, names: Container[str] | None = None) -> Broadcast:
-        """Return a broadcast to these hosts, or to all that are connected."""
-        connected = [name for name, each in self.pool.sessions.items() if not each.closed]
-        targets = [name for name in connected if names is None or name in names]
-        return self.pool.broadcast(targets, self._show_status)
 
     def _run_not_found(self, run_id: str) -> Problem:
         spec = self.pool.spec
@@ -230,7 +196,7 @@ def open_run_finder(
     If no host answers, that is `NotReady`.
     """
     if plain:
-        console = Console(reader_gone_note=b"", raw=composed.spec.ui == "raw")
+        console = Console(reader_gone_note=b"")
     else:
         names = [node.name for node in composed.spec.nodes]
         console = open_console(composed.spec.ui, composed.spec.console_ranks, names)

@@ -37,29 +37,34 @@ class FoundRun:
     def __init__(
         self, request: LaunchRequest, finder: RunFinder, *, to_end_it: bool = False
     ) -> None:
-        """Find it; to end it, one that is active, and its hosts need not agree on its record."""
+        """Find it; to end it, one that is active."""
         from runner.control.record.run_store import RunStore  # `ps` needs none
 
-        self.finder, self.console = finder, finder.console
+        self.finder = finder
+        self.console = finder.console
         # As its hosts reported it when it was found.
         self.reported = finder.find(request.spec.run_id, prefer_active=to_end_it)
-        self.record: HostRecord = finder.load_record(self.reported, per_host=to_end_it)
-        run_name = self.record.plan.run_id
-        self.flags = request.run_flags(run_name)  # by which any verb finds it again
-        self.request = replace(request, launched_at=self.record.info.launched_at)
-        self.store = RunStore(run_index.place_of(self.record.info, request.run_dir.parent))
+        self.request = request
         self.owns_record = False  # whether this process writes the record
         self.outcome_unknown = False  # another attempt was announced and could not be found
         self._is_being_ended = to_end_it
-        self._load_attempt()
+        self._turn_to(finder.load_record(self.reported))
+        self.flags = request.run_flags(self.plan.run_id)  # by which any verb finds it again
+        self.store = RunStore(run_index.place_of(self.record.info, request.run_dir.parent))
 
-    def _load_attempt(self) -> None:
-        self.plan = self.record.plan
+    def _turn_to(self, record: HostRecord) -> None:
+        """Work with the attempt of a record."""
+        self.record = record
+        self.plan = record.plan
         self.spec = self.finder.retarget_to_run(self.plan)
         names = {node.name for node in self.spec.nodes}
         others = tuple(node for node in self.finder.cluster_nodes if node.name not in names)
-        contact = replace(self.spec, spares=others)
-        self.request = replace(self.request, spec=contact, config_yaml=self.record.config_yaml)
+        self.request = replace(
+            self.request,
+            spec=replace(self.spec, spares=others),
+            config_yaml=record.config_yaml,
+            launched_at=record.info.launched_at,
+        )
 
     @property
     def already_ended(self) -> bool:
@@ -72,7 +77,7 @@ class FoundRun:
     def has_ended_where_known(self) -> bool:
         """Whether no host that answered is active, and the run cannot be going on elsewhere.
 
-        It can if it is elastic, if its hosts or its launch may relaunch it, or in a job; and if all
+        It can if it is elastic, if its hosts or its launch may relaunch it; and if all
         that is known is that members have succeeded: the hub alone waits for the others.
         """
         by_host = current_hosts(self.reported.by_host)
@@ -115,7 +120,6 @@ class FoundRun:
         """
         monitor = follow_attempt()
         while not monitor.detached and self.switch_to_next_attempt(monitor):
-            self.store.unlock()
             monitor = follow_attempt()
         return monitor
 
@@ -127,70 +131,65 @@ class FoundRun:
             self.reported = as_found
             self.finder.retarget_to_run(self.plan)
             return False
-        self.record, self.outcome_unknown = record, False
-        self._load_attempt()
+        self.outcome_unknown = False
+        self._turn_to(record)
+        self.store.unlock()
         return True
 
     def _find_next_attempt(self, monitor: AttemptMonitor) -> HostRecord | None:
+        """Return the record of the attempt that follows; None if none does, or is not found."""
+        verdict = self.verdict(monitor)
         is_being_ended = self._is_being_ended or monitor.interrupted
-        peers = monitor.peer_status
-        is_announced = bool(peers.next_attempt_number)
-        failed = 0 < self.verdict(monitor).exit_code < SIGNAL_EXIT_BASE
-        if failed and not (is_announced or peers.hosts_decide or is_being_ended):
+        timeout_s = START_TIMEOUT_S
+        self.outcome_unknown = bool(monitor.peer_status.next_attempt_number)
+        if not self.outcome_unknown:
+            has_failed = 0 < verdict.exit_code < SIGNAL_EXIT_BASE
+            hosts_decide = monitor.peer_status.hosts_decide
+            may_follow = has_failed and self.reported.info.relaunches_left
             was_over = self.already_ended and not self.relaunch_pending
-            with contextlib.suppress(Interrupted):  # then the verdict is wanted at once
-                is_announced = self._wait_for_announcement(0.0 if was_over else ANNOUNCE_TIMEOUT_S)
-        self.outcome_unknown = is_announced
-        if not is_announced:
-            return None
+            if not may_follow or hosts_decide or is_being_ended or was_over:
+                return None
+            timeout_s = ANNOUNCE_TIMEOUT_S
+        self.finder.shows_states = False
         try:
-            with self.finder.without_status():
-                return self._wait_for_start()
+            return self._wait_for_start(time.monotonic() + timeout_s)
         except Interrupted as error:
+            if not self.outcome_unknown:  # then the verdict is wanted at once
+                return None
             message = f"left run {self.plan.run_id}; its next attempt is about to start"
             raise Interrupted(error.exit_code, message) from None
+        finally:
+            self.finder.shows_states = True
 
-    def _wait_for_announcement(self, timeout_s: float) -> bool:
-        if not self.reported.info.relaunches_left:
-            return False
-        deadline = time.monotonic() + timeout_s
-        self.console.phase("waiting for a relaunch")
-        with self.finder.without_status():
-            while not self.relaunch_pending and self.reported.info.attempt == self.plan.attempt:
-                if time.monotonic() >= deadline:
-                    return False
-                self._refresh()
-        if self.relaunch_pending:
-            self.console.message(f"{self.reported.info.launched_by} is about to relaunch the run")
-        return True
-
-    def _refresh(self) -> None:
-        self.finder.pool.poll_for_stop(POLL_S)
-        with contextlib.suppress(NotReady):
-            self.reported = self.finder.find(self.plan.run_id)
-
-    def _wait_for_start(self) -> HostRecord | None:
+    def _wait_for_start(self, deadline: float) -> HostRecord | None:
         """Return the record of the next attempt, if possible once all of its hosts have it."""
-        reconnect_at = time.monotonic()  # at once: spares had no connection so far
-        deadline = time.monotonic() + START_TIMEOUT_S
         record: HostRecord | None = None
+        reconnect_at = time.monotonic() if self.outcome_unknown else deadline
+        self.console.phase("waiting for a relaunch")
         while time.monotonic() < deadline:
-            if record is None and time.monotonic() >= reconnect_at:
+            if record is None and time.monotonic() >= reconnect_at:  # spares had no connection
                 self.finder.reconnect_all()
                 self.console.phase("waiting for the next attempt")
                 reconnect_at = time.monotonic() + RECONNECT_S
-            self._refresh()
-            if record is None and self.reported.info.attempt > self.plan.attempt:
-                with contextlib.suppress(NotReady):
+            self.finder.pool.poll_for_stop(POLL_S)
+            with contextlib.suppress(NotReady):
+                self.reported = self.finder.find(self.plan.run_id)
+                has_begun = self.reported.info.attempt > self.plan.attempt
+                if record is None and has_begun:
                     record = self.finder.load_record(self.reported)
-            elif record is None and self.relaunch_pending:
-                deadline = time.monotonic() + START_TIMEOUT_S
+                if record is None and (self.relaunch_pending or has_begun):
+                    deadline = time.monotonic() + START_TIMEOUT_S
+            if self.relaunch_pending and not self.outcome_unknown:
+                who = self.reported.info.launched_by
+                self.console.message(f"{who} is about to relaunch the run")
+                self.outcome_unknown = True
+                reconnect_at = time.monotonic()
             if record is not None:
                 hosts = self.reported.by_host.items()
                 there = {n for n, run in hosts if run.info.attempt >= record.plan.attempt}
                 if there.issuperset(share.node for share in record.plan.nodes):
                     return record
-        if record is None:
+        if record is None and self.outcome_unknown:
             self.console.message("the next attempt did not start in time")
         return record
 
@@ -203,25 +202,22 @@ def pull_run(run: FoundRun, kinds: Collection[str] = FILE_KINDS) -> dict[str, Pu
     Raises:
         NotReady: The folder cannot be written to, or another process does so.
     """
-    store, run_id = run.store, run.plan.run_id
-    verdict: Verdict | None = None
+    store = run.store
     complete_result(run)
-    has_ended = run.has_ended_where_known and not run.relaunch_pending
-    if store.reopen(run.request, run.plan) and has_ended and not store.has_result:
-        verdict = _read_verdict(run)
+    store.reopen(run.request, run.plan)
     store.unlock()
+    pool = run.finder.pool
     try:
-        pulled = download(run.finder.pool, run_id, store.folder, kinds, nodes=run.reported.by_host)
+        nodes = run.reported.by_host
+        pulled = download(pool, run.plan.run_id, store.folder, kinds, nodes=nodes)
     except Interrupted as error:
         pull_command = f"{this_program()} pull {run.flags}"
         message = f"interrupted; what came is kept, and this continues from there: {pull_command}"
         raise Interrupted(error.exit_code, message) from None
-    if has_ended:
+    if run.has_ended_where_known and not run.relaunch_pending:
+        if not store.has_result:
+            _record_end(run)
         store.record_metrics(run.plan)
-    if verdict and store.reopen(run.request, run.plan):
-        diagnosis = store.diagnose(run.plan, verdict)
-        store.write_result(run.plan, verdict, run.record.info.launched_at, diagnosis)
-        store.unlock()
     return pulled
 
 
@@ -231,28 +227,31 @@ def complete_result(run: FoundRun) -> None:
     Raises:
         NotReady: The result cannot be read.
     """
+    if run.already_ended and run_index.has_unproven_end(run.store.folder):
+        _record_end(run)
+
+
+def _record_end(run: FoundRun) -> None:
+    """Record how a run ended that is over, unless another process writes its record."""
     store = run.store
-    is_unproven = run.already_ended and run_index.has_unproven_end(store.folder)
-    if not (is_unproven and store.reopen(run.request, run.plan)):
+    if not store.reopen(run.request, run.plan):
         return
     try:
-        if not store.has_result:  # what was on record is the end of an attempt before
-            return
-        plan, verdict = store.read_result()
-        verdict = completed(verdict, _read_verdict(run))
+        # All of it is over: there is nothing to tell.
+        monitor = run.finder.pool.monitor(run.plan, store.append, message=lambda _: None)
+        signals: list[int] = []
+        leave_on_signal(monitor, signals)
+        monitor.attach(ranks=(), read_only=True)
+        monitor.run()
+        if signals:
+            message = "interrupted; the end of the run is not on record"
+            raise Interrupted(SIGNAL_EXIT_BASE + signals[0], message)
+        plan = run.plan
+        verdict = run.verdict(monitor)
+        if store.has_result:
+            plan, known = store.read_result()
+            verdict = completed(known, verdict)
         diagnosis = store.diagnose(plan, verdict)
         store.write_result(plan, verdict, run.record.info.launched_at, diagnosis)
     finally:
         store.unlock()
-
-
-def _read_verdict(run: FoundRun) -> Verdict:
-    pool, record = run.finder.pool, run.store.append
-    monitor = pool.monitor(run.plan, record, message=lambda _: None)  # all of it is over
-    signals: list[int] = []
-    leave_on_signal(monitor, signals)
-    monitor.attach(ranks=(), read_only=True)
-    monitor.run()
-    if signals:
-        raise Interrupted(128 + signals[0], "interrupted; nothing was fetched")
-    return run.verdict(monitor)

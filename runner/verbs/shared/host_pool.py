@@ -5,22 +5,19 @@ from __future__ import annotations
 import contextlib
 import queue
 import signal
-import threading
 import time
-from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from runner.control.rpc.facts import CollectedFacts, FactsCollector
+from runner.control.rpc.facts import FactsCollector
 from runner.control.rpc.session import BoundedInbox, Connector, HostSession, Inbox
 from runner.control.rpc.wait import TICK_S, Broadcast, WaitLoop
-from runner.core.errors import Problem
+from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.plan import Plan
 from runner.core.protocol.events import Event
 from runner.core.protocol.frames import Frame
-from runner.core.protocol.timing import PING_S
 from runner.core.spec import Node, Spec
 from runner.ui.console.console import Console
 from runner.ui.layout import fold_names
@@ -31,8 +28,6 @@ if TYPE_CHECKING:
     from runner.control.code.push import PushTarget
 
 FLUSH_TIMEOUT_S = 2.0  # the last messages wait so long for a console busy with output of the ranks
-RELAUNCH_NOTICE_S = 10.0  # hosts expect a relaunch so long after each announcement in the pause
-RELAUNCH_PREPARE_S = 120.0  # and so long while the next attempt is prepared: facts, setups, code
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -55,77 +50,49 @@ class HostPool:
         self,
         request: Callable[[Node], FactsRequest],
         validate: Callable[[Node, Facts], list[Problem]],
-        minimum: int = 0,
-        spares: tuple[Node, ...] = (),
-    ) -> CollectedFacts:
-        """Connect to every host; return the facts if `minimum` of them, or all, can take part.
-
-        If fewer can, or the master cannot, that is `NotReady`. Spares are asked too. Open sessions
-        are used again.
-        """
-        full_spec = replace(self.spec, nodes=(*self.spec.nodes, *spares))
-        collector = self._collector(full_spec, request, self.sessions)
-        self.sessions = collector.sessions
-        collected = collector.at_least(minimum or len(self.spec.nodes), validate, spares)
-        for node in spares:
-            self.console.node_status(node.name, "spare")
-        self._disconnect_all_but({*collected.facts, *collected.spares})
-        return collected
+    ) -> dict[str, Facts]:
+        """Return the facts of every host; raise `NotReady` with all problems if there are any."""
+        facts, unreachable = self.collect_available_facts(request)
+        problems = [*unreachable.values()]
+        for node in self.spec.nodes:
+            if node.name in facts:
+                problems += validate(node, facts[node.name])
+        if problems:
+            raise NotReady(list(dict.fromkeys(problems)))
+        return facts
 
     def collect_available_facts(
-        self, request: Callable[[Node], FactsRequest], *, reuse_sessions: bool = False
+        self, request: Callable[[Node], FactsRequest], spares: Sequence[Node] = ()
     ) -> tuple[dict[str, Facts], dict[str, Problem]]:
         """Connect to every host; return the facts of those that answer, the problem of the others.
 
-        With `reuse_sessions`, open sessions are used again.
+        Open sessions are used again.
         """
-        open_sessions = self.sessions if reuse_sessions else {}
-        collector = self._collector(self.spec, request, open_sessions)
-        facts, problems = collector.collect()
-        self.sessions = {**open_sessions, **collector.sessions}
-        self._disconnect_all_but(facts)
-        return facts, problems
-
-    def _collector(
-        self,
-        spec: Spec,
-        request: Callable[[Node], FactsRequest],
-        open_sessions: Mapping[str, HostSession] = MappingProxyType({}),
-    ) -> FactsCollector:
-        self.console.phase("asking the hosts" if open_sessions else "connecting")
+        self.console.phase("asking the hosts" if self.sessions else "connecting")
+        spec = replace(self.spec, nodes=(*self.spec.nodes, *spares))
+        self.disconnect_all_but({node.name for node in spec.nodes})
         show = self.console.node_status
-        return FactsCollector(spec, self.connector, self.inbox, request, show, open_sessions)
+        collector = FactsCollector(
+            spec, self.connector, self.inbox, request, show, open_sessions=self.sessions
+        )
+        self.sessions = collector.sessions
+        facts, problems = collector.collect()
+        self.disconnect_all_but(facts)
+        return facts, problems
 
     def retarget(self, spec: Spec) -> None:
         """Work with the nodes and limits of another spec from now on."""
-        self.spec = self.connector.spec = spec
+        self.spec = spec
+        self.connector.spec = spec
 
-    def _disconnect_all_but(self, names: Container[str]) -> None:
+    def disconnect_all_but(self, names: Container[str]) -> None:
+        """End the sessions to all other hosts."""
         for name in [name for name in self.sessions if name not in names]:
             self.sessions.pop(name).close()
 
-    def wait_before_relaunch(self, seconds: float, run_id: str) -> str:
-        """Wait before another attempt of a run, which the hosts are told to expect.
-
-        Return a node where a stop of the run was requested, "" for none.
-        """
-        end = time.monotonic() + seconds
-        while (remaining_s := end - time.monotonic()) > 0:
-            self.announce_relaunch(run_id, RELAUNCH_NOTICE_S)
-            if node := self.poll_for_stop(min(PING_S, remaining_s)):
-                return node
-        self.announce_relaunch(run_id, RELAUNCH_PREPARE_S)
-        return ""
-
-    def announce_relaunch(self, run_id: str, seconds: float) -> None:
-        """Have the hosts report a pending relaunch of a run for this long."""
-        for name, session in self.sessions.items():
-            request = {"run_id": run_id, "node": name, "for_s": seconds}
-            session.request("mark_relaunch_pending", request)
-
     def poll_for_stop(self, seconds: float) -> str:
         """Wait; return a node where a stop of the run was requested, "" for none."""
-        pause = _Pause(self.sessions, self.inbox, time.monotonic() + seconds)
+        pause = _Pause(self.sessions, self.inbox, seconds)
         pause.wait()
         return pause.stop_requested_on
 
@@ -170,19 +137,8 @@ class HostPool:
         from runner.control.attempt.monitor import AttemptMonitor
         from runner.control.attempt.observer import RunObserver
 
-        console = self.console
-        observer = RunObserver(
-            record=record,
-            log=log,
-            message=message or console.message,
-            phase=console.phase,
-            node_status=console.node_status,
-            console_full=lambda: console.is_full,
-            mute=console.mute,
-            first_failure=console.first_failure,
-            recovered=console.recovered,
-            fold_names=fold_names,
-        )
+        say = message or self.console.message
+        observer = RunObserver(record, log, say, self.console, fold_names)
         return AttemptMonitor(self.spec, plan, self.connector, self.sessions, self.inbox, observer)
 
     def close_sessions(self) -> None:
@@ -201,10 +157,10 @@ class _Pause(WaitLoop):
 
     interrupted_message = "interrupted; nothing was started"
 
-    def __init__(self, sessions: Mapping[str, HostSession], inbox: Inbox, end: float) -> None:
+    def __init__(self, sessions: Mapping[str, HostSession], inbox: Inbox, seconds: float) -> None:
         super().__init__(sessions, inbox)
         self.stop_requested_on = ""
-        self._end = end
+        self._end = time.monotonic() + seconds
 
     def _pending(self) -> Collection[str]:
         return self.sessions.keys()
@@ -233,12 +189,10 @@ def enqueue_signal(inbox: Inbox, signum: int) -> None:
 @contextlib.contextmanager
 def forward_signals(inbox: Inbox) -> Iterator[None]:
     """Have every signal that asks this process to end arrive in the inbox, and do nothing else."""
-    handled = [signum for signum in SIGNALS if signal.getsignal(signum) != signal.SIG_IGN]  # nohup
-    if threading.current_thread() is not threading.main_thread():  # no signal comes here
-        handled = []
     previous_handlers = {
         signum: signal.signal(signum, lambda number, _: enqueue_signal(inbox, number))
-        for signum in handled
+        for signum in SIGNALS
+        if signal.getsignal(signum) != signal.SIG_IGN  # as nohup has it
     }
     try:
         yield

@@ -84,8 +84,8 @@ class StallReporter:
         for node, stall in self._stalled.items():
             if not stall.dump_time:
                 continue
-            dumps = parse_dumps(self._read_stacks(node))
-            dumps = [dump for dump in dumps if dump.time == stall.dump_time]
+            log = self._read_stacks(node)
+            dumps = [dump for dump in parse_dumps(log) if dump.time == stall.dump_time]
             if not dumps:
                 return
             stacks_by_node[node] = dumps[-1].stacks
@@ -117,8 +117,11 @@ class AttemptReporter:
         on_reader_gone: Callable[[], None] = lambda: None,
         on_event: Callable[[Event], None] = lambda _: None,
     ) -> None:
-        self._plan, self._console, self._store = plan, console, store
-        self._on_reader_gone, self._on_event = on_reader_gone, on_event
+        self._plan = plan
+        self._console = console
+        self._store = store
+        self._on_reader_gone = on_reader_gone
+        self._on_event = on_event
         self._stalls: StallReporter | None = None
         console.begin_attempt(plan.progress_pattern, plan.work_folders)
         if store and report_stalls:
@@ -219,11 +222,10 @@ class Ending:
         self.store.unlock()
         if kinds and (told := self._fetched(plan, kinds)):
             self.console.message(told)
-        if not any(node.order.sample_s for node in plan.nodes):
-            return
-        limit_s = PATIENCE_S if monitor.interrupted else LIMIT_S
-        with contextlib.suppress(Interrupted, NotReady):  # they stay on the hosts for `pull`
-            self._download(plan, (SAMPLES,), limit_s, PATIENCE_S)
+        if any(node.order.sample_s for node in plan.nodes):
+            limit_s = PATIENCE_S if monitor.interrupted else LIMIT_S
+            with contextlib.suppress(Interrupted, NotReady):  # they stay on the hosts for `pull`
+                self._download(plan, (SAMPLES,), limit_s, PATIENCE_S)
 
     def _download(
         self, plan: Plan, kinds: Collection[str], limit_s: float, patience_s: float
@@ -242,10 +244,8 @@ class Ending:
         except NotReady as error:
             return f"{render_problems(error.problems)}\n  {pull_command}"
         lines = []
-        outputs = plan.outputs if OUTPUT in kinds else ()
-        if outputs or any(
-            e.new_count or e.notes or e.omitted_count or e.failed_count for e in pulled.values()
-        ):
+        if OUTPUT in kinds or any(result.new_count for result in pulled.values()):
+            outputs = plan.outputs if OUTPUT in kinds else ()
             lines.append(tables.render_pull(pulled, str(self.store.display_path), outputs))
         missing = [node.name for node in self.pool.spec.nodes if node.name not in pulled]
         if missing:
@@ -286,7 +286,10 @@ def download(
         if not session.closed and (nodes is None or name in nodes)
     }
     return pull(
-        *(sessions, pool.inbox, run_id, folder),
+        sessions,
+        pool.inbox,
+        run_id,
+        folder,
         lost_s=pool.spec.lost_s,
         show=pool.console.node_status,
         kinds=kinds,

@@ -41,7 +41,8 @@ class Selection:
     @property
     def overrides(self) -> list[str]:
         """The overrides of a launch that the flags stand for."""
-        return [*([f"cluster={self.cluster}"] if self.cluster else []), *self.settings]
+        cluster = [f"cluster={self.cluster}"] if self.cluster else []
+        return [*cluster, *self.settings]
 
     @property
     def names_cluster(self) -> bool:
@@ -67,8 +68,7 @@ class Selection:
             raise ConfigError([Problem("rerun", message, hint)])
         for text in composed.notes:
             note(text)
-        for text in unsaid(f"files of {composed.spec.cluster.name}", composed.file_notes):
-            note(text)
+        _note_once(f"files of {composed.spec.cluster.name}", composed.file_notes)
         return replace(composed, config_dirs=self.config_dirs)
 
     def refuse_ignored_words(self) -> None:
@@ -91,63 +91,40 @@ class Selection:
     def contact_latest(self) -> LaunchRequest:
         """Return how the hosts are reached that are chosen, or those of this folder's last run."""
         folder = run_index.record_folder(LATEST)
-        if not (self.overrides or self.config_dirs or folder is None):
-            try:
-                return self._with_note(self.contact_by_record(folder), ", as in the last run")
-            except ConfigError as error:
-                note(f"runs/latest is left out: {error}")
-        return self.contact()
+        if folder is None or self.overrides or self.config_dirs:
+            return self.contact()
+        return self._with_note(self.contact_by_record(folder), ", as in the last run")
 
-    def contact_for_run(self, run: str, *, ending_verb: str = "") -> LaunchRequest:
+    def contact_for_run(self, run: str) -> LaunchRequest:
         """Return how the hosts of a run are reached, with its id; "" for the latest one there.
 
-        That is by its own record, where one is on this machine, changed by the words that are
-        given; with a cluster named, by the YAML of that, if it can be read. The beginning of an id
-        will do if one run on record has it, but not for an `ending_verb`.
+        That is by the YAML of the cluster that is named, else by the run's record on this machine,
+        changed by the words that are given. The beginning of an id will do if one run on record
+        has it.
         """
-        if run and not is_run_id(run):
-            hint = f"`{this_program()} ps --all` lists the runs; or give latest"
-            raise ConfigError([Problem("--run", f"{run!r} is not a run id", hint)])
         run_id = "" if run == LATEST else run
-        folder = run_index.record_folder(run or LATEST)
         if self.names_cluster:
-            try:
-                return _about_run(self.contact(), run_id)
-            except ConfigError as error:
-                changes = [word for word in self.settings if key_of(word) != "cluster"]
-                if folder is None or not run_id or changes:
-                    raise
-                recorded = read_contact(folder)
-                note(f"by the record of {run_id}, because of {error}")
-                return recorded
-        if folder is None and run_id:
-            folder = _record_of_shortened(run_id, ending_verb)
-        if folder is None and not run_id:
-            message = "no run was launched from this folder"
-            hint = "--run ID names one, --cluster NAME takes your latest one there"
-            raise ConfigError([Problem("--run", message, hint)])
-        if folder is None:
-            why = f": {run} is not on record on this machine"
-            return _about_run(self._with_note(self.compose(()), why), run_id)
-        request = self.contact_by_record(folder)
-        return request if request.run_dir == folder else _about_run(request, run_id)
+            _check_run_id(run)
+            return _about_run(self.contact(), run_id)
+        folder = record_of(run)
+        if folder is not None:
+            return self.contact_by_record(folder)
+        why = f": {run} is not on record on this machine"
+        return _about_run(self._with_note(self.compose(()), why), run_id)
 
     def contact_by_record(self, folder: Path) -> LaunchRequest:
         """Return how the hosts of a run on record are reached, changed by the words given."""
         recorded = read_contact(folder)
-        if not self.overrides and not self.config_dirs:
+        if not self.settings and not self.config_dirs:
             return recorded
         folders = tuple(dict.fromkeys((*self.config_dirs, *recorded.config_dirs)))
         words = (f"rerun={hydra_value(str(folder))}", *self.settings)
         changed = replace(self, settings=words, config_dirs=folders).compose(())
-        if changed.spec.cluster.name != recorded.spec.cluster.name:  # as `+experiment=NAME` may
-            return _about_run(self.compose(()), recorded.spec.run_id)
         return replace(
             changed,
             run_dir=folder,
             contact_words=tuple(word for word in changed.contact_words if word in self.settings),
             launched_at=recorded.launched_at,
-            on_record=not self.settings and not self.config_dirs,
         )
 
     def _with_note(self, request: LaunchRequest, why: str = "") -> LaunchRequest:
@@ -156,27 +133,48 @@ class Selection:
             spec = request.spec
             where = f"{spec.cluster.name} ({fold_names([node.name for node in spec.nodes])})"
             text = f"on {where}{why}; --cluster NAME chooses another"
-            for each in unsaid(f"default cluster{why}", [text]):
-                note(each)
+            _note_once(f"default cluster{why}", [text])
         return request
 
 
-def _record_of_shortened(run: str, ending_verb: str) -> Path | None:
+def record_of(run: str) -> Path | None:
+    """Return the record of a run on this machine, "" for the latest one; None if it has none.
+
+    The beginning of an id will do as for `contact_for_run`.
+    """
+    _check_run_id(run)
+    folder = run_index.record_folder(run or LATEST)
+    if folder or run not in ("", LATEST):
+        return folder or _record_of_shortened(run)
+    message = "no run was launched from this folder"
+    hint = "--run ID names one, --cluster NAME takes your latest one there"
+    raise ConfigError([Problem("--run", message, hint)])
+
+
+def _note_once(subject: str, notes: Sequence[str]) -> None:
+    for text in unsaid(subject, notes):
+        note(text)
+
+
+def _check_run_id(run: str) -> None:
+    if run and not is_run_id(run):
+        hint = f"`{this_program()} ps --all` lists the runs; or give latest"
+        raise ConfigError([Problem("--run", f"{run!r} is not a run id", hint)])
+
+
+def _record_of_shortened(run: str) -> Path | None:
     """Return the record of the only run whose id begins so; raise ConfigError for several."""
     found = {name: f for f, name in run_index.records().items() if name.startswith(run)}
     file = Path(run_index.RUNS_FOLDER, run, SWEEP_FILE)
-    if not found and file.is_file():
+    if file.is_file():
         message = f"{run} is a sweep, whose runs are in {file}"
         raise ConfigError([Problem("--run", message, "name one of them")])
-    if not found:
-        return None
-    name = next(iter(found))
-    if len(found) > 1 or ending_verb:
+    if len(found) > 1:
         message = f"no run on record is named {run}; so begin {join_some([*found])}"
-        hint = f"{this_program()} {ending_verb} --run {name}" if ending_verb else "type more of it"
-        raise ConfigError([Problem("--run", message, hint)])
-    note(f"{run} is {name}")
-    return found[name]
+        raise ConfigError([Problem("--run", message, "type more of it")])
+    for name in found:
+        note(f"{run} is {name}")
+    return next(iter(found.values()), None)
 
 
 def _about_run(request: LaunchRequest, run_id: str) -> LaunchRequest:

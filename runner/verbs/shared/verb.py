@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import os
 import re
@@ -25,28 +26,6 @@ CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_w
 Body = Callable[..., int]
 
 
-class Count(click.ParamType):  # type: ignore[type-arg]  # before Click 8.5 it took none
-    """A whole number from 1."""
-
-    name = "count"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number, or raise BadParameter."""
-        text = str(value)
-        if not text.isdecimal() or not int(text):
-            self.fail(f"must be a whole number from 1, not {text!r}", param, ctx)
-        return int(text)
-
-
-class MisplacedWords(click.UsageError):
-    """Bare words that a verb has no place for."""
-
-    def __init__(self, verb: str, words: Sequence[str]) -> None:
-        super().__init__(f"misplaced words of {verb}")
-        self.verb = verb
-        self.words = words
-
-
 class Verb(click.Command):
     """A command about a cluster or its runs."""
 
@@ -59,61 +38,55 @@ class Verb(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the words; a flag with one value is not given twice."""
-        if not ctx.resilient_parsing:
-            try:
-                _, _, given = self.make_parser(ctx).parse_args(list(args))
-            except click.NoSuchOption as error:  # of `-tail` it names `-t`
-                begin = error.option_name
-                flag = next((word for word in args if word.startswith(begin)), begin)
-                raise click.NoSuchOption(flag, ctx=ctx) from None
-            except click.UsageError as error:
-                error.ctx = ctx
-                raise
-            for option in self.params:
-                is_single = isinstance(option, click.Option) and not option.is_flag
-                if is_single and not option.multiple and given.count(option) > 1:
-                    raise click.UsageError(f"{option.opts[-1]} is given twice", ctx)
-        return super().parse_args(ctx, args)
+        try:
+            _, _, given = self.make_parser(ctx).parse_args(list(args))
+            rest = super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.ctx = ctx
+            raise
+        for option in self.params:
+            is_single = isinstance(option, click.Option) and not option.is_flag
+            if is_single and not option.multiple and given.count(option) > 1:
+                raise click.UsageError(f"{option.opts[-1]} is given twice", ctx)
+        return rest
 
     def invoke(self, ctx: click.Context) -> int:
         """Carry out the verb; return the exit code."""
         values = dict(ctx.params)
-        passed_on: Sequence[str] = ctx.obj or ()
-        if passed_on and not self.takes_words:
-            raise click.UsageError("it takes no words after `--`", ctx)
-        settings = [*values.pop("set_", ())]
-        rest: list[str] = []
-        for word in values.pop("words", ()):
+        settings = list(values.pop("set_", ()))
+        subjects: list[str] = []
+        for word in values.pop("words"):
             # A command of the shell may begin by setting a variable.
             is_line = self.subject == "command" and re.match(r"\w+=.*\s", word) is not None
             is_setting = self.selects_hosts and is_override(word) and not is_line
-            (settings if is_setting else rest).append(word)
-        self._place(ctx, rest, values)
+            if is_setting:
+                settings.append(word)
+            else:
+                subjects.append(word)
+        for word in subjects:
+            self._take_subject(ctx, word, values)
         if self.selects_hosts:
-            folders = tuple(values.pop("config_dir"))
             cluster = values.pop("cluster")
-            name = self.name or ""
-            selection = Selection(cluster, tuple(settings), folders, verb=name, keys=self.keys)
+            folders = tuple(values.pop("config_dir"))
+            selection = Selection(cluster, tuple(settings), folders, str(self.name), self.keys)
             selection.refuse_ignored_words()
             values["selection"] = selection
         if self.takes_words:
-            values["words"] = passed_on
+            values["words"] = ctx.obj or ()
+        elif ctx.obj:
+            raise click.UsageError("it takes no words after `--`", ctx)
         return int(self.body(**values))
 
-    def _place(self, ctx: click.Context, words: Sequence[str], values: dict[str, Any]) -> None:
-        """Take bare words as values of the subject."""
-        if words and not self.subject:
-            raise MisplacedWords(self.name or "", words)
-        for word in words:
-            given = values[self.subject]
-            if isinstance(given, tuple):
-                values[self.subject] = (*given, word)
-            elif given:
-                hint = "; a command of several words comes after `--`" if self.takes_words else ""
-                message = f"{word!r} is one word too many: --{self.subject} is {given!r}{hint}"
-                raise click.UsageError(message, ctx)
-            else:
-                values[self.subject] = word
+    def _take_subject(self, ctx: click.Context, word: str, values: dict[str, Any]) -> None:
+        """Take a bare word as a value of the option that it stands for."""
+        if not self.subject:
+            raise click.BadArgumentUsage(f"it takes flags alone, not {word!r}", ctx)
+        given = values[self.subject]
+        if given and not isinstance(given, tuple):
+            hint = "; a command of several words comes after `--`" if self.takes_words else ""
+            message = f"{word!r} is one word too many: --{self.subject} is {given!r}{hint}"
+            raise click.UsageError(message, ctx)
+        values[self.subject] = (*given, word) if isinstance(given, tuple) else word
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write what the verb is for, and lines that show its use."""
@@ -133,28 +106,33 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     return candidates(ctx, param.name or "", incomplete)
 
 
+_option = functools.partial(click.option, shell_complete=_complete)
 SELECTION_OPTIONS = (
-    click.Option(
-        ["--cluster"],
-        default="",
-        metavar="lab3",
-        help="the cluster, a file in conf/cluster",
-        shell_complete=_complete,
-    ),
-    click.Option(
-        ["--set", "set_"],
+    _option("--cluster", default="", metavar="lab3", help="the cluster, a file in conf/cluster"),
+    _option(
+        "--set",
+        "set_",
         multiple=True,
         metavar="task=train",
         help="KEY=VALUE, as without this flag; repeatable",
-        shell_complete=_complete,
     ),
-    click.Option(
-        ["-cd", "--config-dir"],
+    click.option(
+        "-cd",
+        "--config-dir",
         multiple=True,
         metavar="~/conf",
         help="look for YAML here first; repeatable",
     ),
 )
+run_option = _option("--run", default="", metavar="latest", help="the run's id, or latest")
+runs_option = _option(
+    "--run",
+    multiple=True,
+    metavar="latest",
+    help="a run id or its beginning, latest, a folder, or a sweep's id; repeatable",
+)
+key_option = _option("--key", default="", metavar="cluster.python", help="a key and all below it")
+json_option = click.option("--json", "json_", is_flag=True, help="print JSON")
 
 
 def verb(
@@ -177,13 +155,14 @@ def verb(
     """
 
     def make(body: Body) -> Verb:
-        made: Verb = click.command(
+        make_command = click.command(
             name,
             cls=Verb,
             help=inspect.getdoc(body),
             options_metavar="[FLAGS]",
             context_settings=CONTEXT,
-        )(body)
+        )
+        made: Verb = make_command(body)
         made.body = body
         made.subject = subject
         made.keys = keys
@@ -191,43 +170,22 @@ def verb(
         parameters = inspect.signature(body).parameters
         made.selects_hosts = "selection" in parameters
         made.takes_words = "words" in parameters
-        words = [f"[{subject.upper()}]"] if subject else []
+        bare_words = [f"[{subject.upper()}]"] if subject else []
         if made.selects_hosts:
-            made.params += SELECTION_OPTIONS
-            words.append("[KEY=VALUE]...")
-        text = " ".join(words)
-        kind = click.UNPROCESSED
-        bare = click.Argument(
-            ["words"], nargs=-1, metavar=text, type=kind, shell_complete=_complete
+            for add_option in SELECTION_OPTIONS:
+                add_option(made)
+            bare_words.append("[KEY=VALUE]...")
+        add_argument = click.argument(
+            "words",
+            nargs=-1,
+            metavar=" ".join(bare_words),
+            type=click.UNPROCESSED,
+            shell_complete=_complete,
         )
-        made.params.append(bare)
+        add_argument(made)
         return made
 
     return make
-
-
-run_option = click.option(
-    "--run",
-    default="",
-    metavar="latest",
-    help="the run's id, or latest",
-    shell_complete=_complete,
-)
-runs_option = click.option(
-    "--run",
-    multiple=True,
-    metavar="latest",
-    help="a run id or its beginning, latest, a folder, or a sweep's id; repeatable",
-    shell_complete=_complete,
-)
-key_option = click.option(
-    "--key",
-    default="",
-    metavar="cluster.python",
-    help="a key; all values below it",
-    shell_complete=_complete,
-)
-json_option = click.option("--json", "json_", is_flag=True, help="print JSON")
 
 
 def exit_code(job: Callable[[], int]) -> int:

@@ -13,8 +13,8 @@ from runner.core.errors import Problem
 from runner.core.model.facts import Endpoint, Facts, Interpreter, SetupResult
 from runner.core.model.network_probe import NetworkProbe
 from runner.core.model.results import Level
-from runner.core.spec import Node
-from tests.golden.builders import facts, spec
+from runner.core.spec import Node, Rendezvous, Torchrun
+from tests.golden.builders import TORCH, facts, spec
 
 ERROR, WARNING, FINE = Level.ERROR, Level.WARNING, Level.OK
 
@@ -100,6 +100,26 @@ def test_too_few_gpus_are_an_error() -> None:
     ((level, node, what),) = bad("gpus", case((2, 4, None)))
     assert (level, node) == (ERROR, "b")
     assert what == "cluster.nodes.b.gpus: asked for 4, the host has 2 (nvml)"
+
+
+@pytest.mark.parametrize(
+    ("options", "torch", "what"),
+    [
+        (
+            Torchrun(signals_to_handle=("SIGTERM",)),
+            "2.9.1+cu128",
+            "torchrun.signals_to_handle needs 2.10 or newer",
+        ),
+        (Torchrun(), "1.13.1", "rendezvous=c10d (--local_addr) needs 2.0 or newer"),
+    ],
+)
+def test_an_option_that_a_hosts_torch_has_not(options: Torchrun, torch: str, what: str) -> None:
+    """Its version, the key, and the first torch that has it."""
+    found = case(b=host("b", python=replace(TORCH, torch=torch)))
+    asked = replace(found.spec, rendezvous=Rendezvous("c10d"), torchrun=options)
+    assert bad("rendezvous", replace(found, spec=asked)) == [
+        (ERROR, "b", f"torch {torch} is there, and {what}")
+    ]
 
 
 def test_a_clock_that_is_off_is_a_warning() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from runner.checks.base import CheckContext
-from runner.checks.container import container
+from runner.checks.software import container
 from runner.core.model.container import CommandAnswer, ContainerFacts, InsideFacts
 from runner.core.model.hardware import System
 from runner.core.model.results import Finding, Level

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from runner.cli.app import load_verb
-from runner.cli.main import main
+from runner.cli.main import load_verb, main
 from runner.cli.words import split_words
 from runner.config.words import is_override
 from runner.verbs import verb_names
@@ -68,10 +67,9 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         ("train.py a -- b -h", "launch task.script=train.py", "a -- b -h"),
         ("cluster=hy -m sub/fit.py x=1", "launch cluster=hy -m task.script=sub/fit.py", "x=1"),
         ("--config-dir a.py /x/y.py", "launch --config-dir a.py task.script=/x/y.py", ""),
-        ("run train.py", "launch task.script=train.py", ""),
         ("a=1 -- train.py", "launch a=1", "train.py"),
         ("exec train.py", "exec train.py", ""),
-        ("kill x -- y --", "stop x", "y --"),
+        ("stop x -- y --", "stop x", "y --"),
         ("", "launch", ""),
         ("-m x=1", "launch -m x=1", ""),
     ],
@@ -150,7 +148,6 @@ def test_a_path_below_a_home_folder_needs_no_quotes(capsys: pytest.CaptureFixtur
         ("config", "--config-dir", "~nobody-here/x"),
         ("cluster=local", "rerun=~nobody-here/x"),
         ("init", "--hostfile", "~nobody-here/x"),
-        ("init", "--key", "~nobody-here/x"),
     ],
 )
 def test_the_home_of_no_user_is_no_fault_of_ours(
@@ -183,15 +180,15 @@ def test_a_fault_of_our_own_is_one_line(
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr("runner.verbs.launching.launch_session.render_dry_run", fail)
-    monkeypatch.setattr("runner.ui.reports.tables.render_pruned", fail)
-    for words in (["cluster=hy", "task=mine", "dry_run=offline"], ["clean", "--local"]):
+    monkeypatch.setattr("runner.ui.reports.tables.render_origins", fail)
+    for words in (["cluster=hy", "task=mine", "dry_run=offline"], ["explain", "run_id"]):
         assert main(words) == 70
         error = capsys.readouterr().err
         message, path = error.rstrip().split("; its traceback is in ")
         assert message == "error: a fault of the runner itself (KeyError: 'a bug')"
         assert Path(path).read_text().count("Traceback") == 1
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
-    assert main(["clean", "--local"]) == 70
+    assert main(["explain", "run_id"]) == 70
     assert capsys.readouterr().err.startswith("Traceback")
 
 
@@ -209,7 +206,7 @@ def test_help_has_lines_that_can_be_typed(capsys: pytest.CaptureFixture[str]) ->
 def test_help_needs_no_yaml(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It is there for who has made a mistake in it."""
     (folder / "conf" / "runner.yaml").write_text("lost_s: [1")
-    for words in ("-h", "--help", "help", "launch --help", "cluster=hy --help", "run -h"):
+    for words in ("-h", "--help", "help", "launch --help", "cluster=hy --help"):
         assert printed(capsys, *words.split()).startswith("Usage: runner ")
 
 

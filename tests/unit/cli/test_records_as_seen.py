@@ -24,7 +24,7 @@ from tests.golden.builders import plan, request, spec
 
 ID = "0101-1200-train-abc{}"
 METRICS = (
-    '{"v": 1, "node": "a", "attempt": 0, "rank": 0, "stream": "out", "offset": 100, "time": null,'
+    '{"v": 1, "node": "a", "attempt": 0, "rank": 0, "stream": "out",'
     ' "step": 1, "steps": null, "loss": 0.5, "rate": null, "unit": "", "more": {}}\n'
 )
 
@@ -142,6 +142,25 @@ def test_a_record_without_its_plan_is_said_to_be_damaged(
     assert re.fullmatch(rf"run \S+, [0-9.]+ kB\n  {page.as_uri()}\n", capsys.readouterr().out)
     assert main(["compare", ended]) == 0
     assert capsys.readouterr().err == f"note: the record of {ID.format(0)} is damaged: {told}\n"
+
+
+@pytest.mark.parametrize(
+    "contact", [None, "{torn", '{"run": {"run_id": "x", "cluster": "two"}, "launched_at": 1.7e9}']
+)
+def test_an_end_on_record_needs_nothing_of_how_hosts_are_reached(
+    make: Make, capsys: pytest.CaptureFixture[str], contact: str | None
+) -> None:
+    """Whether that is missing, damaged, or of another version."""
+    word = make(0, METRICS, has_ended=True)
+    Path(word, "contact.json").unlink()
+    if contact is not None:
+        Path(word, "contact.json").write_text(contact)
+    assert main(["why", ID.format(0)]) == 0
+    assert "succeeded after 1.0 s" in capsys.readouterr().out
+    for argv in (["why", "--json"], ["compare"], ["report"], ["export", "--tensorboard", "tb"]):
+        assert main([*argv, ID.format(0)]) == 0
+    is_damaged = contact == "{torn"
+    assert ("damaged" in capsys.readouterr().err) == is_damaged
 
 
 @pytest.mark.parametrize("is_interrupted", [False, True])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ def spec_of(
     changes: dict[str, Any],
     environ: dict[str, str] | None = None,
     cwd: str = "/",
-    node_words: Sequence[tuple[str, str]] = (),
 ) -> Spec:
     """Return the shipped defaults, one node, one script, and `changes` by full key."""
     values = written_defaults(Spec)
@@ -39,7 +38,7 @@ def spec_of(
         for part in path:
             place = place[part]
         place[last] = copy.deepcopy(value)
-    context = Context("lab", "train", cwd, environ or {}, node_words)
+    context = Context("lab", "train", cwd, environ or {})
     return resolve(values, context, Problems())
 
 

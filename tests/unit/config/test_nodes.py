@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +18,10 @@ from tests.unit.config.test_config import spec_of
 RANGE: dict[str, Any] = {"gpu1": {}, "gpu2": {}, "gpu[03-16]": {}}
 
 
-def nodes_of(
-    nodes: Any,
-    task: dict[str, Any] | None = None,
-    node_words: Sequence[tuple[str, str]] = (),
-    **cluster: Any,
-) -> tuple[Node, ...]:
+def nodes_of(nodes: Any, task: dict[str, Any] | None = None, **cluster: Any) -> tuple[Node, ...]:
     changes = {f"cluster.{key}": value for key, value in {"nodes": nodes, **cluster}.items()}
     changes |= {f"task.{key}": value for key, value in (task or {}).items()}
-    return spec_of(changes, node_words=node_words).nodes
+    return spec_of(changes).nodes
 
 
 def names_of(nodes: Any, **cluster: Any) -> str:
@@ -50,7 +44,7 @@ def test_rank_order_is_the_order_of_the_yaml() -> None:
     assert names_of({"a": {}, "b": {}, "c": {}}, master="b") == "b a c"
 
 
-def test_a_later_entry_adds_to_a_member_of_a_range() -> None:
+def test_the_entry_of_a_node_adds_to_that_of_its_range() -> None:
     """It keeps its place; environments are merged, other keys replaced."""
     first, second, third = nodes_of(
         {
@@ -65,13 +59,17 @@ def test_a_later_entry_adds_to_a_member_of_a_range() -> None:
     assert second == Node(name="gpu2", host="gpu2", user="ada", gpus=(1,), env={"A": "1", "B": "2"})
 
 
-def test_the_command_line_wins_over_a_later_range() -> None:
-    """`cluster.nodes.gpu2.gpus=4` holds wherever gpu2 stands in the YAML."""
+def test_the_command_line_wins_over_every_entry() -> None:
+    """Wherever the node stands in the YAML, and again in a rerun, which has the entries alone."""
     nodes = {"gpu2": {"gpus": 4, "env": {"A": 4}}, "gpu[1-2]": {"gpus": 8, "env": {"A": 8, "B": 8}}}
-    words = [("gpu2", "gpus"), ("gpu2", "env.A")]
-    first, second = nodes_of(nodes, node_words=words)
-    assert (first.name, first.gpu_count, first.env) == ("gpu2", 4, {"A": "4", "B": "8"})
-    assert (second.name, second.gpu_count, second.env) == ("gpu1", 8, {"A": "8", "B": "8"})
+    typed = ["gpu1.gpus=3", "gpu1.env.A=True", "gpu[1-2].env.B=9", "gpu2.env.C=1"]
+    config = OmegaConf.create({"cluster": {"nodes": nodes}})
+    apply_words(config, node_words([f"cluster.nodes.{word}" for word in typed])[1])
+    recorded = OmegaConf.to_container(config.cluster.nodes)
+    for order in (recorded, dict(reversed(recorded.items()))):  # type: ignore[union-attr]
+        first, second = sorted(nodes_of(order), key=lambda node: node.name)
+        assert (first.gpu_count, first.env) == (3, {"A": "True", "B": "9"})
+        assert (second.gpu_count, second.env) == (4, {"A": "4", "B": "9", "C": "1"})
 
 
 @pytest.mark.parametrize(
@@ -107,13 +105,14 @@ def test_words_about_single_nodes() -> None:
         ]
     )
     config = OmegaConf.create(parse(text, Path("x")).content)
-    keys = apply_words(config, words)
-    assert keys == [("n1.lab", "gpus"), ("gpu02", "env.A"), ("gpu[01-02]", "port"), ("new", "host")]
+    apply_words(config, words)
     assert OmegaConf.to_container(config.cluster.nodes) == {
         "n1.lab": {"gpus": "1"},
         "gpu[01-02]": {"gpus": "8", "port": "22"},
-        "gpu02": {"env": {"A": "0123"}},
+        "gpu02": {"env": {"A": "0123"}, "port": "22"},
         "new": {"host": "10.0.0.9"},
     }
-    with pytest.raises(ConfigError, match="there is no node gpu3; the nodes are n1.lab, gpu02"):
+    with pytest.raises(
+        ConfigError, match="there is no node gpu3; the nodes are n1.lab, gpu01, gpu02, new"
+    ):
         apply_words(config, node_words(["cluster.nodes.gpu3.gpus=1"])[1])

@@ -20,7 +20,7 @@ def value_of(word: str) -> Any:
 @pytest.mark.promise(14)
 def test_a_text_is_what_was_typed() -> None:
     """Alone, in a list and in a mapping."""
-    texts = "2024_11_05 16:9 3.10 0123 12e5 off yes 0x1F .5 ~/d a=b c: é"
+    texts = "2024_11_05 16:9 3.10 0123 12e5 off yes 0x1F .5 ~/d a=b c: é nUll tRue"
     for text in texts.split():
         assert value_of(f"task.args.x={text}") == text
         assert value_of(f"task.args.x=[{text},{text}]") == [text, text]
@@ -39,9 +39,10 @@ def test_a_text_is_what_was_typed() -> None:
         ("task.args.x=[a, [b,null]]", ["a", ["b", None]]),
         ("task.args.x='a, b'", "a, b"),
         ("task.args.x={a: {b:08}}", {"a": {"b": "08"}}),
+        ("task.args.x=NULL", None),
         ("task.env.X=true", "true"),
         ("cluster.nodes={a:{env:{X:true}},b:true}", {"a": {"env": {"X": "true"}}, "b": True}),
-        ("cluster.env={X:false,Y:null}", {"X": "false", "Y": None}),
+        ("cluster.env={X:false,Y:Null}", {"X": "false", "Y": None}),
     ],
 )
 def test_what_has_a_meaning(word: str, value: object) -> None:
@@ -72,6 +73,8 @@ def test_a_split_loses_nothing(parts: list[str]) -> None:
 
 
 @example(["\\", None])
+@example("NULL")
+@example("True")
 @given(st.recursive(st.text() | st.none() | st.booleans(), st.lists, max_leaves=4))
 def test_a_word_that_is_printed_sets_that_value(value: object) -> None:
     """As of `rerun` and the next steps."""

@@ -18,7 +18,7 @@ import shutil
 import signal
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
@@ -60,7 +60,6 @@ from runner.core.outcome.diagnosis import diagnose
 from runner.core.outcome.stacks import group_stacks
 from runner.core.outcome.verdict import fold_events
 from runner.core.planning.build_plan import build_plan
-from runner.core.planning.readiness import problems_of
 from runner.core.protocol import events
 from runner.core.protocol.events import Event
 from runner.core.protocol.frames import MAGIC, Frame, FrameDecoder, FrameError
@@ -72,8 +71,7 @@ from runner.ui.reports import report, run_table, tables
 from runner.ui.reports.dry_run import render_dry_run
 from runner.ui.top import render_view
 from runner.verbs import stacks, top
-from runner.verbs.launching.preparation import Preparation
-from runner.verbs.launching.relaunch import Relauncher
+from runner.verbs.launching.attempts import Attempts
 from runner.verbs.shared.discovery import RunFinder
 from runner.verbs.shared.host_pool import HostPool, enqueue_signal
 from runner.verbs.top import HostWatch
@@ -95,8 +93,6 @@ NASTY: list[Any] = [
     *([None], {"": None}, {"node": "ghost"}, [[["deep"]]], "ghost", "events", "rank_0", b"".hex()),
 ]
 NASTY_WORDS = [b"9" * 5000, b"-1", b"1.2.3", b".", b"", b"x", ESCAPE.encode(), b"\xff", b"\n"]
-ABOUT_JOBS = {"from_channel", "job", "job_cancelled", "submitted"}
-"""Replies of a login node of Slurm, in no scene."""
 LYING_FRAMES = 20_000
 MAX_PINGS = 2
 """Pings that a host answers before it leaves: the wait for the answer that it did not give ends."""
@@ -334,7 +330,7 @@ def fetched(request: dict[str, Any]) -> list[Answer]:
 
 def sampled(node: str) -> bytes:
     users = (GpuUser(7, "eve", "python", 1 << 30, RUN_ID),)
-    gpu = GpuSample(0, "A100", 98, 1 << 30, 1 << 36, 300.0, 400.0, 70.0, ("power",), users)
+    gpu = GpuSample(0, "A100", 98, 1 << 30, 1 << 36, 300.0, 70.0, ("power",), users)
     load = (8, 50.0, 1 << 30, 1 << 36)
     return Sample(node, 0, 1.7e9, *load, (gpu,)).to_line().encode()
 
@@ -352,7 +348,6 @@ def probed(request: dict[str, Any]) -> list[Answer]:
 LOG = b'{"step": 1, "rate": 2.5}\nTraceback (most recent call last):\n'
 FETCHED = {"size": 5, "mtime_ns": 7, "compressed": False}
 EXITED = {"code": 0, "survivors": [], "timed_out": False}
-PORTS = {"port": 29600, "hub_port": 29601, "error": ""}
 CLEANED = {"runs": [RUN_ID], "releases": [], "in_use": [], "bytes": 7}
 HONEST_ANSWERS: dict[str, Callable[[dict[str, Any]], list[Answer]]] = {
     "adopt": lambda _: [Answer("absent", {})],
@@ -376,7 +371,6 @@ HONEST_ANSWERS: dict[str, Callable[[dict[str, Any]], list[Answer]]] = {
     "ping": lambda _: [Answer("pong", CLOCKS)],
     "probe": probed,
     "read": read,
-    "reserve_ports": lambda _: [Answer("ports_reserved", PORTS)],
     "run": record,
     "runs": runs,
     "sample": lambda asked: [
@@ -460,12 +454,12 @@ class Pool(HostPool):
 def facts_of_a_liar(pool: Pool) -> None:
     request = lambda node: FactsRequest(node=node.name)  # noqa: E731
     collector = FactsCollector(SPEC, pool.connector, pool.inbox, request, lambda *_: None)
-    collected = collector.at_least(1, lambda node, facts: problems_of(SPEC, node, facts))
-    spec = replace(SPEC, nodes=tuple(node for node in NODES if node.name in collected.facts))
-    findings = evaluate_checks(CheckContext(spec, collected.facts))
+    facts, problems = collector.collect()
+    spec = replace(SPEC, nodes=tuple(node for node in NODES if node.name in facts))
+    findings = evaluate_checks(CheckContext(spec, facts))
     shown(render_findings(findings, "lab", "train", 100))
-    shown(render_problems(collected.missing.values()))
-    shown(render_dry_run(build_plan(spec, collected.facts)))
+    shown(render_problems(problems.values()))
+    shown(render_dry_run(build_plan(spec, facts)))
 
 
 def run_of_a_liar(pool: Pool) -> None:
@@ -476,12 +470,7 @@ def run_of_a_liar(pool: Pool) -> None:
     def log(node: str, source: str, stream: str, offset: int, data: bytes) -> None:
         store.write_log(node, f"{source}.{stream}", offset, data)
 
-    nothing: Callable[..., None] = lambda *_: None  # noqa: E731
-    hooks: dict[str, Any] = {
-        **dict.fromkeys([each.name for each in fields(RunObserver)], nothing),
-        "log": log,
-    }
-    observer = RunObserver(**{**hooks, "record": store.append, "message": shown})
+    observer = RunObserver(store.append, log, shown, MagicMock(is_full=False))
     plan = elastic(PLAN) if pool.chance.random() < 0.3 else PLAN
     briefly = Briefly(SPEC, plan, pool.connector, pool.sessions, pool.inbox, observer)
     briefly.attach(read_only=pool.chance.random() < 0.3)
@@ -568,14 +557,12 @@ def network_of_a_liar(pool: Pool) -> None:
 
 
 def relaunch_of_a_liar(pool: Pool) -> None:
-    """Announce a relaunch, and plan one with other ports of its master, the liar."""
+    """Announce a relaunch, and plan one with the facts of its master, the liar."""
     pool.connect()
     pool.retarget(replace(pool.spec, nodes=NODES[::-1]))
-    shown(pool.wait_before_relaunch(0.01, RUN_ID))
-    preparation = SimpleNamespace(push_and_plan=lambda facts, _: build_plan(pool.spec, facts))
-    relauncher = Relauncher(pool, cast("Preparation", preparation))
-    planned = relauncher._retry_with_other_port(PLAN, FACTS)
-    shown(render_dry_run(planned.plan) if planned else "")
+    attempts = Attempts(LaunchRequest(SPEC, pool.folder, ""), CodeOnHosts(SPEC), pool)
+    attempts._wait(0.01, RUN_ID)
+    shown(render_dry_run(attempts._prepare(1, [HONEST, LIAR]).orders.plan))
 
 
 def stacks_of_a_liar(pool: Pool) -> None:
@@ -636,7 +623,7 @@ def test_a_lie_costs_its_host_and_nothing_else(world: World) -> None:
     Each kind of reply becomes a lie: a new one has to be among those that the scenes are told.
     """
     Host.kinds.clear()
-    every_kind = REPLY_TYPES.keys() - ABOUT_JOBS
+    every_kind = REPLY_TYPES.keys()
     for seed in range(200):
         tell_lies(seed, world)
         if seed >= 20 and Host.kinds == every_kind:
@@ -655,36 +642,40 @@ def test_twenty_thousand_lies(world: World) -> None:
         tell_lies(seed, world)
 
 
-def altered(**changes: Any) -> Callable[[dict[str, Any]], list[Answer]]:
-    """Return how hosts send their record, where the liar has altered its order or configuration."""
+def altered(order: dict[str, Any]) -> Callable[[dict[str, Any]], list[Answer]]:
+    """Return how hosts send their record, where the liar has altered its order."""
 
     def answer(request: dict[str, Any]) -> list[Answer]:
         plan: Any = encode(PLAN)
-        config = "a: b\n"
         if request["node"] == LIAR:
-            config = changes.get("config", config)
-            plan["nodes"][1]["order"].update(changes.get("order", {}))
-        texts = {"plan": json.dumps(plan), "info": json.dumps(encode(INFO)), "config": config}
+            plan["nodes"][1]["order"].update(order)
+        texts = {"plan": json.dumps(plan), "info": json.dumps(encode(INFO)), "config": "a: b\n"}
         return [Answer("run", {}, zlib.compress(json.dumps(texts).encode()))]
 
     return answer
 
 
-@pytest.mark.parametrize("changes", [{"config": "a: c\n"}, {"order": {"cwd": "/"}}])
-def test_record_that_hosts_disagree_on_is_not_believed(
-    changes: dict[str, Any], world: World, monkeypatch: pytest.MonkeyPatch
+def test_what_a_host_says_of_another_is_not_believed(
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody can tell which of two is the liar; a stop goes to each by its own record."""
-    monkeypatch.setitem(HONEST_ANSWERS, "run", altered(**changes))
+    """Each goes by the record that it has of itself."""
+    monkeypatch.setitem(HONEST_ANSWERS, "run", altered(order={"cwd": "/"}))
     finder = RunFinder(Pool(None, world.folder), "")
     (run,) = finder.runs()
-
-    with pytest.raises(NotReady) as caught:
-        finder.load_record(run)
-    assert [problem.subject for problem in caught.value.problems] == [HONEST, LIAR]
-    plan = finder.load_record(run, per_host=True).plan
+    plan = finder.load_record(run).plan
     assert plan.node(HONEST) == PLAN.node(HONEST)
-    assert plan.node(LIAR).order.cwd == ("/" if "order" in changes else PLAN.node(LIAR).order.cwd)
+    assert plan.node(LIAR).order.cwd == "/"
+
+
+def test_no_host_says_which_machine_is_contacted(world: World) -> None:
+    """A node of the run that the YAML lacks is named, with the key that adds it."""
+    finder = RunFinder(Pool(None, world.folder), "")
+    other = replace(PLAN.nodes[1], node="c", host="10.0.0.3")
+    told = (
+        "c: it is a node of .*, and not of lab here\n    if it is: .cluster.nodes.c.host=10.0.0.3"
+    )
+    with pytest.raises(NotReady, match=told):
+        finder.retarget_to_run(replace(PLAN, nodes=(*PLAN.nodes, other)))
 
 
 def test_pattern_of_a_host_is_not_used_here(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -705,8 +696,7 @@ def test_order_of_another_run_is_refused(world: World, monkeypatch: pytest.Monke
 
     for order in ({"run_id": "0101-0000-other-beef"}, {"node": HONEST}):
         monkeypatch.setitem(HONEST_ANSWERS, "run", altered(order=order))
-        for per_host in (False, True):
-            assert finder.load_record(run, per_host=per_host).plan == PLAN
+        assert finder.load_record(run).plan == PLAN
 
 
 def test_a_host_that_keeps_its_runs_to_itself_holds_up_no_launch(
@@ -733,7 +723,7 @@ def test_a_host_that_keeps_its_runs_to_itself_holds_up_no_launch(
     pool.connect()
     pool.spec = replace(pool.spec, run_id="mine")
     request = LaunchRequest(pool.spec, pool.folder, "")
-    Preparation(request, CodeOnHosts(SPEC), pool)._say_other_runs()
+    Attempts(request, CodeOnHosts(SPEC), pool)._say_other_runs()
     assert [line.partition(",")[0] for line in said] == [f"note: run {RUN_ID}"]
     assert not pool.sessions[LIAR].closed
     for request_id in (request_ids[0], 99):

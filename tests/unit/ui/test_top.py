@@ -46,7 +46,7 @@ def node(number: int, *unusual: GpuSample) -> NodeView:
     gpus = {index: gpu(index, 88 + index) for index in range(8)}
     gpus.update({each.index: each for each in unusual})
     sample = Sample(f"gpu{number}", 0, 1.7e9, 128, 34.2, gpus=tuple(gpus.values()))
-    return NodeView(f"gpu{number}", (sample,) * 4, runs=(RUN_ID,))
+    return NodeView(f"gpu{number}", sample, runs=(RUN_ID,))
 
 
 NODES = (
@@ -56,7 +56,7 @@ NODES = (
     node(5, *(gpu(i, 60, throttled=("power", "thermal"), temperature_c=88.0) for i in range(2))),
     node(6, gpu(7, 99, 70.0, users=(OURS, BOB))),
     node(7, gpu(2, 0, 31.0, users=())),
-    node(8, gpu(3, 1)),
+    node(8),
     node(9, gpu(6, None)),
 )
 
@@ -84,7 +84,6 @@ def test_the_unusual_come_first_and_say_why() -> None:
         "gpu5: GPUs 0-1 hot (88 °C), throttled (thermal)",
         "gpu6: GPU 7 used by bob:fit, outside of runs",
         "gpu7: GPU 2 memory in use by no known process",
-        f"gpu8: GPU 3 idle in {RUN_ID}",
         "",
         f"{'RUN':18}  STATE    STEP          DONE      LEFT  RATE             AGE       NODES  BY",
         f"{RUN_ID}  running  28400/110000   25%  1 h 23 m  812.4 samples/s  1 h 07 m  gpu1   ada@l",
@@ -131,7 +130,7 @@ def test_no_line_is_wider_than_the_window(width: int) -> None:
 
 
 def test_a_cluster_without_gpus_has_no_columns_of_them() -> None:
-    bare = NodeView("cpu1", (Sample("cpu1", 0, 1.7e9, 2, 50.0),))
+    bare = NodeView("cpu1", Sample("cpu1", 0, 1.7e9, 2, 50.0))
     assert lines(ClusterView("lab", (bare,)), 80)[1:] == ["NODE  CPU", "cpu1  50%"]
 
 

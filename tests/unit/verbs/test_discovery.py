@@ -42,7 +42,7 @@ def test_the_host_on_which_a_run_is_speaks_for_it() -> None:
 def merged(replies: dict[str, dict[str, Any]], *, silent: str = "") -> RemoteRun:
     """Return the one run in these replies; the hosts in `silent` did not answer."""
     hosts = {name: f"host-{name}" for name in (*replies, *silent)}
-    (run,), _ = merge_statuses(replies, hosts)
+    (run,) = merge_statuses(replies, hosts)
     return run
 
 
@@ -91,8 +91,8 @@ def test_a_run_that_lost_a_node_is_lost() -> None:
 
 @pytest.mark.promise(12)
 @pytest.mark.parametrize("word", ["-oProxyCommand=x", "$(x)", "a;b"])
-def test_a_recorded_log_in_is_no_command(word: str) -> None:
-    """A node that the YAML lacks is reached as hosts have it on record."""
+def test_a_recorded_host_is_no_command(word: str) -> None:
+    """It comes to stand in the line that adds a node which the YAML lacks."""
     plan = builders.plan(1).nodes[0]
     for key in ("host", "user"):
         with pytest.raises(ValueError, match="is no host or user"):

@@ -9,11 +9,8 @@ import pytest
 
 from runner.cli.main import main
 from runner.control.record.run_store import RunStore
-from runner.core.errors import ConfigError, Problem
-from runner.core.launch_request import LaunchRequest
-from runner.core.model.results import RemoteRun
+from runner.core.errors import ConfigError
 from runner.core.spec import Node
-from runner.verbs import stop
 from runner.verbs.shared.selection import Selection
 from tests.golden.builders import plan, request
 
@@ -40,27 +37,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     store.write_plan(replace(plan(1), run_id="first", cluster="gone"))
     store.unlock()
     return folder
-
-
-def test_each_cluster_is_asked_once(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """About the latest run that is on, once the newest is not."""
-    for name, cluster in (("second", "other"), ("third", "other")):
-        store = RunStore(project / "runs" / name)
-        store.reserve()
-        asked = request(store.folder, CONFIG, cluster=cluster)
-        store.create(replace(asked, spec=replace(asked.spec, run_id=name)))
-    clusters: list[str] = []
-
-    def answer(request: LaunchRequest) -> tuple[list[RemoteRun], list[Problem]]:
-        clusters.append(request.spec.cluster.name)
-        return [], []
-
-    monkeypatch.setattr(stop, "_runs_on_hosts", answer)
-    assert main(["stop", "--run", "latest"]) == 2
-    assert sorted(clusters) == ["gone", "other"]
-    assert "no run launched from this folder is running" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("run", ["first", "latest", ""])
@@ -104,22 +80,14 @@ def test_a_cluster_that_is_named_wins(project: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == ""
 
 
-def test_a_damaged_latest_is_left_out(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`ps` asks the default cluster, and says why."""
-    (project / "runs" / "first" / "contact.json").write_text("[]")
-    assert Selection().contact_latest().spec.cluster.name == "local"
-    said = capsys.readouterr().err
-    assert "contact.json: cannot be read: RecordedContact: expected an object, got list" in said
-    assert "note: on local (local); --cluster NAME" in said
-
-
 def test_the_beginning_of_an_id_will_do(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """To look at the only run that has it; whoever ends a run types its id."""
     assert project.is_dir()
     assert Selection().contact_for_run("fi").spec.run_id == "first"
     assert capsys.readouterr().err == "note: fi is first\n"
-    with pytest.raises(ConfigError, match="so begin first\n    runner stop --run first$"):
-        Selection().contact_for_run("fi", ending_verb="stop")
+    assert main(["stop", "fi"]) == 2
+    told = "error: --run: fi is but the beginning of an id\n    runner stop --run first\n"
+    assert capsys.readouterr().err.endswith(told)
     copied = RunStore(project / "runs" / "firm")
     copied.reserve()
     copied.create(request(copied.folder, CONFIG))
@@ -128,30 +96,13 @@ def test_the_beginning_of_an_id_will_do(project: Path, capsys: pytest.CaptureFix
         Selection().contact_for_run("fi")
 
 
-def test_a_run_is_reached_where_the_yaml_of_its_cluster_cannot_be_read(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """By its record, with a note; not if words ask for something else."""
-    (project / "conf" / "runner.yaml").write_text("no: [yaml")
-    assert Selection("mine").contact_for_run("first").spec.cluster.name == "gone"
-    assert "note: by the record of first, because of conf/runner.yaml" in capsys.readouterr().err
-    with pytest.raises(ConfigError, match="runner.yaml"):
-        Selection("mine", ("cluster.workdir=/x",)).contact_for_run("first")
-    moved = Selection(settings=("cluster.workdir=/x",)).contact_for_run("first")
-    assert (moved.spec.run_id, moved.spec.cluster.workdir) == ("first", "/x")
-
-
-def test_stop_all_names_the_runs(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No host is asked for a run of that name."""
+def test_stop_names_the_runs(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """None is ended that nobody has named."""
     assert project.is_dir()
-    assert main(("stop", "all")) == 2
+    assert main(["stop"]) == 2
     assert capsys.readouterr().err == (
-        "error: stop all: each run is stopped by its own id, or as the latest\n"
-        "    runner stop --run first\n"
+        "error: --run: no run is given\n    runner stop --run first\n"
     )
-    (project / "runs" / "first" / "result.json").write_text("{}")
-    assert main(("stop", "all")) == 2
-    assert "    `runner ps` lists the runs\n" in capsys.readouterr().err
 
 
 def test_which_hosts_are_asked_is_said_once(

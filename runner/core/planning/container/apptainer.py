@@ -15,7 +15,6 @@ from runner.core.spec import Mount, Spec
 
 RENUMBERS_DEVICES = False  # `--nv` shows all of them
 IGNORED_KEYS = ("shm_size", "ipc", "user", "ulimits", "pull", "entrypoint")
-SPLITS_MOUNTS = True
 IMAGE_IS_FILE = True
 
 

@@ -42,13 +42,11 @@ class Engine(Protocol):
 
     `RENUMBERS_DEVICES`: whether a container has only the chosen GPUs, numbered from 0.
     `IGNORED_KEYS`: the keys of `container` that mean nothing to it.
-    `SPLITS_MOUNTS`: whether a comma in the path of a mount would end it.
     `IMAGE_IS_FILE`: whether an image is a file, which nobody pulls.
     """
 
     RENUMBERS_DEVICES: bool
     IGNORED_KEYS: Tuple[str, ...]
-    SPLITS_MOUNTS: bool
     IMAGE_IS_FILE: bool
 
     def probe(self, spec: Spec) -> ContainerProbe:

@@ -16,7 +16,6 @@ from runner.core.spec import Mount, Spec
 
 RENUMBERS_DEVICES = True
 IGNORED_KEYS = ()
-SPLITS_MOUNTS = False
 IMAGE_IS_FILE = False
 PULL_QUIETLY = ("pull", "--quiet")
 INFINIBAND = "/dev/infiniband"

@@ -17,7 +17,6 @@ from runner.core.spec import Spec
 
 RENUMBERS_DEVICES = True
 IGNORED_KEYS = ()
-SPLITS_MOUNTS = False
 IMAGE_IS_FILE = False
 ROOTLESS, WITHOUT_SUBUIDS = "rootless", "without subuids"
 VERSION_FORMAT = (

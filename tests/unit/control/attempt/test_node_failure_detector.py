@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -55,15 +56,7 @@ class Scene:
         self.said: list[str] = []
         spec = builders.spec(*(Node(name, name) for name in "abc"), lost_s=15.0, disconnect_s=600.0)
         observer = RunObserver(
-            record=self.events.append,
-            log=lambda *_: None,
-            message=self.said.append,
-            phase=lambda *_, **__: None,
-            node_status=lambda *_: None,
-            console_full=lambda: False,
-            mute=lambda: None,
-            first_failure=lambda *_: None,
-            recovered=lambda: None,
+            self.events.append, lambda *_: None, self.said.append, MagicMock(is_full=False)
         )
         sessions: dict[str, HostSession] = {name: Session(name) for name in "abc"}
         idle = cast("Reconnector", SimpleNamespace(reconnect_if_due=lambda *_: None))

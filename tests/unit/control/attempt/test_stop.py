@@ -6,6 +6,7 @@ import math
 import time
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -18,9 +19,7 @@ from tests.golden import builders
 
 def sequence(said: list[str], **nodes: Any) -> StopSequence:
     observer: Any = SimpleNamespace(
-        phase=lambda *_: None,
-        node_status=lambda *_: None,
-        mute=lambda: None,
+        console=MagicMock(),
         message=said.append,
         fold_names=", ".join,
     )
@@ -101,12 +100,12 @@ def test_the_reason_is_the_first_failure_though_its_report_comes_later(
     said: list[str] = []
     stop = sequence(said)
     stop.begin("rank 1 on b exited with 4")
-    stop.name_reason(lambda: ("", None))
+    stop.name_reason(lambda: "")
     assert said == []
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + FIRST_FAILURE_S)
     for _ in range(2):
-        stop.name_reason(lambda: ("rank 0 on a exited with 3", None))
+        stop.name_reason(lambda: "rank 0 on a exited with 3")
     assert said == ["rank 0 on a exited with 3; stopping the rest"]
 
 
@@ -116,5 +115,5 @@ def test_a_stop_for_want_of_progress_is_not_said_again() -> None:
     stop = sequence(said)
     reason = f"{STALL_REASON} for 16 s"
     stop.begin(reason)
-    stop.name_reason(lambda: (reason, None), at_once=True)
+    stop.name_reason(lambda: reason, at_once=True)
     assert said == []

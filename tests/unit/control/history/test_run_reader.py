@@ -59,9 +59,9 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
 
 
 def metrics_line(step: int, /, **fields: Any) -> str:
-    origin = {"v": 1, "node": "a", "attempt": 0, "rank": 0, "stream": "out", "offset": step * 100}
+    origin = {"v": 1, "node": "a", "attempt": 0, "rank": 0, "stream": "out"}
     figures: dict[str, Any] = {"steps": None, "loss": None, "rate": None, "unit": "", "more": {}}
-    return json.dumps({**origin, "time": BEGAN + step, "step": step, **figures, **fields}) + "\n"
+    return json.dumps({**origin, "step": step, **figures, **fields}) + "\n"
 
 
 def metrics(store: RunStore, *lines: str) -> dict[str, Metric]:
@@ -147,9 +147,9 @@ def test_metrics_keep_their_peaks(store: RunStore) -> None:
     series = loss.by_attempt[0]
     assert 500 <= len(series.values) <= 2000
     assert {9.0, -9.0} < set(series.values)
-    assert list(series.steps) == sorted(set(series.steps))
+    assert list(series.at) == sorted(set(series.at))
     assert (loss.least, loss.most, loss.last) == (-9, 9, 1)
-    assert (series.steps[-1], series.times[-1]) == (4999, BEGAN + 4999)
+    assert series.at[-1] == 4999
 
 
 def test_metrics_are_those_of_the_lowest_rank(store: RunStore) -> None:
@@ -171,7 +171,7 @@ def test_lines_that_are_no_metrics_are_counted(store: RunStore) -> None:
     bad: list[dict[str, Any]] = [{"rank": None}, {"step": "x"}, {"steps": "x"}, {"more": [1]}]
     lines = [metrics_line(1, **each) for each in bad]
     odd = [
-        metrics_line(1, time=1.0, loss=1.0),
+        metrics_line(1, loss=1.0),
         metrics_line(4, unit="\x1b]0;x", loss=3.0),
         metrics_line(5, loss=1.25).replace("1.25", "1.2.5"),
         metrics_line(5, more={"fine": 10**400}),
@@ -182,7 +182,6 @@ def test_lines_that_are_no_metrics_are_counted(store: RunStore) -> None:
     found = metrics(store, *lines, *odd)
     assert sorted(found) == ["fine", "loss"]
     assert found["loss"].by_attempt[0].values == (1.0, 3.0, 4.0)
-    assert found["loss"].by_attempt[0].times[0] is None, "it is before the launch"
     assert "metrics.jsonl: 7 lines are no metrics" in read_run(store.folder).problems
 
 

@@ -12,7 +12,6 @@ import pytest
 
 from runner.control.record import metrics_record
 from runner.control.record.metrics_record import METRICS_FILE, is_made_of_logs, record_metrics
-from runner.core.protocol.events import Event, RankExited, RankStarted
 
 LOG = b'start\n{"step": 1, "loss": 2}\n{"step": 0.5}\n{"step": 2, "loss": NaN}\n{"step": 3}'
 
@@ -34,22 +33,17 @@ def steps_of(folder: Path, text: str) -> list[tuple[int, float | None]]:
     return [(each["step"], each["loss"]) for each in records(folder)]
 
 
-def test_lines_have_their_origin_and_a_time_between_start_and_end(tmp_path: Path) -> None:
-    """A torn or broken line is none; no time is known as long as the rank is on."""
+def test_lines_have_their_origin(tmp_path: Path) -> None:
+    """A torn or broken line is none."""
     write(tmp_path, "rank_0.out", LOG)
     record_metrics(tmp_path, "")
     first, second = records(tmp_path)
     assert first == {
-        **{"v": 1, "node": "gpu1", "attempt": 0, "rank": 0, "stream": "out", "offset": 6},
-        **{"time": None, "step": 1, "steps": None, "loss": 2, "rate": None, "unit": ""},
+        **{"v": 1, "node": "gpu1", "attempt": 0, "rank": 0, "stream": "out"},
+        **{"step": 1, "steps": None, "loss": 2, "rate": None, "unit": ""},
         "more": {},
     }
-    assert (second["offset"], second["loss"]) == (43, "NaN")
-    bodies = RankStarted(0, 7), RankExited(0, 0)
-    events = [Event("r", "gpu1", 0, n, 100.0 + 10 * n, 0.0, body) for n, body in enumerate(bodies)]
-    (tmp_path / "events.jsonl").write_text("".join(event.to_line() for event in events))
-    record_metrics(tmp_path, "")
-    assert 100 < records(tmp_path)[0]["time"] < records(tmp_path)[1]["time"] < 110
+    assert second["loss"] == "NaN"
 
 
 def test_of_many_lines_every_nth_and_the_last_of_each_log_are_on_record(
@@ -117,8 +111,8 @@ def test_logs_without_metrics_are_looked_through_once(tmp_path: Path) -> None:
 
 
 def test_no_line_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes after it is found, where it is."""
+    """What comes after it is found."""
     monkeypatch.setattr(metrics_record, "BLOCK", 5000)
     write(tmp_path, "rank_0.out", b"x" * 23_456 + b'\n{"step": 1}\n')
     record_metrics(tmp_path, "")
-    assert [each["offset"] for each in records(tmp_path)] == [23_457]
+    assert [each["step"] for each in records(tmp_path)] == [1]

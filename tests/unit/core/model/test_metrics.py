@@ -24,10 +24,10 @@ EPOCH = re.compile(r"epoch (\d+)/(\d+)")
 
 
 def test_all_figures_of_a_line_are_kept() -> None:
-    """Numbers and short texts that have no name of their own, too; others are left out."""
+    """Numbers that have no name of their own, too; others are left out."""
     line = b'{"step": 20, "steps": 240, "loss": 0.5, "rate": 8, "unit": "images", "lr": 1e-3, '
-    line += b'"phase": "warm", "list": [1], "done": true, "big": "' + b"x" * 300 + b'"}\r'
-    assert parse_metrics(line) == Metrics(20, 240, 0.5, 8, "images", {"lr": 0.001, "phase": "warm"})
+    line += b'"phase": "warm", "list": [1], "done": true}\r'
+    assert parse_metrics(line) == Metrics(20, 240, 0.5, 8, "images", {"lr": 0.001})
     assert parse_metrics(b'  {"loss": 1, "step": 3}  ') == Metrics(3, None, 1)
     assert parse_metrics(b'{"step": 5.0, "steps": 1e3}') == Metrics(5, 1000)
     odd = parse_metrics(b'{"step": 1, "steps": "all", "rate": [1], "unit": 3}')

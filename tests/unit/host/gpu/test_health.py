@@ -1,4 +1,4 @@
-"""Health of a GPU beside what NVML says: driver, NUMA node, persistence daemon, kernel's log."""
+"""Health of a GPU beside what NVML says: its driver, and the log of the kernel."""
 
 from __future__ import annotations
 

@@ -210,17 +210,14 @@ def test_figures_are_those_of_one_rank_and_come_before_its_next_line(out: Pipe, 
     assert err.text() == ""
 
 
-def test_raw_output_and_that_of_no_attempt_is_shown_as_it_is(out: Pipe, err: Pipe) -> None:
+def test_output_of_no_attempt_is_shown_as_it_is(out: Pipe, err: Pipe) -> None:
     """`logs` shows every line."""
     line = b'{"step": 1, "steps": 9}\n'
-    for raw in (True, False):
-        shown = Console(raw=raw)
-        if raw:
-            shown.begin_attempt("", {})
-        shown.rank_output("a", 0, "out", line)
-        shown.close()
+    shown = Console()
+    shown.rank_output("a", 0, "out", line)
+    shown.close()
 
-    assert out.text() == 2 * f"[a:0] {line.decode()}"
+    assert out.text() == f"[a:0] {line.decode()}"
     assert err.text() == ""
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import math
 import re
 from dataclasses import replace
 from typing import Any
@@ -16,8 +15,7 @@ from runner.core.history.run_data import NodeLoad, RunData, Series
 from runner.core.protocol import events
 from runner.core.protocol.events import Event, StopCause
 from runner.core.protocol.states import State
-from runner.ui.page.page import render_page
-from runner.ui.page.timeline import event_text, timeline
+from runner.ui.page.page import event_text, render_page, timeline
 from tests.page_runs import HOSTILE, LAUNCH, TRACEBACK, failed_run, good_run
 
 
@@ -84,12 +82,8 @@ def test_charts_have_a_line_for_each_run() -> None:
 
 def test_load_of_many_hosts_is_their_spread_and_of_several_runs_their_mean() -> None:
     """A host counts as long as it has samples; a time that nobody knows is a gap."""
-    nodes = [
-        NodeLoad(f"n{n}", {"cpu": Series((LAUNCH, LAUNCH + 10), (), (n, n))}) for n in range(8)
-    ]
-    late = NodeLoad(
-        "late", {"cpu": Series((LAUNCH + 30, LAUNCH + 30, None), (), (50.0, None, math.nan))}
-    )
+    nodes = [NodeLoad(f"n{n}", {"cpu": Series((LAUNCH, LAUNCH + 10), (n, n))}) for n in range(8)]
+    late = NodeLoad("late", {"cpu": Series((LAUNCH + 30, LAUNCH + 30), (50.0, None))})
     run = RunData("r", "/r", launched_at=LAUNCH, loads=(*nodes, late))
     lines = charts_of(render_page([run]))["load"][0]["lines"]
     assert [line["label"] for line in lines] == ["least", "mean", "most"]

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from runner.core.model.results import CommandResult
-from runner.ui.reports import answers
+from runner.ui.reports.tables import render_answers
+from runner.verbs.exec import exit_code
 
 
 def answer(
@@ -28,7 +29,7 @@ def test_equal_answers_are_one() -> None:
         answer("gpu6", out=b"\x1b[31mred\x1b[0m \x1b]0;owned\x07\x1b[2Jend\n"),
     ]
 
-    assert answers.render_answers(given).split("\n") == [
+    assert render_answers(given).split("\n") == [
         "── gpu[1,3] (2) ──",
         "535.1",
         "── gpu2 ──",
@@ -61,13 +62,13 @@ def test_equal_answers_are_one() -> None:
 )
 def test_worst_host_decides_the_exit_code(given: list[CommandResult], code: int) -> None:
     """A script sees whether it may go on."""
-    assert answers.answers_exit_code(given) == code
+    assert exit_code(given) == code
 
 
 def test_interrupted_command_is_130_if_nothing_is_left() -> None:
     """What may be left somewhere is 5, and beats all."""
     lost = replace(answer("b", None, problem="lost: x"), unverified=True, lost=True)
 
-    assert answers.answers_exit_code([answer("a", -9)], signal.SIGINT) == 130
-    assert answers.answers_exit_code([answer("a", -9), lost], signal.SIGINT) == 5
-    assert answers.answers_exit_code([answer("a", 0), lost]) == 4
+    assert exit_code([answer("a", -9)], signal.SIGINT) == 130
+    assert exit_code([answer("a", -9), lost], signal.SIGINT) == 5
+    assert exit_code([answer("a", 0), lost]) == 4

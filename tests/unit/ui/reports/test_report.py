@@ -226,3 +226,12 @@ def test_a_run_begins_with_two_lines() -> None:
         f"run {RUN_ID}: train on a,b (lab), 2 nodes, 3 ranks, gloo, attempt 2\n"
         "  a  ranks 0-1, on CPU\n  b  rank 2, on CPU"
     )
+
+
+def test_files_of_ranks_are_named_where_nothing_brings_them() -> None:
+    """With `task.outputs` they are beside the logs."""
+    ended = Verdict("succeeded", 0, 65.0, ranks=ranks(0, 0, 0, 0))
+    made = replace(plan(2, 2), release="r1")
+    place = "  working folder on each host: /home/ada/.runner/runs"
+    assert place in told(ended, made)
+    assert place not in told(ended, replace(made, outputs=("*.pt",)))

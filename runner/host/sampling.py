@@ -1,9 +1,12 @@
-"""GPU child: the process that asks the driver of GPUs for samples.
+"""Sampling: the load of this host as the kernel counts it, and of its GPUs as their driver says it.
 
-A driver may hang or crash whoever asks it. The child is forked by the loop of its parent, who asks
-by a byte and never waits for the answer. One that hung or crashed is replaced after a pause; the
-rest of a sample comes without it. It ends with its parent: by the kernel's signal, and at the end
-of its input.
+Of the host only files of /proc that the kernel answers from its own memory, so that nothing waits
+for a disk. A cgroup makes no difference: it is the load of the whole machine.
+
+A driver may hang or crash whoever asks it: a child does. It is forked by the loop of its parent,
+who asks by a byte and never waits for the answer. One that hung or crashed is replaced after a
+pause; the rest of a sample comes without it. It ends with its parent: by the kernel's signal, and
+at the end of its input.
 """
 
 from __future__ import annotations
@@ -21,9 +24,9 @@ from typing import Callable, Dict, FrozenSet, Optional, Tuple, TypeVar
 
 from runner.core.codec import decode, encode
 from runner.core.model.facts import GpuProcess
-from runner.core.model.samples import GpuSample, GpuUser
+from runner.core.model.samples import GpuSample, GpuUser, Sample
 from runner.core.protocol.paths import is_run_id
-from runner.host.gpu import nvml
+from runner.host.gpu import nvml, query
 from runner.host.process import bounded_child, procfs, subreaper
 
 ANSWER_S = 3.0  # how long a driver may take
@@ -166,7 +169,6 @@ class GpuReader:
             rates = library.utilization(index)
             used, total = _known(lambda: library.memory(device)) or (None, None)
             power_mw = number("nvmlDeviceGetPowerUsage")
-            limit_mw = number("nvmlDeviceGetEnforcedPowerLimit")
             wide = ctypes.c_ulonglong
             clocks = _known(lambda: library.query_ints(CLOCK_REASONS, device, kind=wide)) or (0,)
             processes = _known(lambda: library.processes(device)) or ()
@@ -178,7 +180,6 @@ class GpuReader:
                 memory_used=used,
                 memory_total=total,
                 power_w=None if power_mw is None else power_mw / 1000,
-                power_limit_w=None if limit_mw is None else limit_mw / 1000,
                 temperature_c=number("nvmlDeviceGetTemperature", _GRAPHICS_TEMPERATURE),
                 throttled=tuple(why for why, mask in THROTTLE_REASONS.items() if clocks[0] & mask),
                 users=tuple(map(self._user, largest)),
@@ -209,15 +210,14 @@ class GpuReader:
 
     def _user_name(self, uid: int) -> str:
         """Return the user's number until a thread of its own knows the name: DNS may hang."""
-
-        def find() -> None:
-            self._users[uid] = procfs.user_name(uid)
-
         if uid not in self._users:
             self._users[uid] = str(uid)
             with contextlib.suppress(RuntimeError):  # no more threads
-                threading.Thread(target=find, daemon=True).start()
+                threading.Thread(target=self._find_user, args=(uid,), daemon=True).start()
         return self._users[uid]
+
+    def _find_user(self, uid: int) -> None:
+        self._users[uid] = procfs.user_name(uid)
 
 
 def _known(ask: Callable[[], Value]) -> Optional[Value]:
@@ -228,3 +228,64 @@ def _known(ask: Callable[[], Value]) -> Optional[Value]:
         if error.broken:
             raise
         return None
+
+
+class Sampler:
+    """Takes samples; the CPU's is the mean since the sample before, or since it was made."""
+
+    def __init__(self, node: str, attempt: int = 0, root: str = "/") -> None:
+        self._node = node
+        self._attempt = attempt
+        self._root = root
+        self._gpus = GpuChild() if query.has_driver() else None
+        self._counted = self._count()
+
+    @property
+    def child_pids(self) -> FrozenSet[int]:
+        """Our own helper, also one that hangs in the kernel."""
+        return self._gpus.pids if self._gpus else frozenset()
+
+    def poll(self) -> Optional[Sample]:
+        """Return a sample of now; None while the driver is asked, who has `ANSWER_S`."""
+        answer = self._gpus.poll() if self._gpus else GpuAnswer()
+        if answer is None:
+            return None
+        busy_before, ticks_before = self._counted
+        self._counted = self._count()
+        busy, ticks = self._counted
+        cpu = None
+        if ticks > ticks_before:
+            share = (busy - busy_before) / (ticks - ticks_before)
+            cpu = round(100 * min(1.0, max(0.0, share)), 1)
+        memory: Dict[str, int] = {}
+        for line in self._read("proc/meminfo").splitlines()[:8]:
+            name, size = line.split()[:2]
+            memory[name] = int(size) << 10
+        total = memory.get("MemTotal:", 0)
+        free = memory.get("MemAvailable:")  # what programs can still get without swapping
+        return Sample(
+            self._node,
+            self._attempt,
+            round(time.time(), 3),
+            cores=os.cpu_count(),
+            cpu=cpu,
+            memory_used=None if free is None else max(0, total - free),
+            memory_total=total or None,
+            gpus=answer.gpus,
+            gpu_error=answer.error,
+        )
+
+    def close(self) -> None:
+        """End the helper."""
+        if self._gpus is not None:
+            self._gpus.close()
+
+    def _count(self) -> Tuple[int, int]:
+        """Return the ticks of all cores since the boot: those at work, and all."""
+        words = self._read("proc/stat").partition("\n")[0].split()
+        ticks = [int(word) for word in words[1:9]]  # guests are part of user and nice
+        idle = sum(ticks[3:5])  # waiting for a disk is no work
+        return sum(ticks) - idle, sum(ticks)
+
+    def _read(self, path: str) -> str:
+        return procfs.read_text(os.path.join(self._root, path))

@@ -9,7 +9,7 @@ import pytest
 
 from runner.control.code.source import CodeOnHosts
 from runner.core.spec import Task
-from runner.verbs.launching.preparation import launch_notes
+from runner.verbs.launching.attempts import launch_notes
 from tests.golden.builders import request
 
 

@@ -1,14 +1,46 @@
-"""Checks of the task's interpreter: Python, torch and what comes with it."""
+"""Checks of what a run starts on a host: the container, and the task's interpreter with torch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from runner.checks.base import CheckContext, check, error, most_common, ok, warning
+from runner.checks.base import CheckContext, check, error, most_common, ok, used_gpus, warning
 from runner.core.model.facts import Interpreter
 from runner.core.model.results import Finding, Level
+from runner.core.planning.container.problems import awaits_image
 from runner.core.planning.readiness import needs_python, without_torch
+
+DEFAULT_SHM_BYTES = 64 << 20  # what docker and podman give
+
+
+@check(25, at_launch=True)
+def container(context: CheckContext) -> Iterator[Finding]:
+    """Report an error where engine or image cannot be used; warn of what a large training lacks."""
+    spec = context.spec.container
+    for node, facts in context.ready if spec else ():
+        if errors := context.unmet("container", node):
+            level = Level.WARNING if awaits_image(context.spec, facts) else Level.ERROR
+            yield from (replace(each, level=level) for each in errors)
+            continue
+        answers = facts.container
+        address = answers.endpoint.output.strip()
+        program = f"{answers.program}, {address}" if address else answers.program
+        made_for = answers.image.output.strip()
+        image = f"{spec.image} for {made_for}" if made_for else spec.image
+        yield ok(node.name, f"{spec.engine} {answers.engine.output.strip()} ({program}), {image}")
+        ranks = node.nproc_per_node or len(used_gpus(node, facts))
+        shm_bytes = answers.inside.shm_bytes
+        if ranks > 1 and not context.spec.task.is_plain and 0 < shm_bytes <= DEFAULT_SHM_BYTES:
+            message = (
+                f"container.shm_size: /dev/shm in the container has {shm_bytes >> 20} MiB for "
+                f"{ranks} ranks: when it is full, data loader workers and NCCL die of SIGBUS"
+            )
+            yield warning(node.name, message, "set container.shm_size=16g, or container.ipc=host")
+        if facts.system.infiniband and not answers.inside.has_verbs:
+            message = "this host has InfiniBand, and the image no libibverbs: NCCL uses sockets"
+            hint = "add it to the image, in Debian's: apt-get install libibverbs1 ibverbs-providers"
+            yield warning(node.name, message, hint)
 
 
 @check(30, at_launch=True)
@@ -28,7 +60,8 @@ def python(context: CheckContext) -> Iterator[Finding]:
             hint = "set cluster.python, for all or in cluster.setup, to the same version everywhere"
             yield warning(name, f"{other}: pickles may not be readable by both", hint)
     for node, facts in context.ready:
-        own, login = facts.python, facts.login_python
+        own = facts.python
+        login = facts.login_python
         has_less = own.torch and not login.torch
         if own.prefix and login.prefix and own.prefix != login.prefix and not has_less:
             found = f"{node.python} at {login.executable} ({_python_text(login)})"
@@ -60,7 +93,14 @@ def torch(context: CheckContext) -> Iterator[Finding]:
         for problem in () if errors else without_torch(node, facts):
             yield replace(Finding.from_problem(problem), level=Level.WARNING)
     pythons = {node.name: facts.python for node, facts in context.ready if facts.python.torch}
-    versions = {name: _versions(info) for name, info in pythons.items()}
+    versions = {
+        name: {
+            "torch": info.torch,
+            "CUDA": info.torch_cuda,
+            "NCCL": "".join(info.nccl.values()) if len(info.nccl) == 1 else "",  # else unknown
+        }
+        for name, info in pythons.items()
+    }
     common = {
         part: most_common(own[part] for own in versions.values() if own[part])
         for part in ("torch", "CUDA", "NCCL")
@@ -69,17 +109,16 @@ def torch(context: CheckContext) -> Iterator[Finding]:
         own = versions[name]
         differing = [part for part in own if own[part] and own[part] != common[part]]
         if not differing:
-            yield ok(name, _versions_text(own).partition(" ")[2])
+            yield ok(name, _text(own).removeprefix("torch "))
             continue
         wanted = f"torch=={common['torch'].partition('+')[0]}"
         if differing == ["NCCL"]:
-            wanted = f"{_nccl_distribution(info)}=={common['NCCL']}"
+            wanted = f"{next(iter(info.nccl))}=={common['NCCL']}"
         hint = f"install the same version on every node: {info.executable} -m pip install {wanted}"
         if context.spec.container:
             hint = f"use an image with the same version on every node: one with {wanted}"
-        others = _versions_text({part: common[part] for part in differing})
-        others = others.partition(" ")[2] if differing[0] == "torch" else others
-        message = f"{_versions_text({part: own[part] for part in differing})}, most have {others}"
+        others = _text({part: common[part] for part in differing}).removeprefix("torch ")
+        message = f"{_text({part: own[part] for part in differing})}, most have {others}"
         if differing == ["NCCL"]:
             message += ": NCCL refuses a peer of another version"
         if _minor_version(own["torch"]) != _minor_version(common["torch"]):
@@ -88,16 +127,5 @@ def torch(context: CheckContext) -> Iterator[Finding]:
             yield warning(name, message, hint)
 
 
-def _versions(info: Interpreter) -> dict[str, str]:
-    """Return the versions that have to be equal; "" for an unknown one."""
-    nccl = info.nccl.get(_nccl_distribution(info), "")
-    return {"torch": info.torch, "CUDA": info.torch_cuda, "NCCL": nccl}
-
-
-def _nccl_distribution(info: Interpreter) -> str:
-    """Return the distribution that holds NCCL; "" for none or several."""
-    return next(iter(info.nccl)) if len(info.nccl) == 1 else ""
-
-
-def _versions_text(parts: Mapping[str, str]) -> str:
+def _text(parts: Mapping[str, str]) -> str:
     return ", ".join(f"{part} {version}" for part, version in parts.items() if version)

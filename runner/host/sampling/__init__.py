@@ -1,1 +1,0 @@
-"""Samples of the load of this host: cores, memory, network and disks, and its GPUs."""

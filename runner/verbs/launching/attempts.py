@@ -1,0 +1,389 @@
+"""Attempts of a launch: the nodes, facts, code and plan of the first one and of those after it."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from runner.checks.base import CheckContext, evaluate_checks
+from runner.control.attempt.admission import AdmissionHooks
+from runner.control.attempt.monitor import AttemptMonitor
+from runner.control.code.snapshot import Snapshot
+from runner.control.code.source import CodeOnHosts, CodeSource, RerunCode
+from runner.control.record.host_record import merge_statuses
+from runner.control.record.said_notes import unsaid
+from runner.core.errors import Interrupted, NotReady, Problem
+from runner.core.launch_request import LaunchRequest
+from runner.core.model.facts import Facts, FactsRequest
+from runner.core.model.plan import Plan
+from runner.core.model.run_info import PastAttempt
+from runner.core.outcome.verdict import Verdict
+from runner.core.planning.build_plan import build_plan
+from runner.core.planning.readiness import facts_request, problems_of
+from runner.core.protocol.timing import PING_S
+from runner.core.relaunch.handover import AttemptOrders
+from runner.core.relaunch.losses import Losses, classify_losses, may_relaunch, past_attempt
+from runner.core.relaunch.next_attempt import assign_voters, next_spec
+from runner.core.shell import this_program
+from runner.core.spec import Node, Spec
+from runner.core.text import counted
+from runner.ui.layout import fold_names
+from runner.ui.problems import find_errors, warning_lines
+from runner.ui.reports import report
+from runner.ui.reports.run_table import describe_run
+from runner.verbs.shared.host_pool import HostPool
+
+OTHER_RUNS_TIMEOUT_S = 2.0
+"""How long a launch waits for the runs of its hosts, of which it only makes a note."""
+
+NOTICE_S = 10.0
+"""Hosts expect a relaunch for so long after each announcement in the pause."""
+
+PREPARE_S = 120.0
+"""And for so long while the next attempt is prepared: facts, setups, code."""
+
+
+def open_code_source(request: LaunchRequest) -> CodeSource:
+    """Return the code source of a run; a snapshot is hashed in the background.
+
+    Raises:
+        ConfigError: The project cannot be pushed, or the code of the past run is gone.
+    """
+    if request.recorded_code:
+        return RerunCode(request.recorded_code, request.spec, Path.cwd(), request.run_dir)
+    if request.spec.pushes_code:
+        return Snapshot.take(request.spec, Path.cwd(), request.run_dir)
+    return CodeOnHosts(request.spec)
+
+
+def launch_notes(request: LaunchRequest, source: CodeSource) -> list[str]:
+    """Return what the user should know before a launch; before a dry run, also what was said."""
+    spec = request.spec
+    notes = [*request.notes]
+    typed = [word for word in request.overrides if word.startswith("cluster.nproc_per_node=")]
+    ranks = spec.cluster.nproc_per_node or 1
+    if typed and spec.task.is_plain and ranks > 1:
+        text = "task.entry=plain starts one process on each node"
+        notes.append(f"{typed[-1]} is not used: {text}; task.entry=torchrun starts {ranks} ranks")
+    files: Sequence[str] = request.file_notes
+    code: Sequence[str] = source.notes
+    if not spec.dry_run:
+        files = unsaid(f"files of {spec.cluster.name}", files)
+        code = code if request.recorded_code else unsaid("code", code)
+    return [*notes, *files, *code]
+
+
+def without_pulls(request: LaunchRequest) -> LaunchRequest:
+    """Return the request whose image no host pulls: for a look at the hosts."""
+    container = replace(request.spec.container, fetches=False)
+    return replace(request, spec=replace(request.spec, container=container))
+
+
+@dataclass(frozen=True)
+class PlannedAttempt:
+    """An attempt that can begin, and the facts behind it."""
+
+    orders: AttemptOrders
+    facts: dict[str, Facts]
+
+
+class Attempts:
+    """What a launch does before each attempt; where it cannot go on, it raises `NotReady`.
+
+    A retry with another port, after the master's was taken, does not count as a relaunch.
+    """
+
+    def __init__(
+        self,
+        request: LaunchRequest,
+        source: CodeSource,
+        pool: HostPool,
+        starts: tuple[PastAttempt, ...] = (),
+    ) -> None:
+        """`starts` are the attempts of earlier starts of its job."""
+        self.past = starts  # and those that a relaunch followed
+        self._starts = starts
+        self._request = request
+        self._source = source
+        self._pool = pool
+        self._say = pool.console.message
+        self._candidates = pool.spec  # with every node that may take part
+        self._number_on_other_port = -1
+
+    @property
+    def relaunches_left(self) -> int:
+        """How many attempts may follow this one."""
+        return self._pool.spec.relaunch.max - len(self.past) + len(self._starts)
+
+    def plan(self) -> Plan:
+        """Return the plan of the first attempt; nothing is changed on hosts."""
+        facts = self._collect_facts()
+        self._source.snapshot_if_needed(facts)  # the code of a past run may be gone
+        return self._build_plan(self._pool.spec, facts)
+
+    def first(self) -> PlannedAttempt:
+        """Return the first attempt, once every host has the code."""
+        number = self._starts[-1].attempt + 1 if self._starts else 0
+        return self._push_and_plan(self._collect_facts(), number)
+
+    def next(
+        self, facts: dict[str, Facts], monitor: AttemptMonitor, verdict: Verdict
+    ) -> PlannedAttempt | None:
+        """Return the attempt after one that ended; None if none follows.
+
+        Raises:
+            NotReady: It cannot be prepared, which is no single node's fault.
+            Interrupted: A signal came, or a stop was requested on a host.
+        """
+        peers = monitor.peer_status
+        is_left = monitor.detached or monitor.interrupted
+        if is_left or peers.hosts_decide or peers.next_attempt_number:
+            return None
+        spec = self._pool.spec
+        plan = monitor.plan
+        former_nodes = {*facts}  # which hold an earlier attempt
+        for past in self.past:
+            former_nodes.update(past.nodes)
+        is_port_free = spec.rendezvous.uses_master_store and not spec.cluster.master_port.is_fixed
+        was_retried = self._number_on_other_port == plan.attempt
+        if monitor.port_retry_possible and is_port_free and not was_retried:
+            self._say("retrying with another port")
+            self._number_on_other_port = plan.attempt + 1
+            return self._prepare(plan.attempt + 1, former_nodes)
+        if not self.relaunches_left or not may_relaunch(spec, verdict):
+            return None
+        if peers.hosts_may_decide:
+            self._say("not relaunching: most hosts are out of reach, and may do so themselves")
+            return None
+        losses = classify_losses(plan, monitor.timed_events)
+        return self._relaunch(plan, past_attempt(plan, verdict), losses, former_nodes)
+
+    def admission_hooks(
+        self, facts: dict[str, Facts], number: int, on_admitted: Callable[[Plan], bytes]
+    ) -> AdmissionHooks | None:
+        """Return how nodes join a running attempt; None if its nodes are fixed.
+
+        The facts of a node that joins are added to `facts`. `on_admitted` takes the plan with a new
+        node, and returns the record for that node, packed.
+        """
+        spec = self._pool.spec
+        if not spec.min_nodes:
+            return None
+        assigned = {node.name for node in (*spec.nodes, *spec.spares)}
+        others = [node for node in self._candidates.nodes if node.name not in assigned]
+        vacancies = (spec.max_nodes or 0) - len(spec.nodes)
+        self._candidates = replace(spec, nodes=(*spec.nodes, *others[:vacancies]))
+
+        def validate(node: Node, node_facts: Facts) -> list[Problem]:
+            return problems_of(self._candidates, node, replace(node_facts, run_exists=False))
+
+        def admit(node_facts: Facts) -> tuple[Plan, bytes]:
+            name = node_facts.node
+            all_facts = {**facts, name: replace(node_facts, run_exists=False)}
+            nodes = tuple(node for node in self._candidates.nodes if node.name in all_facts)
+            spec = replace(self._pool.spec, nodes=nodes)
+            self._run_checks(spec, {name: all_facts[name]})
+            plan = self._build_plan(spec, all_facts, number)
+            self._pool.retarget(spec)
+            facts.update(all_facts)
+            return plan, on_admitted(plan)
+
+        return AdmissionHooks(
+            spec=self._candidates,
+            request=self._facts_request,
+            validate=validate,
+            snapshot_if_needed=self._source.snapshot_if_needed,
+            admit=admit,
+        )
+
+    def _collect_facts(self) -> dict[str, Facts]:
+        """Ask every host, show what the user should know, and run the checks of a launch."""
+        for note in launch_notes(self._request, self._source):
+            self._say(f"note: {note}")
+        spec = self._pool.spec
+        facts, problems = self._ask((), spec.spares)
+        nodes = tuple(node for node in spec.nodes if node.name not in problems)
+        if len(nodes) < (spec.min_nodes or len(spec.nodes)) or spec.master not in nodes:
+            refused = [each for node in spec.nodes for each in problems.get(node.name, [])]
+            raise NotReady(list(dict.fromkeys(refused)))  # one of ours is found at every node
+        for node in spec.nodes:
+            for problem in problems.get(node.name, [])[:1]:
+                self._say(f"{node.name} is left out for now, and tried again: {problem.message}")
+        for node in spec.spares:
+            self._pool.console.node_status(node.name, "spare")
+            for problem in problems.get(node.name, []):
+                self._say(f"note: a spare node cannot be used as it is: {problem}")
+        self._pool.retarget(replace(spec, nodes=nodes))
+        self._pool.disconnect_all_but(facts)
+        if not (spec.dry_run or spec.slurm):
+            self._say_other_runs()
+        taking_part = {node.name: facts[node.name] for node in nodes}
+        for warning in self._run_checks(self._pool.spec, taking_part):
+            self._say(f"warning: {warning}")
+        return facts
+
+    def _say_other_runs(self) -> None:
+        """Name the runs that are on the same hosts, as far as these answer in time."""
+        spec = self._pool.spec
+        hosts = {node.name: node.host for node in spec.nodes}
+        broadcast = self._pool.broadcast(hosts, show=lambda *_: None)
+        request = {"others": [*hosts]}
+        answers, _ = broadcast.collect("runs", request, "runs", OTHER_RUNS_TIMEOUT_S)
+        runs = merge_statuses(answers, hosts)
+        others = [run for run in runs if run.is_active and run.run_id != spec.run_id]
+        if not others:
+            return
+        who = f"{describe_run(others[-1].info)}, is on {fold_names(others[-1].by_host)}, too"
+        how = f"stop {self._request.run_flags(others[-1].run_id)}"
+        if others[1:]:
+            who += f", and {len(others) - 1} more"
+            how = f"ps {self._request.selector}".rstrip()
+        self._say(f"note: {who}: {this_program()} {how}")
+
+    def _ask(
+        self, former_nodes: Collection[str], spares: Sequence[Node] = ()
+    ) -> tuple[dict[str, Facts], dict[str, list[Problem]]]:
+        """Return the facts of the nodes that can take part, and the problems of the others.
+
+        The `former_nodes` hold an earlier attempt.
+        """
+        spec = self._pool.spec
+        facts, unreachable = self._pool.collect_available_facts(self._facts_request, spares)
+        problems = {name: [problem] for name, problem in unreachable.items()}
+        for node in (*spec.nodes, *spares):
+            name = node.name
+            if name not in facts:
+                continue
+            if name in former_nodes:
+                self._raise_if_stop_requested(name if facts[name].run_stopped else "")
+                facts[name] = replace(facts[name], run_exists=False)
+            if found := problems_of(spec, node, facts[name]):
+                problems[name] = found
+                del facts[name]
+        return facts, problems
+
+    def _facts_request(self, node: Node) -> FactsRequest:
+        request = facts_request(self._pool.spec, node, self._source.code)
+        return replace(request, run_id="") if self._starts else request  # it may be there
+
+    def _run_checks(self, spec: Spec, facts: dict[str, Facts]) -> list[str]:
+        """Return the warnings of the checks of a launch; raise their errors."""
+        findings = evaluate_checks(CheckContext(spec, facts), spec.skip_checks, at_launch=True)
+        if problems := [finding.as_problem for finding in find_errors(findings)]:
+            raise NotReady(problems)
+        return warning_lines(findings)
+
+    def _build_plan(self, spec: Spec, facts: dict[str, Facts], number: int = 0) -> Plan:
+        code = self._source.code
+        return build_plan(spec, facts, code=code, attempt=number, fold_names=fold_names)
+
+    def _push_and_plan(self, facts: dict[str, Facts], number: int) -> PlannedAttempt:
+        snapshot = self._source.snapshot_if_needed(facts)
+        pushed = {name: replace(each, has_release=True) for name, each in facts.items()}
+        plan = self._build_plan(self._pool.spec, pushed, number)
+        if snapshot:
+            self._pool.push(snapshot, facts)
+        orders = assign_voters(self._pool.spec, plan, facts, self.relaunches_left)
+        return PlannedAttempt(orders, facts)
+
+    def _relaunch(
+        self,
+        plan: Plan,
+        failed: PastAttempt,
+        losses: Losses,
+        former_nodes: Collection[str],
+    ) -> PlannedAttempt | None:
+        """Wait for the pause after an attempt that failed, and find nodes for the next one."""
+        spec = self._pool.spec
+        new_spec = next_spec(spec, losses.excluded, losses.suspected)
+        if new_spec is None:
+            self._report_too_few(spec, losses.excluded)
+            return None
+        total = plan.attempt + 1 + self.relaunches_left
+        past_before = self.past
+        self.past = (*past_before, failed)
+        pause_s = spec.relaunch.delay_s(len(self.past))
+        self._pool.console.reset_lines()
+        text = report.relaunch_notice(
+            plan.attempt + 2, total, failed.reason, spec, new_spec, pause_s
+        )
+        self._say(text)
+        self._pool.console.phase("waiting for the next attempt")
+        upcoming = None
+        try:
+            self._wait(pause_s, plan.run_id)
+            upcoming = self._choose_usable_nodes(plan.attempt + 1, former_nodes, losses)
+        finally:
+            if upcoming is None:
+                self.past = past_before
+                self._announce(plan.run_id, 0.0)
+        return upcoming
+
+    def _wait(self, seconds: float, run_id: str) -> None:
+        """Wait for the pause, of which the hosts are told."""
+        end = time.monotonic() + seconds
+        while (remaining_s := end - time.monotonic()) > 0:
+            self._announce(run_id, NOTICE_S)
+            self._raise_if_stop_requested(self._pool.poll_for_stop(min(PING_S, remaining_s)))
+        self._announce(run_id, PREPARE_S)
+
+    def _announce(self, run_id: str, seconds: float) -> None:
+        """Have the hosts report a pending relaunch for this long."""
+        for name, session in self._pool.sessions.items():
+            request = {"run_id": run_id, "node": name, "for_s": seconds}
+            session.request("mark_relaunch_pending", request)
+
+    def _choose_usable_nodes(
+        self, number: int, former_nodes: Collection[str], losses: Losses
+    ) -> PlannedAttempt | None:
+        """Return the attempt on nodes that can be used; None if there are too few."""
+        spec = self._pool.spec
+        excluded = {*losses.excluded}
+        while new_spec := next_spec(spec, excluded, losses.suspected):
+            self._pool.retarget(new_spec)
+            try:
+                return self._prepare(number, former_nodes)
+            except NotReady as error:
+                names = {node.name for node in new_spec.nodes}
+                unusable: dict[str, Problem] = {}
+                for problem in error.problems:
+                    if problem.subject in names:
+                        unusable.setdefault(problem.subject, problem)
+                if not unusable:
+                    self._pool.retarget(spec)
+                    raise
+            for name, problem in unusable.items():
+                self._say(f"{name} cannot be used: {problem.message}")
+            excluded.update(unusable)
+        self._pool.retarget(spec)
+        self._report_too_few(spec, excluded)
+        return None
+
+    def _prepare(self, number: int, former_nodes: Collection[str]) -> PlannedAttempt:
+        """Return the next attempt on the nodes of the pool.
+
+        The subject of a problem is the node that cannot be used, if it is a single node's.
+        """
+        facts, problems = self._ask(former_nodes)
+        if problems:
+            raise NotReady([replace(each[0], subject=name) for name, each in problems.items()])
+        self._run_checks(self._pool.spec, facts)
+        return self._push_and_plan(facts, number)
+
+    def _raise_if_stop_requested(self, node: str) -> None:
+        """Raise `Interrupted` if a stop was requested on a node; "" is none."""
+        if node:
+            self._say(f"not relaunching: a stop was requested on {node}")
+            raise Interrupted(128 + signal.SIGINT)
+
+    def _report_too_few(self, spec: Spec, excluded: Collection[str]) -> None:
+        if spec.task.decides in excluded:
+            self._say(f"not relaunching: {spec.task.decides} decides the end, and cannot be used")
+            return
+        available = [n.name for n in (*spec.nodes, *spec.spares) if n.name not in excluded]
+        needed = counted(spec.min_nodes or len(spec.nodes), "node")
+        names = f" ({fold_names(available)})" if available else ""
+        self._say(f"not relaunching: {needed} needed, {len(available)} available{names}")
