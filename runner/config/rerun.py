@@ -99,7 +99,7 @@ def find_record(name: str, cwd: Path) -> RecordedRun:
     plan_file = folder / "plan.0.json"
     if not plan_file.exists():  # that of a later attempt may have come from its hosts
         plan_file = folder / PLAN_FILE
-    if (folder / JOB_FILE).exists():  # the run may not have begun
+    if not plan_file.exists() and (folder / JOB_FILE).exists():  # its job has not begun it
         plan_file = folder / JOB_FILE
     if (folder / SWEEP_FILE).exists() and not config_file.exists():
         message = f"{name} is a sweep, whose runs are in {display_path(folder / SWEEP_FILE)}"

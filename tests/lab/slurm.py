@@ -27,6 +27,7 @@ DAEMONS = {
     name: f"/usr/sbin/{name}" for name in ("munged", "slurmctld", "slurmd", "slurmdbd", "mariadbd")
 }
 ROOT, PYTHON = launching.ROOT, sys.executable
+RUNNER = (PYTHON, "-m", "runner")
 LOGIN, COMPUTE = "login", ("node1", "node2", "node3")
 ETC, RUN = "/etc/slurm", "/run/slurm"
 START_S = 20
@@ -118,23 +119,21 @@ def missing() -> str:
 class OnLogin(Controller):
     """A controller on the login node."""
 
-    def __init__(
-        self, login: Host, words: Sequence[str], cwd: Path, env: Mapping[str, str]
-    ) -> None:
+    def __init__(self, login: Host, argv: Sequence[str], cwd: Path) -> None:
         self.cwd = cwd
         self.started_at = time.monotonic()
         self._out, self._err = (tempfile.TemporaryFile("w+b") for _ in range(2))  # noqa: SIM115
-        variables = [f"{name}={value}" for name, value in env.items()]
-        argv = ["/bin/sh", "-c", 'cd "$0" && exec env "$@"', str(cwd), *variables]
-        argv += [PYTHON, "-m", "runner", *words]
-        self.process = login.popen(argv, stdout=self._out.fileno(), stderr=self._err.fileno())
+        out, err = self._out.fileno(), self._err.fileno()
+        self.process = login.popen(argv, stdout=out, stderr=err)  # type: ignore[assignment]
 
 
 class HpcLauncher(Launcher):
     """A user on the login node: `cluster=hpc` is its Slurm."""
 
-    def __init__(self, folder: Path, slurm: Slurm) -> None:
+    def __init__(self, folder: Path, slurm: Slurm, inside: str = "") -> None:
+        """`inside` is where the login node has the folder, if that is elsewhere."""
         super().__init__(folder)
+        self._inside = inside or str(folder)
         self._slurm = slurm
         self.env = {"PYTHONPATH": str(ROOT)}
         self.write_cluster()
@@ -146,7 +145,9 @@ class HpcLauncher(Launcher):
 
     def start(self, *overrides: str, env: Mapping[str, str] | None = None) -> Controller:
         variables = {**self.env, **(env or {})}
-        controller = OnLogin(self._slurm.login, overrides, self.folder, variables)
+        script = ["/bin/sh", "-c", f'cd {self._inside} && exec env "$@"', "sh"]
+        words = [*(f"{name}={value}" for name, value in variables.items()), *RUNNER, *overrides]
+        controller = OnLogin(self._slurm.login, [*script, *words], self.folder)
         self._controllers.append(controller)
         return controller
 

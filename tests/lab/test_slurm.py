@@ -139,8 +139,11 @@ def test_a_killed_launch_is_told(slurm: Slurm, hpc: HpcLauncher) -> None:
     assert (done.code, "ended by Slurm: its launch was killed" in done.err) == (1, True), done
     told = ended(hpc, "why", started.run_id)
     assert (told.code, "its launch was killed" in told.out) == (0, True), told
-    left = (host for host in slurm.nodes.values() if host.processes("RUNNER_RUN_ID"))
-    wait_until(lambda: not [*left], "the ranks to end without it", 60)
+
+    def is_free() -> bool:
+        return not any(host.processes("RUNNER_RUN_ID") for host in slurm.nodes.values())
+
+    wait_until(is_free, "the ranks to end without it", 60)
 
 
 def test_pending_job_is_shown_and_cancelled(slurm: Slurm, hpc: HpcLauncher) -> None:
@@ -298,7 +301,7 @@ def test_what_cannot_be_leaves_no_job(slurm: Slurm, hpc: HpcLauncher) -> None:
     assert not slurm.jobs()
     slurm.login.sh("mkdir /run/own && chown alice /run/own", user="root")
     apart = Path("/run/own")
-    slurm.login.sh(f"cp -r {hpc.folder}/conf {apart}")
+    slurm.login.sh(f"cp -r {hpc.folder}/conf {apart}; touch {apart}/train.py")
     done = slurm.login.sh(
         f"cd {apart}; PYTHONPATH={ROOT} {PYTHON} -m runner {HPC} train.py 2>&1",
         check=False,

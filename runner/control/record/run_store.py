@@ -125,19 +125,21 @@ class RunStore:
             problem = Problem("run_dir", message, "free some space, or set run_dir")
             raise NotReady([problem]) from error
 
-    def create(self, request: LaunchRequest, plan: Plan) -> bool:
-        """Begin the record with what was asked for, and have it found; raise OSError.
-
-        Return whether its run id finds it.
-        """
+    def create(self, request: LaunchRequest, plan: Plan | None = None) -> bool:
+        """Begin the record; return whether its run id finds it; raise OSError."""
         self._lock_fd = try_lock_folder(self.folder)
         if not (self.folder / CONFIG_FILE).exists():  # written when its job was submitted
             self.write_request(request)
         self._created.append(self.logs)
         self.logs.mkdir(mode=0o700, exist_ok=True)
         self.write_json(CONTACT_FILE, recorded_contact(request))
-        self.write_plan(plan)
-        return self.announce(request)
+        if plan:
+            self.write_plan(plan)
+        self._has_begun = True
+        run_id = request.spec.run_id
+        run_index.register(run_id, self.folder)
+        run_index.set_latest(self.folder)
+        return run_index.record_folder(run_id) == self.folder.resolve()
 
     def write_request(self, request: LaunchRequest) -> None:
         """Record what was asked for; raise OSError."""
@@ -147,14 +149,6 @@ class RunStore:
         self.write_json(CONTACT_FILE, recorded_contact(request))
         if request.sweep:
             self.write_json(SWEEP_FILE, request.sweep)
-
-    def announce(self, request: LaunchRequest) -> bool:
-        """Have the record found; return whether its run id finds it."""
-        self._has_begun = True
-        run_id = request.spec.run_id
-        run_index.register(run_id, self.folder)
-        run_index.set_latest(self.folder)
-        return run_index.record_folder(run_id) == self.folder.resolve()
 
     def reopen(self, request: LaunchRequest, plan: Plan) -> bool:
         """Continue the record of a run, or begin one; add what an interrupted record lacks.

@@ -12,7 +12,7 @@ import time
 from typing import Callable, Dict, Iterable, List, Optional, Sequence, Set
 
 from runner.core.model.plan import Order
-from runner.core.protocol.events import StopCause, Stopping
+from runner.core.protocol.events import TERMINATED, StopCause, Stopping
 from runner.core.protocol.states import STOP_TRANSITIONS, State, StopPhase
 from runner.host.process import procfs
 from runner.host.ranks.tracker import RankTracker
@@ -24,6 +24,7 @@ SHORT_LIVED = re.compile(
 )
 """Helpers of Python, torch and debugpy that end by themselves a moment after their program."""
 
+TERM_SPREAD_S = 0.5  # how much earlier than we a rank may have got TERM
 MAX_TERM_BEFORE_KILL_S = 2.0  # a fifth of a short grace
 
 
@@ -61,6 +62,7 @@ class StopLadder:
         self._order, self._launcher, self._journal = order, launcher, journal
         self._kill_at = float("inf")
         self._term_sent: Set[int] = set()
+        self._has_taken_term = False
 
     def move(self, phase: StopPhase) -> None:
         """Enter the next phase, or raise ValueError if that move is not in the table."""
@@ -111,6 +113,21 @@ class StopLadder:
         self._launcher.cancel()
         self._journal.append(Stopping(reason, cause), mono=stopped_at)
         self._record_stopping()
+
+    def take_term(self) -> str:
+        """Stop as what sends TERM does, to every process of the run perhaps: a scheduler.
+
+        Return the reason, "" but for the first time.
+        """
+        if self._has_taken_term:
+            return ""
+        self._has_taken_term = True
+        since = time.monotonic() - TERM_SPREAD_S
+        if self.is_stopping:
+            self._journal.append(Stopping(TERMINATED, StopCause.SCHEDULER), mono=since)
+        else:
+            self.begin(TERMINATED, StopCause.SCHEDULER, since)
+        return TERMINATED
 
     def skip_grace(self) -> None:
         """Have what is left killed now."""

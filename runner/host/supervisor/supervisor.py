@@ -14,16 +14,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Set
 
 from runner.core.model.plan import Order
-from runner.core.protocol.events import (
-    FINAL_CAUSES,
-    TERMINATED,
-    Ended,
-    PortTaken,
-    ProgramExited,
-    RanksSignalled,
-    StopCause,
-    Stopping,
-)
+from runner.core.protocol.events import FINAL_CAUSES, Ended, PortTaken, ProgramExited, StopCause
 from runner.core.protocol.states import State, StopPhase
 from runner.core.protocol.timing import DISK_TIMEOUT_S
 from runner.core.relaunch.handover import AttemptEnd
@@ -31,7 +22,7 @@ from runner.core.text import describe_exit
 from runner.host.container import removal
 from runner.host.facts import ports
 from runner.host.peers.election import LeaderElection
-from runner.host.process import procfs, subreaper
+from runner.host.process import subreaper
 from runner.host.process.event_loop import EventLoop
 from runner.host.process.file_worker import FileWorker
 from runner.host.process.kill import is_proven, kill_until_gone
@@ -52,7 +43,6 @@ from runner.host.supervisor.stall_monitor import StallMonitor
 from runner.host.supervisor.stop_ladder import StopLadder
 
 TICK_S = 0.05
-TERM_SPREAD_S = 0.5  # how much earlier a rank may have got TERM than we
 MAX_LEFT_OVER = 8  # commands that are named
 HUB_STOP_TIMEOUT_S = 2.0  # how long to wait for the hub's stop, after this host began to stop
 
@@ -69,7 +59,6 @@ class Supervisor:
         self._journal = journal = EventLog(args.folder, order, submit)
         self._loop = EventLoop()
         self._control_socket = ControlSocket(listener, self._loop, self._on_command)
-        self._has_taken_term = False
         self._launcher = LauncherProcess(args.folder, order, journal, submit)
         ladder = self._ladder = StopLadder(order, self._launcher, journal)
         record = (args.folder, order, journal)
@@ -147,29 +136,11 @@ class Supervisor:
                 self._ladder.skip_grace()
         elif kind == "dump_stacks":
             self._stall_monitor.dump(str(message["reason"]))
-        elif kind == "signal_ranks":
-            self._signal_ranks(int(message["signal"]))
+        elif kind == "signal_ranks" and not self._ladder.is_stopping:
+            self._ranks.signal(int(message["signal"]))
         if kind != "dump_stacks":  # which comes from no controller; else after a stop has begun
             self._peers.lease.renew(by_launch=bool(message.get("by_launch")))
         return {"disk_wait_s": round(self._files.wait_s, 1)} if kind == "renew_lease" else {}
-
-    def _signal_ranks(self, signum: int) -> None:
-        """Send a signal to the ranks alone: torchrun would end by it."""
-        if not self._ladder.is_stopping:
-            reached = procfs.signal_all(self._ranks.running_pids, signum)
-            self._journal.append(RanksSignalled(signum, len(reached)))
-
-    def _take_term(self) -> None:
-        """Stop as what sends TERM does, to every process of the run perhaps: a scheduler."""
-        if self._has_taken_term:
-            return
-        self._has_taken_term = True
-        since = time.monotonic() - TERM_SPREAD_S
-        self._peers.stop(TERMINATED, StopCause.PEER)
-        if self._ladder.is_stopping:
-            self._journal.append(Stopping(TERMINATED, StopCause.SCHEDULER), mono=since)
-        else:
-            self._ladder.begin(TERMINATED, StopCause.SCHEDULER, since)
 
     def _write_down(self) -> str:
         """Put the attempt and its owner on record; return why that was not possible, else ""."""
@@ -213,8 +184,8 @@ class Supervisor:
         if ended_at is not None and time.monotonic() > ended_at + DISK_TIMEOUT_S:
             self._on_program_ended()
         self._ladder.tick(self._ranks, self._live_processes)
-        if self._loop.term_received:
-            self._take_term()
+        if self._loop.term_received and (reason := self._ladder.take_term()):
+            self._peers.stop(reason, StopCause.PEER)
         elif self._orphaned:
             self.stop("its supervisor lost its guardian")
         if self._journal.write_error:

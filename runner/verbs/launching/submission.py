@@ -14,8 +14,10 @@ from runner.control.code.source import CodeSource
 from runner.control.record import run_index
 from runner.control.record.file_names import JOB_FILE
 from runner.control.record.run_store import RunStore
+from runner.core.codec import encode
 from runner.core.errors import NotReady, Problem, RunnerError
 from runner.core.launch_request import LaunchRequest
+from runner.core.model.plan import Plan
 from runner.core.planning.slurm_job import batch_script
 from runner.core.shell import this_program
 from runner.core.spec import SlurmSpec
@@ -65,8 +67,19 @@ def submit(request: LaunchRequest, source: CodeSource) -> int:
 def _submit(request: LaunchRequest, source: CodeSource, store: RunStore, script: str) -> str:
     """Write what the launch in the job begins with, and submit the job; return its id."""
     spec = request.spec
-    begin = {**asdict(source.code), "run_id": spec.run_id, "job_id": ""}
-    begin.update(cluster=spec.cluster.name, task=spec.task.name)
+    plan = Plan(  # as far as it is known
+        run_id=spec.run_id,
+        cluster=spec.cluster.name,
+        task=spec.task.name,
+        attempt=0,
+        nodes=(),
+        world_size=0,
+        backend="",
+        master_addr="",
+        master_port=0,
+        **asdict(source.code),
+    )
+    begin = {**encode(plan), "job_id": ""}
     request = replace(request, launched_at=time.time(), launched_from=str(Path.cwd()))
     with store.required():
         store.write_request(request)
@@ -81,7 +94,8 @@ def _submit(request: LaunchRequest, source: CodeSource, store: RunStore, script:
     if not job_id.isdigit():
         raise NotReady([_refusal(problem or f"sbatch answered {last!r}", spec.cluster.slurm)])
     store.write_json(JOB_FILE, {**begin, "job_id": job_id})
-    store.announce(request)
+    run_index.register(spec.run_id, store.folder)
+    run_index.set_latest(store.folder)
     return job_id
 
 
