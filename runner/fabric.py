@@ -6,51 +6,31 @@ and only to hosts whose key is known. The rest is Fabric's: `run`, `sudo`, `put`
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import fabric
-import paramiko
 from fabric.exceptions import GroupException
 from invoke.exceptions import Exit, UnexpectedExit
 
 from runner.core.errors import ConfigError, NotReady, Problem, RunnerError
-from runner.core.spec import Node
-from runner.transport.ssh.transport import SshTransport
+from runner.transport.fabric import HostConnection
+from runner.transport.logins import SshTransport
 from runner.ui.layout import fold_names
 from runner.ui.output import note
 from runner.ui.problems import render_problems
 from runner.verbs.shared.selection import Selection
 
 
-class NodeConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no types
-    """A connection to one node; `node` is its name in the cluster."""
-
-    node = ""
-
-    def __init__(self, node: Node, transport: SshTransport) -> None:
-        """Prepare it; the login comes with its first use."""
-        endpoint = transport.endpoint(node)
-        self._set(_node=node, _login=transport)
-        super().__init__(
-            endpoint.host,
-            user=endpoint.user,
-            port=endpoint.port,
-            config=fabric.Config(ssh_config=paramiko.SSHConfig()),  # the endpoint has all of it
-            gateway=False,
-            forward_agent=False,
-        )
-        self.node = node.name
+class NodeConnection(HostConnection):
+    """A connection whose failure to log in `fab` prints without a traceback."""
 
     def open(self) -> None:
-        """Log in if it is not open; raise Exit, which `fab` prints without a traceback."""
-        if self.is_connected:
-            return
+        """Log in if that is not done; raise Exit."""
         try:
-            opened = self._login.connect(self._node)
+            super().open()
         except RunnerError as error:
             raise _exit(error) from error
-        self.client = opened.fabric_connection.client
-        self.transport = opened.transport
 
 
 class GroupFailure(GroupException, Exit):  # type: ignore[misc]  # fabric has no types
@@ -96,12 +76,14 @@ def group(cluster: str, *overrides: str) -> ClusterGroup:
     """
     try:
         spec = Selection(cluster, overrides).contact().spec
-        if local := [node.name for node in spec.nodes if node.transport != "ssh"]:
+        if local := [node.name for node in spec.nodes if node.transport == "local"]:
             message = f"{fold_names(local)} is this machine, which is reached without ssh"
             raise ConfigError([Problem(f"cluster={cluster}", message, "use `run` of Invoke there")])
-        transport = SshTransport(spec.cluster.ssh, on_note=note)
+        ssh = spec.cluster.ssh
+        transport = SshTransport(ssh, functools.partial(HostConnection, ssh, note))
+        make = functools.partial(NodeConnection, ssh, note)
         hosts = ClusterGroup()
-        hosts.extend(NodeConnection(node, transport) for node in spec.nodes)
+        hosts.extend(transport.connection(node, make) for node in spec.nodes)
     except RunnerError as error:
         raise _exit(error) from error
     return hosts

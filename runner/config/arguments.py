@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
-from runner.config.kinds import Problems, read_value
-from runner.config.values import scalar_text
+from runner.config.kinds import Problems, read_value, scalar_text
 from runner.config.words import as_word, escaped, hydra_value, key_of, literal
 from runner.core.errors import ConfigError, Problem
 from runner.core.planning.launch_command import LOCAL_RANK_MACRO

@@ -12,17 +12,27 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
-from hydra.core.global_hydra import GlobalHydra
+from hydra.core.plugins import Plugins
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
 
 from runner.config import rerun, words
 from runner.config.arguments import drops_false, take_words
-from runner.config.contact import CONTACT_KEYS, IF_RESOLVED, contact_words, is_among
-from runner.config.errors import explain_error
-from runner.config.hydra_session import open_hydra
+from runner.config.contact import CONTACT_KEYS, contact_words, is_among
 from runner.config.kinds import Problems, suggest
-from runner.config.layers import RECORD, Composed, layers_of, place_of, plain_values, unresolved
+from runner.config.layers import (
+    RECORD,
+    Composed,
+    layers_of,
+    place_of,
+    plain_values,
+    refusal,
+    unresolved,
+    unresolved_problem,
+)
 from runner.config.nodes import apply_words
 from runner.config.resolve import (
     PROGRAM_KEYS,
@@ -35,6 +45,7 @@ from runner.config.resolve import (
 )
 from runner.config.source import (
     PRIMARY,
+    SCHEMA,
     SUFFIXES,
     ConfigFiles,
     YamlSource,
@@ -46,12 +57,19 @@ from runner.config.source import (
 from runner.core.errors import ConfigError, Problem
 from runner.core.launch_request import LaunchRequest, SweepPlace
 from runner.core.shell import expand_home, this_program
-from runner.core.spec import GROUPS, Spec, keys_of
+from runner.core.spec import GROUPS, Spec, keys_of, written_defaults
 
 CONTACT_CHOICES = ("task=base", "rendezvous=static", "container=none")
-"""Choices of files that always compose, for groups that reach no host."""
+"""Choices for groups that reach no host: a file of a launch alone may be wrong or missing."""
 
 PROGRAM_WORDS = frozenset(f"task.{key}" for key in PROGRAM_KEYS)
+
+
+class _SearchPath(SearchPathPlugin):
+    """Our files come before all others in Hydra's search path."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        search_path.prepend("runner", f"{YamlSource.scheme()}://conf")
 
 
 @contextlib.contextmanager
@@ -62,13 +80,24 @@ def open_composer(
 
     The program gets `arguments` after its own. For launches somebody has to say what to run.
     """
-    folders = conf_folders(config_dirs)
-    with open_hydra(folders):
-        yield Composer(ConfigFiles(folders), arguments, for_launches=for_launches)
+    files = ConfigFiles(conf_folders(config_dirs))
+    YamlSource.files = files
+    for plugin in (_SearchPath, YamlSource):  # first: plugins fill Hydra's store as they load
+        Plugins.instance().register(plugin)
+    store = ConfigStore.instance()
+    defaults = written_defaults(Spec)
+    store.store(name=SCHEMA, node=OmegaConf.create(defaults))
+    for group in GROUPS:
+        store.store(group=group, name="base", node=OmegaConf.create(defaults[group]))
+    # For clusters of this machine: the first python3 on PATH may lack torch.
+    OmegaConf.register_new_resolver("this_python", lambda: sys.executable, replace=True)
+    shipped = str(shipped_folder())
+    with hydra.initialize_config_dir(shipped, job_name=PRIMARY, version_base="1.3"):
+        yield Composer(files, arguments, for_launches=for_launches)
 
 
 class Composer:
-    """Composes configurations, and says in our words what is wrong with one."""
+    """Composes configurations; what is wrong with one is a ConfigError."""
 
     def __init__(self, files: ConfigFiles, arguments: Sequence[str], *, for_launches: bool) -> None:
         self.files = files
@@ -83,31 +112,19 @@ class Composer:
 
         With `contact_keys`, only what reaches the hosts and these keys are resolved and judged.
         """
-        try:
-            composed = self.composed(typed)
-        except ConfigError:
-            if contact_keys is None:
-                raise
-            # A file of a launch alone may be wrong or missing.
-            keys = {words.key_of(word) for word in typed}
-            free = [word for word in CONTACT_CHOICES if words.key_of(word) not in keys]
-            composed = self.composed([*free, *typed])
-        return self._request(composed, contact_keys)
+        choices = CONTACT_CHOICES if contact_keys is not None else ()
+        return self._request(self.composed(typed, choices), contact_keys)
 
     def sweep(self, typed: Sequence[str]) -> list[LaunchRequest]:
-        """Compose every run of a `--multirun`, or raise a ConfigError with every problem of all."""
+        """Compose every run of a `--multirun`; raise a ConfigError with each problem of one."""
         requests: list[LaunchRequest] = []
-        problems: dict[Problem, str] = {}
-        runs = words.runs_of_sweep(typed)
-        for number, run in enumerate(runs, 1):
+        for number, run in enumerate(words.runs_of_sweep(typed), 1):
             try:
                 requests.append(self.compose(run))
             except ConfigError as error:
-                for problem in error.problems:
-                    problems.setdefault(problem, f"in run {number}: {' '.join(run)}")
-        if problems:
-            found = [replace(p, hint=f"{p.hint}\n{run}".lstrip()) for p, run in problems.items()]
-            raise ConfigError(found)
+                where = f"in run {number}: {' '.join(run)}"
+                found = [replace(p, hint=f"{p.hint}\n{where}".lstrip()) for p in error.problems]
+                raise ConfigError(found) from error
         if len({request.run_dir for request in requests}) < len(requests):
             message = "every run of a --multirun needs its own folder"
             raise ConfigError([Problem("run_dir", message, "leave out run_id and run_dir")])
@@ -136,26 +153,25 @@ class Composer:
         return dict(words.plain(values))
 
     def options(self, group: str) -> list[str]:
-        """Return the files of a group, or the groups themselves for ""."""
-        loader = GlobalHydra.instance().config_loader()
-        return list(loader.get_group_options(group))
+        """Return the files of a group."""
+        return self.files.options(group)
 
-    def composed(self, typed: Sequence[str]) -> Composed:
-        """Compose a configuration without judging its values."""
+    def composed(self, typed: Sequence[str], choices: Sequence[str] = ()) -> Composed:
+        """Compose a configuration without judging its values; `choices` are for groups untyped."""
         typed = [self._by_name(word) for word in typed]
         self._refuse_unknown(typed)
         others, node_words = words.node_words(typed)
         record = self._record(typed)
-        hydra_words = [words.to_hydra(word) for word in others]
         keys = {words.key_of(word) for word in typed}
-        if record is None and "task" not in keys and _sets_program(typed):
+        if record is None and _sets_program(typed):
             # A program without `task=` stands alone: nothing of the default task is kept.
-            hydra_words.insert(0, "task=base")
-        primary = RECORD if record else PRIMARY
-        YamlSource.loaded.clear()
+            choices = ("task=base", *choices)
+        hydra_words = [word for word in choices if words.key_of(word) not in keys]
+        hydra_words += [words.to_hydra(word) for word in others]
+        self.files.loaded.clear()
         if record:
-            node = record.primary_config(keys)
-            ConfigStore.instance().store(RECORD, node)
+            ConfigStore.instance().store(RECORD, record.primary_config(keys))
+        primary = RECORD if record else PRIMARY
         try:
             config = hydra.compose(primary, hydra_words, return_hydra_config=True)
         except ConfigError:
@@ -163,45 +179,64 @@ class Composer:
         except Exception as error:
             if os.environ.get("HYDRA_FULL_ERROR") == "1":
                 sys.excepthook(type(error), error, error.__traceback__)
-            raise ConfigError([explain_error(error, self.files, typed)]) from error
-        choices = dict(config.hydra.runtime.choices)
+            raise ConfigError([refusal(error, self.files, typed)]) from error
+        chosen = dict(config.hydra.runtime.choices)
         with open_dict(config):
             del config["hydra"]
         OmegaConf.set_struct(config, value=False)
-        apply_words(config, node_words)
-        return Composed(config, primary, hydra_words, typed, choices, record)
+        try:
+            if config.cluster.get("nodes") is None:
+                config.cluster.nodes = {}  # words may add some
+            apply_words(config, node_words)
+        except OmegaConfBaseException as error:
+            raise ConfigError([unresolved_problem("cluster.nodes", error)]) from error
+        cluster = chosen.get("cluster") or (record.plan.cluster if record else "")
+        if not cluster:
+            message = f"choose one file; there are {', '.join(self.files.options('cluster'))}"
+            raise ConfigError([Problem("cluster", message, "such as cluster=local")])
+        task = chosen.get("task")
+        if task in (None, "base"):
+            task = program_name(plain_values(config.task, "task", Problems()))
+            if record and not _sets_program(typed):
+                task = record.plan.task
+        return Composed(
+            config=config,
+            primary=primary,
+            hydra_words=hydra_words,
+            typed=typed,
+            cluster=cluster,
+            task=task,
+            files=self.files,
+            record=record,
+        )
 
     def _refuse_unknown(self, typed: Sequence[str]) -> None:
-        """Refuse words of no section and no group, and settings of Hydra."""
+        """Refuse words of no section and no group, such as settings of Hydra."""
         problems = Problems()
         legal = [*keys_of(Spec)]
         for word in typed:
             section = re.split(r"[./]", words.key_of(word))[0]
-            is_group = any((folder / section).is_dir() for folder in self.files.folders)
-            if section == "hydra":
-                hint = "run_dir sets where records go, task.env variables, -m makes a sweep"
-                problems.report(word, "this setting of Hydra has no effect on a launch", hint)
-            elif section and section not in legal and not is_group:
+            if section and section not in legal and not self.files.has_group(section):
                 problems.append(no_such_key("", section, legal))
         problems.raise_any()
 
     def _by_name(self, word: str) -> str:
         """Return a word that chooses a file by its path as one that does so by its name."""
         group, equals, option = word.partition("=")
-        if group in GROUPS and equals and option in ("", "null"):
-            options = ", ".join(self.files.options(group))
-            message = f"{group} takes the name of a file; there are {options}"
-            raise ConfigError([Problem(word, message)])
+        if group not in GROUPS or not equals:
+            return word
+        if option in ("", "null") or option.startswith("["):
+            message = f"{group} takes the name of one file"
+            hint = f"there are {', '.join(self.files.options(group))}"
+            raise ConfigError([Problem(word, message, hint)])
         path = Path(expand_home(option))
-        if group not in GROUPS or path.suffix not in SUFFIXES:
+        if path.suffix not in SUFFIXES:
             return word
         if path.is_file():
-            YamlSource.given[f"{group}/{path.stem}"] = path.absolute()
+            self.files.given[f"{group}/{path.stem}"] = path.absolute()
         elif "/" in option:
-            others = [path.with_suffix(suffix) for suffix in SUFFIXES]
-            hint = next((f"{group}={other}" for other in others if other.is_file()), "")
-            hint = hint or suggest(path.stem, self.files.options(group), f"{group}=")
-            raise ConfigError([Problem(word, "there is no such file", hint)])
+            near = suggest(option, map(str, path.parent.glob("*")), f"{group}=")
+            raise ConfigError([Problem(word, "there is no such file", near)])
         return f"{group}={path.stem}"
 
     def _record(self, typed: Sequence[str]) -> rerun.RecordedRun | None:
@@ -209,33 +244,32 @@ class Composer:
         if not named or named[-1] == "null":
             return None
         name = named[-1].strip("'\"")
-        if not name or len(words.split_values(name)) > 1 or name[0] in "[{":
-            message = "rerun names one run, such as rerun=latest"
-            raise ConfigError([Problem(f"{rerun.KEY}={named[-1]}", message)])
+        if not name:
+            raise ConfigError([Problem("rerun=", "rerun names one run, such as rerun=latest")])
         return rerun.find_record(name, Path.cwd())
 
     def _request(self, composed: Composed, contact_keys: Collection[str] | None) -> LaunchRequest:
         """Validate a composed configuration, and turn it into plain data."""
         config = composed.config
         record = composed.record
-        cluster, task = self._names(composed)
-        if contact_keys is None:
+        is_contact = contact_keys is not None
+        if not is_contact:
             take_words(config, composed.typed, self._arguments)
         if record:
             config[rerun.KEY] = record.plan.run_id
-        if record and contact_keys is not None:
+        if record and is_contact:
             config.run_id = record.plan.run_id
         if not OmegaConf.is_interpolation(config, "run_id") and config.get("run_id") is None:
-            config.run_id = self._new_run_id(task)
+            config.run_id = self._new_run_id(composed.task)
         problems = Problems()
         try:
             values = self._values(composed, contact_keys, problems)
             context = Context(
-                cluster=cluster,
-                task=task,
+                cluster=composed.cluster,
+                task=composed.task,
                 cwd=str(Path.cwd()),
                 environ=os.environ,
-                for_contact=contact_keys is not None,
+                for_contact=is_contact,
             )
             spec = resolve(values, context, problems)
         except ConfigError as error:
@@ -247,15 +281,19 @@ class Composer:
             typed += ["--", *self._arguments]
         notes: list[str] = []
         recorded_code = None
-        if record and contact_keys is None:
+        if record and not is_contact:
             is_same = not _sets_program(composed.typed)
             recorded_code, notes = record.code_to_run(spec, typed, is_same_program=is_same)
+        file_notes = [*self.files.shadows()]
+        if dropped := drops_false(spec.task):
+            message = f"task.args.{dropped}: false is left out, as is each that is false"
+            file_notes.append(f"{message}; task.args_false=no makes --no-{dropped} of it")
         return LaunchRequest(
             spec=spec,
             run_dir=Path(Path.cwd(), expand_home(spec.run_dir)),
-            config_yaml="" if contact_keys is not None else dump(unresolved(config)),
+            config_yaml="" if is_contact else dump(unresolved(config)),
             notes=tuple(notes),
-            file_notes=tuple(self._file_notes(spec)),
+            file_notes=tuple(file_notes),
             overrides=tuple(typed),
             contact_words=contact_words(composed.typed, spec.cluster.name),
             recorded_code=recorded_code,
@@ -263,35 +301,12 @@ class Composer:
             names_program=self._names_program(composed),
         )
 
-    def _names(self, composed: Composed) -> tuple[str, str]:
-        """Return the names of the cluster and of the task."""
-        record = composed.record
-        cluster = composed.choices.get("cluster")
-        if cluster is None:
-            primary = YamlSource.loaded.get(PRIMARY)
-            several = chosen_groups(primary).get("cluster") if primary else None
-            if typed := words.chosen_cluster(composed.typed):
-                several = words.split_values(typed.strip("[]"))
-            if isinstance(several, list):  # Hydra does not tell which
-                cluster = "+".join(several)
-            elif record:
-                cluster = record.plan.cluster
-        task = composed.choices.get("task")
-        if task in (None, "base"):
-            task = program_name(plain_values(composed.config.task, "task", Problems()))
-            if record and not _sets_program(composed.typed):
-                task = record.plan.task
-        return str(cluster or "cluster"), str(task)
-
     def _names_program(self, composed: Composed) -> bool:
         """Whether the user says what to run, here or in a file."""
-        primary = YamlSource.loaded.get(PRIMARY)
+        primary = self.files.loaded.get(PRIMARY)
         is_own = primary is not None and primary.path.parent != shipped_folder()
-        return bool(
-            composed.record
-            or _sets_program(composed.typed)
-            or (primary and is_own and "task" in chosen_groups(primary))
-        )
+        is_chosen = primary is not None and "task" in chosen_groups(primary)
+        return bool(composed.record) or _sets_program(composed.typed) or (is_own and is_chosen)
 
     def _values(
         self, composed: Composed, contact_keys: Collection[str] | None, problems: Problems
@@ -299,41 +314,25 @@ class Composer:
         """Return the composed values, resolved; with `contact_keys`, those that are needed."""
         config = composed.config
         if contact_keys is not None:
-            optional = plain_values(config, "", Problems(), lambda key: is_among(key, IF_RESOLVED))
             keys = (*CONTACT_KEYS, *contact_keys)
             wanted = plain_values(config, "", problems, lambda key: is_among(key, keys))
             problems.raise_any()
-            wanted["cluster"] = {**optional.get("cluster", {}), **wanted.get("cluster", {})}
             problems += unknown_keys({"cluster": dict.fromkeys(map(str, config.cluster))})
             return dict(wanted)
         values: dict[str, Any] = plain_values(config, "", problems)
         problems.raise_any()
         problems += unknown_keys(values)
-        if self._for_launches and not self._names_program(composed):
-            problems += self._default_task_problems(composed.choices.get("cluster"))
+        # The shipped default task is for a first try: here, without YAML.
+        is_first_try = composed.cluster == "local" and len(self.files.folders) == 1
+        if self._for_launches and not is_first_try and not self._names_program(composed):
+            tasks = self.files.options("task")
+            message = f"there is no task to launch; choose one of {', '.join(tasks)}"
+            hint = f"such as task={tasks[0]}, or a program: task.script=train.py"
+            problems.report("task", message, f"{hint}; conf/runner.yaml may choose for all")
         if composed.record is None and values.get(rerun.KEY) is not None:
             example = f"such as {this_program()} {rerun.KEY}={values[rerun.KEY]}"
             problems.report(rerun.KEY, "is for the command line only", example)
         return values
-
-    def _default_task_problems(self, cluster: Any) -> Iterator[Problem]:
-        """Yield a problem unless the shipped default task is a first try: here, without YAML."""
-        if cluster == "local" and not self.files.has_own:
-            return
-        tasks = self.files.options("task")
-        own = self.files.options("cluster", own_only=True)
-        chosen = own[0] if own and cluster == "local" else cluster
-        command = f"{this_program()} cluster={chosen} task={tasks[0]}"
-        hint = f"{command}\nor a program: task.script=train.py; conf/runner.yaml may choose for all"
-        message = f"there is no task to launch; choose one of {', '.join(tasks)}"
-        yield Problem("task", message, hint)
-
-    def _file_notes(self, spec: Spec) -> Iterator[str]:
-        """Yield what is said once of the files."""
-        yield from self.files.shadows(sorted(YamlSource.loaded))
-        if dropped := drops_false(spec.task):
-            message = f"task.args.{dropped}: false is left out, as is each that is false"
-            yield f"{message}; task.args_false=no makes --no-{dropped} of it"
 
     def _new_run_id(self, task: str) -> str:
         """Return an id that no other run of a sweep has."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Sequence
 
 from runner.config.words import chosen_cluster, key_of
-from runner.core.spec import Spec, keys_of, written_defaults
+from runner.core.spec import Spec, keys_of
 
 CONTACT_KEYS = (
     "cluster.scheduler",
@@ -15,10 +15,14 @@ CONTACT_KEYS = (
     "cluster.only",
     "cluster.exclude",
     "cluster.ssh",
+    "cluster.python",
     "cluster.host_python",
+    "cluster.setup",
+    "cluster.project",
     "cluster.workdir",
     "run_id",
     "run_dir",
+    "rerun",
     "ui",
     "console_ranks",
     "grace_s",
@@ -28,9 +32,6 @@ CONTACT_KEYS = (
     "progress.pattern",
 )
 """What reaches the hosts of a run, and says how it is stopped and shown."""
-
-IF_RESOLVED = ("cluster.setup", "cluster.project")
-"""They may bring the interpreter; without their variables, it may be there all the same."""
 
 NODE_ENV = re.compile(r"cluster\.nodes\..+\.env(\..*)?")
 
@@ -44,16 +45,14 @@ def is_among(key: str, keys: Collection[str]) -> bool:
 
 def ignored_words(typed: Sequence[str], keys: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the words that set neither what reaches hosts nor these keys; and what may be set."""
-    taken = sorted({"cluster", *CONTACT_KEYS, *IF_RESOLVED, "cluster.python", "rerun", *keys})
-    below = [key for key in taken if key != "cluster"]
-    sections = keys_of(Spec)
+    taken = sorted({*CONTACT_KEYS, *keys})
     ignored = []
     for word in typed:
         key = key_of(word)
-        is_known = re.split(r"[./]", key)[0] in sections
-        if is_known and key != "cluster" and not is_among(key, below):
+        is_known = re.split(r"[./]", key)[0] in keys_of(Spec)
+        if is_known and not is_among(key, taken):
             ignored.append(word)
-    return ignored, taken
+    return ignored, ["cluster", *taken]
 
 
 def contact_words(typed: Sequence[str], cluster: str) -> tuple[str, ...]:
@@ -61,16 +60,10 @@ def contact_words(typed: Sequence[str], cluster: str) -> tuple[str, ...]:
 
     Task and environment of the launch are not among them.
     """
-    own = {*written_defaults(Spec), "hydra"}
-    keys = {*CONTACT_KEYS, *IF_RESOLVED, "cluster.python", "rerun"} - {"run_id"}
-    kept = []
-    for word in typed:
-        key = key_of(word)
-        is_known = re.split(r"[./]", key)[0] in own
-        if key != "cluster" and (is_among(key, keys) or not is_known):
-            kept.append(word)
+    left_out = {*ignored_words(typed, ())[0]}
+    left_out |= {word for word in typed if key_of(word) in ("cluster", "run_id")}
+    kept = [word for word in typed if word not in left_out]
     chosen = chosen_cluster(typed)
-    several = f"[{cluster.replace('+', ',')}]" if "+" in cluster else cluster
     repeats_record = any(key_of(word) == "rerun" for word in kept)
-    flags = () if repeats_record and not chosen else ("--cluster", chosen or several)
+    flags = () if repeats_record and not chosen else ("--cluster", chosen or cluster)
     return (*flags, *kept)

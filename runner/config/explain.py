@@ -7,11 +7,20 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.compose import Composer
 from runner.config.kinds import Problems, legal_values, suggest, unknown_key
-from runner.config.layers import Composed, Layer, layers_of, plain_values, unresolved, value_at
+from runner.config.layers import (
+    Composed,
+    Layer,
+    layers_of,
+    plain_values,
+    unresolved,
+    unresolved_problem,
+    value_at,
+)
 from runner.config.nodes import expand_range
 from runner.config.source import KeyPath, one_line
 from runner.config.words import option_of, plain
@@ -62,14 +71,13 @@ def _locate(tree: Any, key: str) -> tuple[KeyPath, Any]:
 def _nodes(entries: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is said of each entry, and of each node by all of its entries."""
     nodes: dict[str, Any] = {}
-    for entry, body in entries.items():
+    for entry, written in entries.items():
+        body = written if isinstance(written, Mapping) else {}
         for name in {entry, *_members(entry)}:
-            known = nodes.get(name)
-            if not isinstance(known, Mapping) or not isinstance(body, Mapping):
-                nodes[name] = body
-                continue
-            env = {**(known.get("env") or {}), **(body.get("env") or {})}
-            nodes[name] = {**known, **body, **({"env": env} if env else {})}
+            known = nodes.get(name, {})
+            nodes[name] = {**known, **body}
+            if "env" in nodes[name]:
+                nodes[name]["env"] = {**(known.get("env") or {}), **(body.get("env") or {})}
     return nodes
 
 
@@ -100,7 +108,7 @@ def _leaves(value: Any, path: KeyPath) -> Iterator[KeyPath]:
 def _origin(composed: Composed, layers: Sequence[Layer], path: KeyPath, tree: Any) -> Origin:
     key = ".".join(path)
     paths = [path]
-    if path[:2] == NODES and path[2:]:
+    if path[:2] == NODES and path[3:]:
         entries = [each for each in tree["cluster"]["nodes"] if path[2] in (each, *_members(each))]
         paths = [(*NODES, entry, *path[3:]) for entry in reversed(entries)]
         paths = [each for each in paths if value_at(tree, each)]
@@ -126,10 +134,10 @@ def _origin(composed: Composed, layers: Sequence[Layer], path: KeyPath, tree: An
     try:
         node: Any = composed.config
         for name in winner:
-            node = node[int(name)] if isinstance(node, list) else node[name]
+            node = node[int(name)] if OmegaConf.is_list(node) else node[name]
         value = one_line(plain(_masked(composed, plain_values(node, key, problems))))
     except OmegaConfBaseException as error:
-        problems.report(key, str(error).partition("\n")[0])
+        problems.append(unresolved_problem(key, error))
     if problems:
         return Origin(key, written, "", tuple(settings), problems[0].message, meaning)
     return Origin(key, value, "" if value == written else written, tuple(settings), "", meaning)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import MissingConfigException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from runner.config import rerun, words
-from runner.config.errors import unresolved_problem
-from runner.config.kinds import Problems
-from runner.config.source import KeyPath, YamlSource, display_path, read
+from runner.config.kinds import Problems, suggest
+from runner.config.source import ConfigFiles, KeyPath, confs_upwards, display_path, nest, read
+from runner.core.errors import Problem
+from runner.core.shell import this_program
 from runner.core.spec import GROUPS
 
 RECORD = "_rerun_"
@@ -44,7 +47,9 @@ class Composed:
     primary: str
     hydra_words: list[str]
     typed: Sequence[str]
-    choices: dict[str, Any]
+    cluster: str  # the name of its file, as that of the task
+    task: str
+    files: ConfigFiles
     record: rerun.RecordedRun | None = None
 
 
@@ -63,15 +68,12 @@ def plain_values(
 
     Keys that are not wanted, by their full names, are neither resolved nor returned.
     """
-    if isinstance(node, DictConfig):
-        pairs = [(key, str(key)) for key in node]
-    elif isinstance(node, ListConfig):
-        pairs = [(index, str(index)) for index in range(len(node))]
-    else:
+    if not isinstance(node, (DictConfig, ListConfig)):
         return node
+    keys: Iterable[Any] = node if isinstance(node, DictConfig) else range(len(node))
     result: dict[str, Any] = {}
-    for key, name in pairs:
-        full_key = f"{where}.{name}" if where else name
+    for key in keys:
+        full_key = f"{where}.{key}" if where else str(key)
         if not is_wanted(full_key):
             continue
         try:
@@ -81,7 +83,7 @@ def plain_values(
             if problem.message not in {earlier.message for earlier in problems}:
                 problems.append(problem)
         else:
-            result[name] = plain_values(value, full_key, problems, is_wanted)
+            result[str(key)] = plain_values(value, full_key, problems, is_wanted)
     return result if isinstance(node, DictConfig) else list(result.values())
 
 
@@ -90,32 +92,25 @@ def layers_of(composed: Composed) -> list[Layer]:
     loader = GlobalHydra.instance().config_loader()
     given = (composed.primary, composed.hydra_words, RunMode.RUN)
     layers = []
-    for default in loader.compute_defaults_list(*given).defaults:
-        config = str(default.config_path).removesuffix(".yaml")
-        package = tuple(filter(None, (default.package or "").split(".")))
-        yaml_file = YamlSource.loaded.get(config)
-        if yaml_file and package[:1] != ("hydra",):
-            lines = {(*package, *keys): line for keys, line in yaml_file.lines.items()}
-            content = {k: v for k, v in yaml_file.content.items() if k != "defaults"}
-            content = _nest(package, content)
-            layers.append(Layer(config, display_path(yaml_file.path), content, lines))
     if composed.record:
         file = composed.record.config_file
         lines = {} if composed.record.hosts else read(file).lines
         content = unresolved(composed.record.config)
-        layers.insert(0, Layer(RECORD, display_path(file), content, lines))
+        layers.append(Layer(RECORD, display_path(file), content, lines))
+    for default in loader.compute_defaults_list(*given).defaults:
+        config = str(default.config_path).removesuffix(".yaml")
+        package = tuple(filter(None, (default.package or "").split(".")))
+        yaml_file = composed.files.loaded.get(config)
+        if yaml_file and package[:1] != ("hydra",):
+            lines = {(*package, *keys): line for keys, line in yaml_file.lines.items()}
+            own = {name: value for name, value in yaml_file.content.items() if name != "defaults"}
+            layers.append(Layer(config, display_path(yaml_file.path), nest(package, own), lines))
     for word in composed.typed:
-        key = words.key_of(word)
+        key, _, value = word.partition("=")
+        key = words.key_of(key)
         if key not in GROUPS:
-            content = _nest(key.split("."), word.partition("=")[2])
-            layers.append(Layer("", f"command line: {word}", content))
+            layers.append(Layer("", f"command line: {word}", nest(key.split("."), value)))
     return layers
-
-
-def _nest(keys: Sequence[str], value: Any) -> Any:
-    for name in reversed(keys):
-        value = {name: value}
-    return value
 
 
 def value_at(content: Any, path: KeyPath) -> tuple[Any] | None:
@@ -132,12 +127,74 @@ def value_at(content: Any, path: KeyPath) -> tuple[Any] | None:
 
 def place_of(key: str, layers: Sequence[Layer]) -> str:
     """Return `FILE:LINE: KEY` for the file that sets a key, or the key alone."""
-    keys = tuple(key.split("."))
+    path = tuple(key.split("."))
     for layer in reversed(layers):
-        if layer.config and keys in layer.lines:
-            is_choice = layer.config.startswith("rendezvous/")  # users choose one, and edit none
-            return key if is_choice else f"{layer.place}:{layer.lines[keys]}: {key}"
+        if path in layer.lines:
+            return f"{layer.place}:{layer.lines[path]}: {key}"
         word = layer.place.removeprefix("command line: ")
         if not layer.config and f"{key}.".startswith(f"{words.key_of(word)}."):
             break
     return key
+
+
+def unresolved_problem(key: str, error: OmegaConfBaseException) -> Problem:
+    """Return the problem of a value that cannot be resolved."""
+    hint = "${a.b} is another key, ${.b} a neighbour, ${oc.env:X,DEFAULT} a variable of this shell"
+    hint = f"{hint}; \\${{X}} is for a shell there"
+    if isinstance(error, MissingMandatoryValue):
+        hint = f"such as {key}=VALUE"
+    return Problem(key, _sentences(error)[0], hint)
+
+
+def refusal(error: Exception, files: ConfigFiles, typed: Sequence[str]) -> Problem:
+    """Return what Hydra refused of these words: its sentence, the place, and the next step."""
+    cause = error.__cause__ or error.__context__
+    detail = cause if isinstance(cause, OmegaConfBaseException) else error
+    key = str(getattr(detail, "full_key", "") or "").replace("_dummy_", "defaults")
+    text, *rest = _sentences(detail)
+    keys = {key, *(words.key_of(quoted) for quoted in str(error).split("'"))}
+    named = [word for word in typed if words.key_of(word) in keys]
+    hint = next((line for line in rest if line.startswith("To ")), "")
+    if isinstance(error, OverrideParseException):
+        named = [word for word in typed if words.key_of(word) == words.key_of(str(error.override))]
+        text = [text, text, *rest][-2]  # before the address of a page
+        hint = """quote a text for Hydra, and the whole for the shell: 'KEY=["a (b)", c]'"""
+    if isinstance(error, MissingConfigException):
+        config = error.missing_cfg_file or ""
+        named = [word for word in typed if word.lstrip("+").replace("=", "/", 1) == config]
+        group = words.key_of(named[-1]) if named else config.rpartition("/")[0]
+        text = f"{text}; there are {', '.join(files.options(group)) or 'none'}"
+        hint = _next_step(group, config[len(group) + 1 :], files)
+    where = key
+    if named:
+        where = named[-1]
+    elif files.loaded and key != "defaults":
+        # Hydra names a file, or it is the one that was read last.
+        match = re.search(r"[Ii]n '([^']+)'", str(error))
+        last = [*files.loaded][-1]
+        where = files.loaded[match[1] if match and match[1] in files.loaded else last].place(key)
+    return Problem(where, text, hint or f"`{this_program()} config` prints what is there")
+
+
+def _next_step(group: str, option: str, files: ConfigFiles) -> str:
+    """Return where a file that is missing may be, or how it is made."""
+    hints = [suggest(option, files.options(group), f"{group}=")]
+    if group == "task" and words.names_file(option):
+        hints = [f"a program's file is task.script={option}"]
+    elif group in ("cluster", "task") and not hints[0]:
+        hints = [f"`{this_program()} init --{group} {option}` writes one"]
+    folders = [display_path(folder / group) for folder in files.folders]
+    hints.append(f"looked in {' and '.join(folders)}")
+    others = [display_path(conf) for conf in confs_upwards() if conf not in files.folders]
+    hints += [f"not in {conf}: --config-dir {conf} adds it" for conf in others]
+    return "\n".join(filter(None, hints))
+
+
+def _sentences(error: BaseException) -> list[str]:
+    """Return the lines of an error, without the file or the exception of a resolver in front."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    sentences = []
+    for line in lines:
+        text = re.sub(r"^In '[^']+': ", "", line).rstrip(".")
+        sentences.append(re.sub(r'^\w+ raised while resolving interpolation: "(.*)"$', r"\1", text))
+    return sentences

@@ -191,7 +191,7 @@ def select_nodes(
     node_of_login: dict[object, str] = {}
     for node in selected:
         login = (node.host, node.user or cluster.ssh.user, node.port or cluster.ssh.port)
-        if node.transport == "ssh" and node_of_login.setdefault(login, node.name) != node.name:
+        if node.transport != "local" and node_of_login.setdefault(login, node.name) != node.name:
             message = f"{node.name} and {node_of_login[login]} are the same machine, {node.host}"
             hint = "one node takes nproc_per_node ranks"
             problems.report(f"{NODES_PREFIX}{node.name}", message, hint)

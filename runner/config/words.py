@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.config.values import scalar_text
+from runner.config.kinds import scalar_text
 from runner.core.errors import ConfigError, Problem
 from runner.core.spec import GROUPS, Spec, keys_of, section_of, written_default
 
@@ -237,14 +237,3 @@ def option_of(key: str) -> Any:
             return None
         section = section_of(option)
     return option
-
-
-def is_readable(key: str) -> bool:
-    """Return whether Hydra knows such a key."""
-    from hydra.errors import HydraException
-
-    try:
-        _parse_written([f"{key}=1"])
-    except HydraException:
-        return False
-    return True

@@ -61,7 +61,7 @@ def parse_json(text: Union[str, bytes]) -> Any:
 
 
 def encode(value: Any) -> Any:
-    """Return `value` as plain JSON data; dataclasses become objects, tuples become lists."""
+    """Return `value` as plain JSON data: a dataclass becomes an object, a tuple or set a list."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, enum.Enum):
@@ -70,6 +70,8 @@ def encode(value: Any) -> Any:
         return {str(key): encode(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [encode(item) for item in value]
+    if isinstance(value, set):
+        return [encode(item) for item in sorted(value)]
     return value
 
 

@@ -28,8 +28,7 @@ class Shared:
     """What is said once where many hosts have a problem: its words without those of one host."""
 
     message: str
-    hint: str = ""  # with {} where the hosts stand, each as it is in `host`
-    host: str = ""
+    hint: str = ""
     detail: str = ""  # what is still told of each host
     example: str = ""  # a further line of the hint, for one host: that of the first is shown
 

@@ -74,17 +74,16 @@ def keys_of(section: type) -> Dict[str, Option]:
 
 
 def written_default(option: Option) -> Any:
-    """Return the default of a key as YAML has it."""
+    """Return the default of a key as YAML has it.
+
+    That of a list or a mapping is null, with which Hydra merges whatever a file has.
+    """
     nested = section_of(option)
     if nested is not None:
         return written_defaults(nested)
     if option.metadata["written"] is not None:
         return option.metadata["written"]
-    if option.default is dataclasses.MISSING:
-        return {}
-    if isinstance(option.default, tuple):
-        return list(option.default)
-    return None if option.default == "" else option.default
+    return None if option.default in ("", (), dataclasses.MISSING) else option.default
 
 
 def written_defaults(section: type) -> Dict[str, Any]:
@@ -172,7 +171,7 @@ class Node:
     addr: Optional[str] = setting("how other nodes reach it; null: detected", "address")
     user: Optional[str] = setting("the login name; null: as `cluster.ssh.user`", "text")
     port: Optional[int] = setting("the SSH port; null: as `cluster.ssh.port`", "port")
-    transport: str = setting("as `cluster.transport`", ("ssh", "local"))
+    transport: str = setting("as `cluster.transport`", ("ssh", "openssh", "local"))
     gpus: Union[int, Tuple[int, ...], None] = setting("how many GPUs to use, or which", "gpus")
     nproc_per_node: Optional[int] = setting("ranks on it", "ranks per node")
     python: str = setting("as `cluster.python`", "path", "python3")
@@ -231,7 +230,10 @@ class SlurmSpec:
 class Cluster:
     """The keys of the files in `conf/cluster`, many on purpose: machines, and how they are used."""
 
-    transport: str = setting("local starts processes here, not over SSH", ("ssh", "local"))
+    transport: str = setting(
+        "ssh logs in by itself, openssh by your own ssh client; local starts processes here",
+        ("ssh", "openssh", "local"),
+    )
     scheduler: str = setting(
         "direct launches on the nodes below; slurm in a job, on its nodes", ("direct", "slurm")
     )

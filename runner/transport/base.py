@@ -1,47 +1,62 @@
-"""Interfaces of a transport, which opens channels, and of a channel, which carries bytes."""
+"""Seam of a transport: a connection to one machine, and the streams of the program on it."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
-from runner.core.spec import Node
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from runner.core.spec import Node
+
+READ_SIZE = 1 << 18
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a program on a machine ended, or why the connection to it did."""
+
+    status: int | None  # its exit code; None where the connection went first
+    reason: str
+
+    @classmethod
+    def of_status(cls, status: int) -> Ending:
+        """Return the end of a program by its exit code."""
+        return cls(status, f"the program ended with exit code {status}")
 
 
 class Channel(Protocol):
-    """The standard streams of one program on a machine.
+    """The standard streams of one program on a machine, its standard error among its output."""
 
-    1. `recv` blocks until bytes come; b"" means that the program or the connection has ended, and
-       every further call returns it again.
-    2. `send` blocks until the bytes are passed on; raises OSError when the other side is gone.
-    3. `close` ends both from any thread, may be called twice, and never blocks for long.
-    4. `abandon` does so where the other side is silent, and ends the connection below, too: the
-       next channel comes over a new one.
-    """
+    ended: Ending | None
+    """Known from when `read` has returned b""."""
 
-    def recv(self) -> bytes:
-        """Return the next bytes."""
+    def read(self) -> bytes:
+        """Return the next bytes; block until some come. b"" is the end, and comes again."""
 
-    def send(self, data: bytes) -> None:
-        """Pass on all of `data`."""
+    def write(self, data: bytes) -> None:
+        """Pass on all of `data`; block until that is done. Raise OSError when nobody reads it."""
 
     def close(self) -> None:
-        """End the program's streams."""
+        """End the streams from any thread, within a bounded time; may be called twice."""
 
-    def abandon(self) -> None:
-        """End them, with the connection that carries them."""
+
+class Connection(Protocol):
+    """A login on one machine."""
+
+    def start(self, words: Sequence[str]) -> Channel:
+        """Start a program; raise LoginFailed if it cannot be started within a bounded time."""
+
+    def close(self) -> None:
+        """End the connection and its channels from any thread, within a bounded time."""
 
 
 class Transport(Protocol):
-    """A way to reach machines.
+    """A way to reach machines; may be used from many threads at once."""
 
-    1. `open` runs a POSIX shell command line on the node and returns its streams, standard error
-       merged into standard output; it raises NotReady, naming the node, within a bounded time.
-    2. It may be called from many threads at once.
-    3. `close` ends every connection; channels still open see their end.
-    """
-
-    def open(self, node: Node, command: str) -> Channel:
-        """Run a shell command line on a node."""
+    def connect(self, node: Node) -> Connection:
+        """Log in within a bounded time; raise LoginFailed."""
 
     def close(self) -> None:
-        """End every connection."""
+        """End what its connections share; they must be closed as well."""

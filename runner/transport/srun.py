@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import time
 from collections.abc import Sequence
 
-from runner.core.errors import NotReady, Problem
+from runner.core.errors import Problem
 from runner.core.planning.slurm_job import Job, read_job, srun_words
 from runner.core.spec import Node, SlurmSpec
-from runner.transport.local import EXIT_TIMEOUT_S, LocalChannel, LocalTransport
+from runner.transport.base import Ending
+from runner.transport.failures import Kind, LoginFailed
+from runner.transport.process import LocalTransport, ProcessChannel
 
 LIMIT_S = 20.0
 """For an answer: without its controller, a command takes 9 s to say so."""
@@ -66,43 +67,47 @@ def cancel(job_id: str, *options: str) -> str:
     return ask(["scancel", *options, job_id])[1]
 
 
-class SrunTransport(LocalTransport):
-    """Reaches the nodes of a job: each channel is a step.
+class SrunTransport:
+    """Reaches the nodes of a job: each program is a step.
 
     The node that this process is on needs none. A job that is over has no nodes: what its run
     left, on the disk that they shared with this machine, is read here.
     """
 
     def __init__(self, slurm: SlurmSpec) -> None:
-        super().__init__()
         self._slurm = slurm
+        self._here = LocalTransport()
         self._job: Job | None = None
 
-    def _start(self, node: Node, command: str) -> LocalChannel:
-        words = ["/bin/sh", "-c", command]
+    def connect(self, node: Node) -> LocalTransport | SrunConnection:
+        """Return what starts programs on a node; raise LoginFailed."""
         is_inside = os.environ.get("SLURM_JOB_ID") == self._slurm.job_id
         if is_inside and os.environ.get("SLURMD_NODENAME") == node.name:
-            return LocalChannel(words)
+            return self._here
         self._job = self._job or job_of(self._slurm.job_id)
         if self._job.problem:
-            raise NotReady([Problem(node.name, self._job.text)])
+            raise LoginFailed(Kind.NO_SESSION, Problem(node.name, self._job.text))
         if self._job.has_ended or self._job.is_queued:
-            return LocalChannel(words)
-        with_stderr = ["/bin/sh", "-c", f"exec 2>&1; {command}"]
-        return SrunChannel([*srun_words(node.name, self._slurm, os.environ), *with_stderr])
+            return self._here
+        return SrunConnection(srun_words(node.name, self._slurm, os.environ))
+
+    def close(self) -> None:
+        """There is nothing that its programs share."""
 
 
-class SrunChannel(LocalChannel):
-    """A channel over an srun, which is never signalled: TERM to it is KILL for its step.
+class SrunConnection:
+    """A way to one node of a job."""
 
-    What it says by itself goes to our standard error, not among the bytes of the program.
-    """
+    def __init__(self, first_words: Sequence[str]) -> None:
+        self._first_words = first_words
 
-    stderr = None
+    def start(self, words: Sequence[str]) -> ProcessChannel:
+        """Start a program; what srun says by itself goes to our standard error."""
+        merged = ["/bin/sh", "-c", 'exec 2>&1; exec "$@"', "sh", *words]
+        argv = [*self._first_words, *merged]
+        return ProcessChannel(
+            argv, stderr=2, explain=Ending.of_status, environ=environ(), is_signalled=False
+        )
 
-    def __init__(self, words: Sequence[str]) -> None:
-        super().__init__(words, environ())
-
-    def _terminate(self) -> None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(EXIT_TIMEOUT_S)
+    def close(self) -> None:
+        """There is nothing but its programs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from runner.core.errors import ConfigError, Problem
@@ -65,8 +66,7 @@ def compare_runs(runs: Sequence[RunData]) -> list[Row]:
 def sort_runs(runs: Sequence[RunData], word: str) -> list[RunData]:
     """Return the runs by a column, the least first, with "-" before it the most; unknown last.
 
-    Raises:
-        ConfigError: There is no such column.
+    Raise ConfigError if there is no such column.
     """
     rows = compare_runs(runs)
     name = word.removeprefix("-")
@@ -92,8 +92,7 @@ def sort_runs(runs: Sequence[RunData], word: str) -> list[RunData]:
 def render_runs(runs: Sequence[RunData], width: int) -> str:
     """Return a table with a line for each run; columns without room are named below it.
 
-    What is equal in all runs is left out, and so are the best values of metrics that are their last
-    ones.
+    What is equal in all runs is left out, and the best values of a metric if they are its last.
     """
     rows = compare_runs(runs)
     columns: dict[str, list[str]] = {}
@@ -115,9 +114,12 @@ def render_runs(runs: Sequence[RunData], width: int) -> str:
     commits = [code.partition(" ")[0] for code in columns["code"]]
     if len({*commits}) == len({*columns["code"]}):
         columns["code"] = commits
-    keys = ["cluster", "task", *map(printable, differing_values(runs))]
+    found = ["cluster", "task", *map(printable, differing_values(runs))]
+    alike = {key: max(Counter(columns[key]).values()) for key in found if key in columns}
+    keys = sorted(alike, key=alike.__getitem__)
+    dull = [key for key in keys if 2 * alike[key] > len(rows)]  # most runs have one value
     results = [name for name in columns if name not in (CURVE, "seconds", *STAYING, *keys)]
-    giving_way = [CURVE, *results[::-1], "seconds", *keys[::-1]]
+    giving_way = [CURVE, *results[::-1], *dull[::-1], "seconds", *keys[::-1]]
     widths = {name: max(map(len, cells)) for name, cells in columns.items()}
     shown = columns_that_fit(widths, giving_way, width)
     lines = aligned(zip(*(columns[name] for name in shown), strict=True), indent="")

@@ -39,10 +39,8 @@ def _merged(problems: Iterable[Problem]) -> Iterator[tuple[Problem, int]]:
         if first.shared:
             shared = [(each.subject, each.shared) for each in group if each.shared]
             details = group_names((name, each.detail) for name, each in shared if each.detail)
-            hosts = dict.fromkeys(each.host for _, each in shared)
             lines = [f"{fold_names(names)}: {detail}" for detail, names in details.items()]
-            lines.append(hint.replace("{}", " ".join(hosts)) if first.shared.host else hint)
-            lines.append(first.shared.example)
+            lines += [hint, first.shared.example]
         where = fold_names(problem.subject for problem in group if problem.subject)
         text = "\n".join(filter(None, lines))
         yield replace(first, subject=where, message=message, hint=text), len(group)

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import difflib
-import io
 import itertools
 import json
 import sys
-from collections.abc import Iterator, Sequence
 from csv import DictWriter
 from pathlib import Path
 
 import click
 
-from runner.control.code.code_store import STORE, CodeStore, StoredRelease
+from runner.control.code.code_store import StoredRelease, difference, find_release
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.history.run_data import RunData
-from runner.core.model.release import File
 from runner.core.text import join_some, printable_lines
 from runner.ui.output import note, note_incomplete, show
 from runner.verbs.shared.verb import json_option, runs_option, verb
 
 LAST = 10
-MAX_TEXT = 1 << 20
-"""Bytes of a file whose lines are compared."""
 
 
 @verb(
@@ -58,7 +52,7 @@ def compare(run: tuple[str, ...], sort: str, code: bool, csv: bool, json_: bool)
             raise ConfigError([Problem("--code", message, "name two, such as compare A B --code")])
         first = _pushed_code(records[0], runs[0])
         second = _pushed_code(records[1], runs[1])
-        text = "".join(_difference(first, second, [each.run_id for each in runs]))
+        text = "".join(difference(first, second, [each.run_id for each in runs]))
         if not text:
             note("both have the same code")
         is_for_people = sys.stdout.isatty()  # else for `patch`
@@ -87,38 +81,7 @@ def _pushed_code(record: Path, run: RunData) -> StoredRelease:
     from runner.control.record.run_index import code_places
 
     release = run.plans[-1].release if run.plans else ""
-    for place in code_places(record):
-        if found := CodeStore(place / STORE).find(release):
-            return found
+    if found := find_release(code_places(record), release):
+        return found
     hint = "a launch keeps what it pushes beside its record, in runs/.objects"
     raise NotReady([Problem(run.run_id, "its code is not kept here", hint)])
-
-
-def _difference(first: StoredRelease, second: StoredRelease, names: Sequence[str]) -> Iterator[str]:
-    """Yield the lines of a unified diff, by which `patch -p1` makes the second of the first."""
-    before = {file.path: file for file in first.manifest.files}
-    after = {file.path: file for file in second.manifest.files}
-    for path in sorted({*before, *after}):
-        old = before.get(path)
-        new = after.get(path)
-        if old and new and old.digest == new.digest:
-            continue
-        try:
-            old_lines = _lines(first, old)
-            new_lines = _lines(second, new)
-        except ValueError:
-            yield f"{path} differs; it is no text, or too large\n"
-            continue
-        old_name = f"{names[0]}/{path}\t" if old else "/dev/null"  # the tab: there may be blanks
-        new_name = f"{names[1]}/{path}\t" if new else "/dev/null"
-        for line in difflib.unified_diff(old_lines, new_lines, old_name, new_name):
-            yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
-
-
-def _lines(release: StoredRelease, file: File | None) -> list[str]:
-    """Return the lines of a text, [] for no file; raise ValueError for what is no text."""
-    if file is None:
-        return []
-    if file.size > MAX_TEXT:
-        raise ValueError(file.path)
-    return list(io.StringIO(b"".join(release.read(file)).decode()))

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import click
 
@@ -82,7 +83,6 @@ def exec_(
         )
         console.phase("running")
         remote = RemoteCommand(pool.sessions, pool.inbox, spec.lost_s, console.node_status)
-
         was_gone = False
 
         def show_output(node: str, stream: str, data: bytes) -> None:
@@ -97,22 +97,22 @@ def exec_(
         remote.run(argv, timeout_s)
     results = [remote.results[node.name] for node in spec.nodes]
     if json_:
-        data = {
-            result.node: {
-                "code": result.exit_code,
-                "out": result.stdout.decode(errors="replace"),
-                "err": result.stderr.decode(errors="replace"),
-                "problem": result.problem,
-                "dropped": result.truncated,
-            }
-            for result in results
-        }
-        print(json.dumps(data))
+        print(json.dumps({result.node: _as_data(result) for result in results}))
     elif quiet_equal:
         show(tables.render_answers(results))
     elif failures := tables.render_failures(results):
         show(failures, file=sys.stderr)
     return exit_code(results, remote.received_signal)
+
+
+def _as_data(result: CommandResult) -> dict[str, Any]:
+    return {
+        "code": result.exit_code,
+        "out": result.stdout.decode(errors="replace"),
+        "err": result.stderr.decode(errors="replace"),
+        "problem": result.problem,
+        "dropped": result.truncated,
+    }
 
 
 def exit_code(results: Sequence[CommandResult], signum: int = 0) -> int:

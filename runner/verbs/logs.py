@@ -116,7 +116,8 @@ class RankLogs:
             last = f"attempt {run.plan.attempt + 1}, the last one"
             console.message(f"{last}; pull brings those before it, too")
         sessions = {name: each for name, each in pool.sessions.items() if not each.closed}
-        problems = {name: problem.message for name, problem in run.finder.unreachable.items()}
+        unreachable = run.finder.unreachable.items()
+        problems = {name: problem.message for name, problem in unreachable if name not in sessions}
         plan = run.plan
         if plan.torch_assigns_ranks:
             discovery = RankDiscovery(sessions, pool.inbox, run.spec.lost_s, console.node_status)

@@ -34,8 +34,6 @@ from runner.verbs.shared.job_run import job_run
 from runner.verbs.shared.selection import Selection
 from runner.verbs.shared.verb import json_option, run_option, verb
 
-LIST_HINT = f"`{this_program()} ps` lists the runs"
-
 
 @verb(
     "stop",
@@ -54,16 +52,17 @@ def stop(selection: Selection, run: str, yes: bool, json_: bool) -> int:
 
     It works even if the launch, the agents or the supervisors of the run are dead.
     """
+    list_hint = f"`{this_program()} ps` lists the runs"
     here = [*run_index.unfinished()]
     names = run_index.records()
     commands = [f"{this_program()} stop --run {names[folder]}" for folder in here]
     if not run:
-        hint = "\n".join(commands[:8]) or LIST_HINT
+        hint = "\n".join(commands[:8]) or list_hint
         raise ConfigError([Problem("--run", "no run is given", hint)])
     if run == LATEST and not selection.names_cluster:
         if not here:
             message = "no run launched from this folder is running"
-            raise ConfigError([Problem("", message, f"{LIST_HINT} of a cluster: --cluster NAME")])
+            raise ConfigError([Problem("", message, f"{list_hint} of a cluster: --cluster NAME")])
         request = selection.contact_by_record(here[0])
         for command in commands[1:4]:
             note(f"not the only run launched from here without an end on record: {command}")

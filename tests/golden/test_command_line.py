@@ -76,14 +76,13 @@ def test_the_conf_of_another_program_is_not_ours(
     assert conf_folders([]) == [mine, CONF]
     said = here("task=hopper").err
     assert f"    looked in {mine}/task and {CONF}/task\n" in said
-    assert "    not in conf: it is another program's: an empty conf/runner.yaml adds it\n" in said
+    assert "    not in conf: --config-dir conf adds it\n" in said
     (theirs / "runner.yaml").touch()
-    hidden = f"not in {mine}: another conf/ is nearer: --config-dir {mine} adds it\n"
+    hidden = f"not in {mine}: --config-dir {mine} adds it\n"
     assert hidden in here("task=mine").err
     for name, text in {
         "runner.yaml": "",
         "cluster/broken.yaml": "# mine\ndefaults:\n  - base\nnodes: [\n",
-        "cluster/plain.yaml": "nodes: {a: {}}\npython: python3\n",
     }.items():
         here.write({f"rl/conf/{name}": text})
         assert conf_folders([]) == [theirs, CONF], name
@@ -132,7 +131,7 @@ def test_a_users_own_primary_config(here: Here) -> None:
     assert run.spec.grace_s == 3.0
     here.write({"conf/more.yaml": "# @package _global_\ngrace_s: 3\nlost_s: 4\n"})
     groups = "{cluster: pair}, {task: mine}"
-    for rest, grace_s in (("more", 2.0), ("_self_, more", 3.0)):
+    for rest, grace_s in (("runner_base, runner, more", 2.0), ("_self_, more", 3.0)):
         here.write({"conf/runner.yaml": f"defaults: [{groups}, {rest}]\ngrace_s: 2\n"})
         spec = here("rendezvous=etcd", "rendezvous.endpoint=h:1").run.spec
         assert (spec.grace_s, spec.lost_s, spec.rendezvous.backend) == (grace_s, 4.0, "etcd")
@@ -191,6 +190,12 @@ def test_nodes_take_overrides_without_a_plus(here: Here) -> None:
     ]
 
 
+def test_a_cluster_may_be_made_of_words(here: Here) -> None:
+    """The base names no node."""
+    (node,) = here("cluster=base", "+cluster.nodes.a.host=10.0.0.9", "task=mine").run.spec.nodes
+    assert (node.name, node.host) == ("a", "10.0.0.9")
+
+
 def test_a_plan_for_this_machine_knows_it(here: Here) -> None:
     """Our own interpreter runs there, nodes meet at loopback, a missing program is refused."""
     here.write({"train.py": "", "tool/__main__.py": "", "empty/x.py": ""})
@@ -245,19 +250,13 @@ def test_a_program_on_the_command_line_stands_alone(here: Here) -> None:
     assert (run.spec.task.name, run.spec.task.words) == ("mine", ())
 
 
-def test_several_cluster_files_are_named_by_both(here: Here) -> None:
-    """Chosen in a file as on the command line, which comes first; errors name the file."""
-    here.write(
-        {
-            "conf/cluster/one.yaml": "defaults: [base]\nnodes: {a: {}}\n",
-            "conf/cluster/more.yaml": "nodes: {b: {}}\n",
-            "conf/runner.yaml": "defaults: [{cluster: [one, more]}, {task: mine}]\n",
-        }
-    )
-    assert here().run.spec.cluster.name == "one+more"
-    assert here("cluster=[more,one]").run.spec.cluster.name == "more+one"
-    here.write({"conf/cluster/more.yaml": "nodes: {b: {gpuz: 1}}\n"})
-    assert here().err.startswith("error: conf/cluster/more.yaml:1: cluster.nodes.b.gpuz: there is")
+@pytest.mark.parametrize("chosen", ["null", "[pair, local]"])
+def test_a_cluster_is_one_file(here: Here, chosen: str) -> None:
+    """Its name is in the commands that reach its hosts."""
+    here.write({"conf/runner.yaml": f"defaults: [{{cluster: {chosen}}}, {{task: mine}}]\n"})
+    assert here().err.startswith("error: cluster: choose one file; there are pair, lab3, local")
+    word = f"cluster={chosen}".replace(" ", "")
+    assert here(word).err.startswith(f"error: {word}: cluster takes the name of one file")
 
 
 def test_an_interrupt_before_anything_was_started(
@@ -290,8 +289,7 @@ def test_a_working_directory_that_is_gone(here: Here, tmp_path: Path) -> None:
     ("word", "told"),
     [
         ("cluster=sub/pair.yaml", ""),
-        ("cluster=sub/pair.yml", "no such file\n    cluster=sub/pair.yaml"),
-        ("cluster=sub/pairs.yaml", "no such file\n    did you mean cluster=pair?"),
+        ("cluster=sub/pair.yml", "no such file\n    did you mean cluster=sub/pair.yaml?"),
         ("cluster=pair.yaml", ""),
         ("cluster=pair.yml", ""),
         ("conf/cluster/pair.yaml", "that takes it\n    such as cluster=conf/cluster/pair.yaml"),

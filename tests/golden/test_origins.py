@@ -27,6 +27,7 @@ FILES = {
         "    env: {C: 3}\n"
         "  gpu[05-06]: {env: {C: null}, transport: null}\n"
         "  gpu20: {}\n"
+        "  gpu07:\n"
         "  '7': {port: 7}\n"
     ),
     "conf/cluster/mine.yaml": (
@@ -89,6 +90,8 @@ def test_interpolations_are_shown_both_ways(one: Callable[..., Origin]) -> None:
     assert (origin.value, origin.written) == ("/mine/python", "${.python}")
     origin = one("run_dir")
     assert (origin.value, origin.written) == ("runs/RUN_ID", "runs/${run_id}")
+    told = "Environment variable 'NOT_THERE_1' not found"
+    assert one("task.args.home", "task=u").problem == told
 
 
 def test_secrets_are_not_shown(one: Callable[..., Origin], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,6 +119,12 @@ def test_a_node_of_a_range(one: Callable[..., Origin]) -> None:
     assert (origin.value, told(origin)[0]) == ("1", f"command line: {word} says 1")
     origin = one("cluster.nodes.gpu05.env.C", "cluster=lab")
     assert (origin.value, len(origin.settings)) == ("null", 2)
+    assert one("cluster.nodes.gpu07.gpus", "cluster=lab").value == "4", "its own entry is empty"
+
+
+def test_an_item_of_a_list(one: Callable[..., Origin]) -> None:
+    """By its index."""
+    assert one("task.args.list.1").value == "2"
 
 
 def test_numbers_are_shown_as_typed(one: Callable[..., Origin], composer: Composer) -> None:

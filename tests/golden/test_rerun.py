@@ -11,9 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hydra.core.global_hydra import GlobalHydra
 
 from runner.cli.main import main
-from runner.config.compose import Composer, open_composer
+from runner.config.compose import Composer
 from runner.config.rerun import find_record
 from runner.core.codec import encode
 from runner.core.errors import ConfigError
@@ -138,15 +139,15 @@ def test_words_change_it(composer: Composer) -> None:
 
 def test_what_is_given_now_takes_the_place_of_recorded_words(composer: Composer) -> None:
     """Those that came after `--` too, however they were typed."""
-    with open_composer(arguments=["--steps", "10", "--lr=0.3"]) as with_words:
-        first = with_words.compose([*WORDS, "run_id=first"])
-        assert first.spec.task.words == ("--s", "1", "2", "--steps", "10", "--lr=0.3")
-        assert first.spec.cluster.env["LR"] == "0.3"
-        record(first, PUSHED)
+    with_words = Composer(composer.files, ["--steps", "10", "--lr=0.3"], for_launches=False)
+    first = with_words.compose([*WORDS, "run_id=first"])
+    assert first.spec.task.words == ("--s", "1", "2", "--steps", "10", "--lr=0.3")
+    assert first.spec.cluster.env["LR"] == "0.3"
+    record(first, PUSHED)
     again = composer.compose(["rerun=first", "task.args.lr=0.5", "+task.args.steps=6"])
     assert again.spec.task.words == ("--lr", "0.5", "--s", "1", "2", "--steps", "6")
-    with open_composer(arguments=["--lr", "0.5"]) as with_words:
-        again = with_words.compose(["rerun=first", "+task.args.x=1"])
+    with_words = Composer(composer.files, ["--lr", "0.5"], for_launches=False)
+    again = with_words.compose(["rerun=first", "+task.args.x=1"])
     assert again.spec.task.words[:5] == ("--lr", "0.5", "--s", "1", "2")
     assert again.spec.task.words[5:] == ("--x", "1", "--steps", "10")
 
@@ -242,7 +243,6 @@ def test_runs_that_are_not_there(wrong: Callable[..., str], composer: Composer) 
     assert "did you mean rerun=run-" in told
     assert "there is no folder elsewhere/run-1" in wrong("rerun=elsewhere/run-1")
     assert "rerun names one run" in wrong("rerun=")
-    assert "rerun names one run" in wrong("rerun=run-1,run-2")
     defaults = "[runner_base, {cluster: pair}, {task: mine}, _self_]"
     Path("conf/runner.yaml").write_text(f"defaults: {defaults}\nrerun: run-1\n")
     told = wrong()
@@ -284,6 +284,7 @@ def test_record_of_hosts_is_confirmed(
     Path("copied/gpu01/origin.json").unlink()
     assert find_record("./copied/gpu01", Path.cwd()).hosts == ("a host",)
 
+    GlobalHydra.instance().clear()  # of the composer that made the record
     for words in ([], ["dry_run=true"]):
         assert main(["rerun=first", *words]) == 2
         refused = "error: rerun: its record came from gpu01, gpu02, not from a launch here\n"

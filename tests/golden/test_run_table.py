@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runner.core.model.metrics import RankProgress
-from runner.ui.reports.run_table import HEADERS, Row, render
+from runner.ui.reports.run_table import Row, render
 from tests.golden.conftest import Check
 
 WIDTHS = (80, 160)
@@ -60,16 +60,3 @@ def test_the_table_of_runs(width: int, check_screen: Check) -> None:
     """What has no room beside the rest is on a second line of its run."""
     parts = [f"{title}\n{shown(runs, width)}\n" for title, runs in TABLES.items()]
     check_screen(f"ps-{width}.txt", "\n".join(parts))
-
-
-@pytest.mark.parametrize("title", TABLES)
-def test_no_word_is_broken(title: str) -> None:
-    """Of no cell and no header, and only one that is longer than the terminal leaves it."""
-    for width in (60, 81, 123, 199):
-        lines = shown(TABLES[title], width).splitlines()
-        assert all(len(line) <= width or len(line.split()) <= 2 for line in lines)
-        words = {word for line in lines for word in line.replace(";", "").split()}
-        assert {*lines[0].split()} <= {*HEADERS}
-        for run in TABLES[title]:
-            assert {run.run_id, run.task, *run.state.split()} <= words
-            assert run.owner in {"ada@laptop", *words}

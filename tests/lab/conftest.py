@@ -14,12 +14,25 @@ from runner.host.process.cgroup import Cgroup, own_folders
 from tests.lab.lab import Lab, LabFactory, make_lab, missing, need
 from tests.lab.launching import Launcher
 from tests.lab.slurm import HpcLauncher, Slurm, slurm_lab
+from tests.lab.sshds import MakePlace, Place
 from tests.lab.supervising import RunStarter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 YOUNG_S = 10.0
+OVER_BOTH = ("test_launch", "test_stop", "test_reconnect", "test_deploy", "test_runs")
+"""The modules whose tests run over both transports, in `make test` those that are marked so."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Runs tests on the shared lab over transport openssh as well."""
+    name = metafunc.module.__name__.rpartition(".")[2]
+    if name in OVER_BOTH and "on_lab" in metafunc.fixturenames:
+        is_chosen = metafunc.definition.get_closest_marker("over_openssh")
+        marks = () if is_chosen else pytest.mark.all
+        kinds = ["ssh", pytest.param("openssh", marks=marks)]
+        metafunc.parametrize("transport", kinds, indirect=True)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -105,11 +118,42 @@ def launcher(tmp_path: Path) -> Iterator[Launcher]:
 
 
 @pytest.fixture
-def on_lab(lab: Lab, launcher: Launcher) -> Launcher:
+def transport(request: pytest.FixtureRequest, lab: Lab) -> Iterator[str]:
+    """How the clusters of a test reach their hosts."""
+    lab.transport = getattr(request, "param", "ssh")
+    yield lab.transport
+    lab.transport = "ssh"
+
+
+@pytest.fixture
+def on_lab(lab: Lab, launcher: Launcher, transport: str) -> Launcher:
     """A user whose `cluster=lab` is two hosts, and `cluster=lab4` all four."""
+    assert lab.transport == transport
     lab.write_cluster(launcher.conf, names=["node1", "node2"])
     lab.write_cluster(launcher.conf, name="lab4")
     return launcher
+
+
+@pytest.fixture
+def make_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakePlace]:
+    """Makes a place with sshds on the loopback, and transports of a kind to them."""
+    need("" if Path("/usr/sbin/sshd").exists() else "no sshd here")
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    Path("/run/sshd").mkdir(exist_ok=True)
+    with contextlib.ExitStack() as places:
+
+        def make(kind: str) -> Place:
+            place = Place(tmp_path, kind)
+            places.callback(place.close)
+            return place
+
+        yield make
+
+
+@pytest.fixture(params=["ssh", "openssh"])
+def place(request: pytest.FixtureRequest, make_place: MakePlace) -> Place:
+    """One for each transport over SSH."""
+    return make_place(request.param)
 
 
 @pytest.fixture

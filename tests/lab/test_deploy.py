@@ -92,6 +92,7 @@ def awkward(folder: Path) -> None:
     (folder / "frozen").chmod(0o555)
 
 
+@pytest.mark.over_openssh
 def test_ranks_see_the_tree_as_it_is_here(lab: Lab, project: Launcher, tmp_path: Path) -> None:
     """Every odd file arrives intact on every host; what git ignores does not."""
     awkward(project.folder)

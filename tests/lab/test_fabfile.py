@@ -80,5 +80,5 @@ def test_a_group_logs_in_as_a_launch_does(lab: Lab, project: Launcher) -> None:
     cluster.write_text(cluster.read_text().replace("known_hosts:", "known_hosts: /dev/null #"))
     done = project.fab("disks", "lab")
     assert (done.code, done.out) == (3, ""), done
-    assert "the host keys are not known" in done.err
+    assert "shows a host key that is not known" in done.err
     assert "Traceback" not in done.err

@@ -17,6 +17,7 @@ ONE_CORE = "cluster.env.OMP_NUM_THREADS=1"
 """The lab's hosts share this machine's cores, and each believes that it has all of them."""
 
 
+@pytest.mark.over_openssh
 def test_env_shows_ranks_in_yaml_order_with_mixed_nproc(lab: Lab, on_lab: Launcher) -> None:
     """Global ranks follow the YAML, also with different numbers of ranks per node."""
     done = on_lab("cluster=lab", "task=env", "cluster.nodes.node2.nproc_per_node=2")

@@ -86,6 +86,7 @@ def test_a_killed_agent_is_replaced(lab: Lab, begin: Callable[..., Controller]) 
 
 
 @pytest.mark.slow
+@pytest.mark.over_openssh
 @pytest.mark.parametrize(
     "cut", [("node2",), pytest.param(BOTH, marks=pytest.mark.all)], ids=["one", "all"]
 )

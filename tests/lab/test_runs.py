@@ -250,6 +250,7 @@ def test_a_reader_ends_with_its_own_reader(on_lab: Launcher, detached: Start) ->
 
 
 @pytest.mark.promise(6)
+@pytest.mark.over_openssh
 def test_attach_goes_on_where_a_killed_controller_ended(lab: Lab, on_lab: Launcher) -> None:
     """The same screen and record as a launch; every byte of every rank is here once."""
     run = on_lab.start(

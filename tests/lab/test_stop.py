@@ -48,6 +48,7 @@ def find(lab: Lab, node: str, start: str) -> Process:
     return min(found, key=lambda process: process.pid)
 
 
+@pytest.mark.over_openssh
 def test_ctrl_c_ends_deaf_ranks_and_their_daemons(
     lab: Lab, begin: Callable[..., Controller]
 ) -> None:

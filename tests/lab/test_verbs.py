@@ -186,4 +186,4 @@ def test_help_and_list_name_every_verb(launcher: Launcher) -> None:
     (launcher.folder / "fabfile.py").write_text(FABFILE)
     refused = launcher.fab("exec", "--cluster", "nope", "--command", "ls")
     assert (refused.code, refused.out) == (2, ""), refused
-    assert refused.err.startswith("error: cluster=nope: there is no cluster 'nope'; ")
+    assert refused.err.startswith("error: cluster=nope: Could not find 'cluster/nope'; ")

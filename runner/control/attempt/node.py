@@ -123,11 +123,11 @@ class NodeConnection:
             self._reopened_at, self._last_backoff = time.monotonic(), backoff
         return backoff
 
-    def close(self, *, is_silent: bool = False) -> None:
+    def close(self) -> None:
         """Close the session; later frames of it are ignored."""
         if self.session is not None:
             self._last_heard = self.last_heard
-            self.session.close(is_silent=is_silent)
+            self.session.close()
             self.session = None
 
     def disconnect(self, reason: str) -> None:

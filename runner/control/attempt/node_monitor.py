@@ -110,7 +110,7 @@ class NodeMonitor:
     def _check(self, node: AttemptNode, now: float, *, logs_paused: bool) -> None:
         """Carry out what the failure detector says about a node."""
         if reason := self.detector.silent_connection(node):
-            self.on_disconnect(node, reason, is_silent=True)
+            self.on_disconnect(node, reason)
         awaits_rejoin = self._awaits_rejoin(node)
         judgement = self.detector.judge(node, now, self.stop.deadline, awaits_rejoin=awaits_rejoin)
         if judgement is not None and not (node.has_ended and logs_paused):
@@ -151,10 +151,10 @@ class NodeMonitor:
     def _may_admit(self) -> bool:
         return not self._is_stopping and not self.elastic.is_finishing
 
-    def on_disconnect(self, node: AttemptNode, reason: str, *, is_silent: bool = False) -> None:
+    def on_disconnect(self, node: AttemptNode, reason: str) -> None:
         """Start to reconnect: the attempt goes on at the other end."""
         backoff = node.connection.backoff
-        node.connection.close(is_silent=is_silent)
+        node.connection.close()
         if node.is_finished:
             return
         if backoff is not None:  # the new connection broke before it was of any use

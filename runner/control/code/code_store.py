@@ -7,11 +7,13 @@ the work tree, so that no later edit reaches them.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
+import io
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -28,6 +30,8 @@ FINISH_TIMEOUT_S = 60.0
 """How long the end of a launch waits until the code is kept: a disk may be slow, or be gone."""
 
 FINISH_POLL_S = 0.1
+MAX_TEXT = 1 << 20
+"""Bytes of a file whose lines are compared."""
 
 
 class PushSource(Protocol):
@@ -124,6 +128,42 @@ class StoredRelease:
             message = f"the code of that run cannot be read from {path}: {reason_of(error)}"
             hint = f"it was {file.path}; put it back there"
             raise NotReady([Problem("rerun", message, hint)]) from error
+
+
+def find_release(places: Iterable[Path], release: str) -> StoredRelease | None:
+    """Return a release that is kept in one of these folders of records, None if none has it."""
+    found = (CodeStore(place / STORE).find(release) for place in places)
+    return next(filter(None, found), None)
+
+
+def difference(first: StoredRelease, second: StoredRelease, names: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of a unified diff, by which `patch -p1` makes the second of the first."""
+    before = {file.path: file for file in first.manifest.files}
+    after = {file.path: file for file in second.manifest.files}
+    for path in sorted({*before, *after}):
+        old = before.get(path)
+        new = after.get(path)
+        if old and new and old.digest == new.digest:
+            continue
+        try:
+            old_lines = _lines(first, old)
+            new_lines = _lines(second, new)
+        except ValueError:
+            yield f"{path} differs; it is no text, or too large\n"
+            continue
+        old_name = f"{names[0]}/{path}\t" if old else "/dev/null"  # the tab: there may be blanks
+        new_name = f"{names[1]}/{path}\t" if new else "/dev/null"
+        for line in difflib.unified_diff(old_lines, new_lines, old_name, new_name):
+            yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+
+
+def _lines(release: StoredRelease, file: File | None) -> list[str]:
+    """Return the lines of a text, [] for no file; raise ValueError for what is no text."""
+    if file is None:
+        return []
+    if file.size > MAX_TEXT:
+        raise ValueError(file.path)
+    return list(io.StringIO(b"".join(release.read(file)).decode()))
 
 
 class CodeKeeper:

@@ -13,7 +13,7 @@ from typing import Any
 
 from runner.control.atomic_file import replace_file
 from runner.control.code import worktree
-from runner.control.code.code_store import STORE, CodeStore
+from runner.control.code.code_store import find_release
 from runner.control.record import run_index
 from runner.control.record.contact_file import read_contact, recorded_contact
 from runner.control.record.file_names import (
@@ -332,8 +332,8 @@ class RunStore:
             contact = read_contact(self.folder)
             if plan.release:
                 here = Path(contact.launched_from)
-                stores = [CodeStore(place / STORE) for place in run_index.code_places(self.folder)]
-                for release in filter(None, (store.find(plan.release) for store in stores)):
+                places = run_index.code_places(self.folder)
+                if release := find_release(places, plan.release):
                     paths = _modules((f.path for f in release.manifest.files), plan.subdirectory)
                     return ProjectFiles(paths, functools.partial(worktree.why_absent, here))
             elif are_local(contact.spec.nodes):

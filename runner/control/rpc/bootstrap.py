@@ -17,6 +17,14 @@ BOOT_TIMEOUT_S = 20.0
 _LOADER = 'exec(open(0,"rb",0,closefd=False).readline())'
 """All that `ps` shows of our code: the rest arrives on standard input."""
 
+SHELL_STARTED = b"runner-boot: shell\n"
+"""The first that the host's `/bin/sh` says: what came before it is of the login."""
+
+GATEWAY_HINT = (
+    "a gateway that wants a terminal, or an account without a shell? name the machine behind it,"
+    " and the gateway in cluster.ssh.jump"
+)
+
 _IS_NEW_ENOUGH = "import sys; sys.exit(sys.version_info < (3, 8))"
 
 _WATCH_SETUP = (  # in one line, for csh
@@ -47,8 +55,8 @@ def boot_limit_s(spec: Spec) -> float:
     return BOOT_TIMEOUT_S + (SETUP_TIMEOUT_S if has_setup else 0.0)
 
 
-def boot_command(spec: Spec, node: Node) -> str:
-    """Return the command that starts the agent on a channel.
+def boot_command(spec: Spec, node: Node) -> list[str]:
+    """Return the words that start the agent on a channel.
 
     The login shell may be fish or csh: it only has to start `/bin/sh`. The last words are
     for people who read `ps`. Where the interpreter is not there, or is too old, the lines of
@@ -64,7 +72,7 @@ def boot_command(spec: Spec, node: Node) -> str:
     )
     setup = spec.setup_of(node)
     if not setup:
-        return f"exec /bin/sh -c {shell.quote(start)}"
+        return ["/bin/sh", "-c", f"echo runner-boot: shell; {start}"]
     project = "" if spec.deploy.enabled else spec.cluster.project
     folder = f"cd {shell.path(project)} 2>/dev/null; " if project else ""
     watch = _WATCH_SETUP.format(limit_s=SETUP_TIMEOUT_S)
@@ -82,16 +90,21 @@ def boot_command(spec: Spec, node: Node) -> str:
         "! command -v bash >/dev/null 2>&1 || "
         f"__runner_setup=$lines exec bash --norc --noprofile -c {shell.quote(with_setup)}; {start}"
     )
-    return f"exec /bin/sh -c {shell.quote(script)}"
+    return ["/bin/sh", "-c", f"echo runner-boot: shell; {script}"]
 
 
 def _setup_text(setup: Sequence[str]) -> bytes:
     return "".join(f"{line}\n" for line in setup).encode()
 
 
-def boot_problem(spec: Spec, node: str, banner: bytes, reason: str) -> Problem:
+def boot_problem(
+    spec: Spec, node: str, banner: bytes, reason: str, *, has_shell: bool = True
+) -> Problem:
     """Explain why the agent did not start on a node, from what it printed in place of frames."""
     text = banner.decode(errors="replace").strip()
+    if not has_shell and text:
+        message = f"it lets us in, and starts no program: {reason}"
+        return Problem(node, message, f"{text[-500:]}\n{GATEWAY_HINT}")
     if "runner-boot: no-python" in text:
         where = "" if "/" in spec.cluster.host_python else " on its PATH"
         where += ", also after the lines of cluster.setup" if spec.cluster.setup else ""

@@ -50,6 +50,7 @@ class FactsCollector(WaitLoop):
         self._open_sessions = {n: each for n, each in open_sessions.items() if not each.closed}
         self._problems: dict[str, Problem] = {}
         self._facts: dict[str, Facts] = {}
+        self._connected_at: dict[str, float] = {}
         self._deadlines: dict[str, float] = {}
         self._request_ids: dict[str, int] = {}
 
@@ -88,6 +89,7 @@ class FactsCollector(WaitLoop):
             message = f"could not be reached: {type(error).__name__}: {error}"
             self._fail(name, Problem(name, message, BUG_HINT))
             return
+        self._connected_at[name] = time.monotonic()
         self.sessions[name] = session  # pinged from now on
         try:
             request = self._request(node)
@@ -119,6 +121,9 @@ class FactsCollector(WaitLoop):
         return False  # it has a deadline by what it was asked
 
     def _deadline_of(self, name: str) -> float:
+        session = self.sessions.get(name)
+        if session and session.banner and not session.has_shell:
+            return self._connected_at[name] + self._spec.cluster.ssh.connect_timeout
         return self._deadlines.get(name, math.inf)
 
     def _on_frame(self, name: str, frame: Frame) -> bool:
@@ -133,12 +138,20 @@ class FactsCollector(WaitLoop):
 
     def _on_closed(self, session: HostSession, reason: str) -> None:
         name = session.node.name  # perhaps before `open` returned its session
-        self._fail(name, boot_problem(self._spec, name, session.banner, reason))
+        has_shell = session.has_shell
+        self._fail(
+            name, boot_problem(self._spec, name, session.banner, reason, has_shell=has_shell)
+        )
 
     def _on_lost(self, name: str, reason: str) -> None:
         self._on_closed(self.sessions[name], reason)
 
     def _on_late(self, name: str) -> None:
-        banner = self.sessions[name].banner.decode(errors="replace").strip()
+        session = self.sessions[name]
+        if not session.has_shell:
+            session.close()
+            self._on_closed(session, "it printed this and waits")
+            return
+        banner = session.banner.decode(errors="replace").strip()
         message = "reached, but it did not report its facts in time"
         self._fail(name, Problem(name, message, banner[-500:]))

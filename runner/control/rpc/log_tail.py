@@ -188,6 +188,9 @@ class LogTailer:
         self._pending_reads[request_id] = file
 
     def _parse(self, chunk: bytes) -> Iterator[Event]:
+        order = self._node_plan.order
+        ranks = self._node_plan.ranks
+        of_rank = (RankStarted, RankExited)
         *lines, self._partial_line = (self._partial_line + chunk).split(b"\n")
         if len(self._partial_line) > MAX_EVENT_BYTES:
             raise FrameError("an event without an end")
@@ -197,15 +200,11 @@ class LogTailer:
             except ValueError:  # torn by a full disk or a power cut
                 self.dropped_events += 1
                 continue
-            if not is_own_event(event, self._node_plan):
+            if (event.run_id, event.node) != (order.run_id, order.node):
                 self.dropped_events += 1
-            elif event.attempt == self._attempt:
+            elif event.attempt != self._attempt:
+                continue  # its node may have had other ranks then
+            elif ranks and isinstance(event.body, of_rank) and event.body.rank not in ranks:
+                self.dropped_events += 1
+            else:
                 yield event
-
-
-def is_own_event(event: Event, node_plan: NodePlan) -> bool:
-    """Return whether a node may report an event: it is of this run, and not about another node."""
-    order, body, ranks = node_plan.order, event.body, node_plan.ranks
-    if ranks and isinstance(body, (RankStarted, RankExited)) and body.rank not in ranks:
-        return False
-    return (event.run_id, event.node) == (order.run_id, order.node)

@@ -7,6 +7,7 @@ Every frame goes to one inbox that all sessions share, as (session, frame); a fr
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import queue
 import re
@@ -16,12 +17,12 @@ from collections.abc import Callable
 from typing import Any
 
 from runner.control.rpc import bootloader, bootstrap, host_code
+from runner.core.errors import NotReady
 from runner.core.model.replies import checked_reply
 from runner.core.protocol.frames import MAGIC, Frame, FrameDecoder
 from runner.core.protocol.timing import SETUP_TIMEOUT_S
 from runner.core.spec import Node, Spec
 from runner.transport.base import Channel, Transport
-from runner.transport.local import LocalTransport
 
 MAX_BANNER = 64 << 10
 
@@ -73,6 +74,7 @@ class HostSession:
         self.last_sent = self.last_heard  # so many bytes that the other side must be reading
         self.unsent = 0  # bytes
         self.banner = b""  # what was received before the first frame
+        self.has_shell = False  # a program of ours was started at the other end
         self.handshake_done = False  # the agent runs at the other end
         self.closed_locally = False
         self.rejected = ""  # why the host is not believed any more
@@ -123,15 +125,12 @@ class HostSession:
         """Put all frames from now on into another inbox."""
         self._inbox = inbox
 
-    def close(self, *, is_silent: bool = False) -> None:
-        """Close the connection; of one that is silent nothing is used again."""
+    def close(self) -> None:
+        """Close the connection."""
         self.closed_locally = True
         self._closed.set()
         self._stop_writing()
-        if is_silent:
-            self._channel.abandon()
-        else:
-            self._channel.close()
+        self._channel.close()
         self.quota.lift()
 
     def _stop_writing(self) -> None:
@@ -149,6 +148,8 @@ class HostSession:
         reason = "the connection ended"
         try:
             self._read_frames()
+            if self._channel.ended:
+                reason = self._channel.ended.reason
         except OSError as error:
             reason = str(error)
         except Exception as error:  # noqa: BLE001 (whatever a host sends, its end is reported)
@@ -159,7 +160,7 @@ class HostSession:
 
     def _read_frames(self) -> None:
         decoder, size, rest = FrameDecoder(), 0, self._skip_banner()
-        for chunk in itertools.chain([rest], iter(self._channel.recv, b"")):
+        for chunk in itertools.chain([rest], iter(self._channel.read, b"")):
             self.last_heard = time.monotonic()
             size += len(chunk)
             for frame in decoder.feed(chunk):
@@ -169,10 +170,13 @@ class HostSession:
     def _skip_banner(self) -> bytes:
         buffer, setup_deadline = b"", time.monotonic() + SETUP_TIMEOUT_S
         while True:
-            chunk = self._channel.recv()
+            chunk = self._channel.read()
             if b"\0" in chunk and time.monotonic() < setup_deadline:  # `bootstrap`: a setup runs
                 self.last_heard = time.monotonic()
             buffer = bootloader.ANSWER.sub(self._on_boot_answer, buffer + chunk)
+            if bootstrap.SHELL_STARTED in buffer:
+                self.has_shell = True
+                buffer = buffer.replace(bootstrap.SHELL_STARTED, b"")
             banner, magic, rest = buffer.partition(MAGIC)
             self.banner = banner[-MAX_BANNER:].replace(b"\0", b"")
             if magic:
@@ -224,7 +228,7 @@ class HostSession:
     def _send_now(self, data: bytes, *, is_queued: bool = False) -> None:
         for start in range(0, len(data), SEND_SLICE):
             part = data[start : start + SEND_SLICE]
-            self._channel.send(part)
+            self._channel.write(part)
             if len(part) >= MIN_PROGRESS_BYTES:
                 self.last_sent = time.monotonic()
             if is_queued:
@@ -309,31 +313,54 @@ class Connector:
         self._on_note = on_note
         self._transports: dict[str, Transport] = {}
         self._lock = threading.Lock()
+        self._opened: list[Channel] = []
 
     def open(self, node: Node, inbox: Inbox) -> HostSession:
         """Connect to `node` and boot our agent there; raise NotReady if it cannot be reached."""
-        command = bootstrap.boot_command(self.spec, node)
+        words = bootstrap.boot_command(self.spec, node)
         boot_input = bootstrap.boot_input(self.spec.setup_of(node))
-        channel = self.transport(node.transport).open(node, command)
+        connection = self.transport(node.transport).connect(node)
+        try:
+            channel = connection.start(words)
+        except NotReady:
+            connection.close()
+            raise
+        with self._lock:
+            self._opened = [each for each in self._opened if each.ended is None]
+            self._opened.append(channel)
         return HostSession(node, channel, inbox, boot_input)
 
     def transport(self, kind: str) -> Transport:
         """Return the transport of that kind."""
         with self._lock:
-            if kind not in self._transports and kind == "local":
-                self._transports[kind] = LocalTransport()
-            elif kind not in self._transports and kind == "srun":
-                from runner.transport.srun import SrunTransport
-
-                self._transports[kind] = SrunTransport(self.spec.cluster.slurm)
-            elif kind not in self._transports:
-                from runner.transport.ssh.transport import SshTransport
-
-                self._transports[kind] = SshTransport(self.spec.cluster.ssh, on_note=self._on_note)
+            if kind not in self._transports:
+                self._transports[kind] = self._make_transport(kind)
             return self._transports[kind]
 
+    def _make_transport(self, kind: str) -> Transport:
+        if kind == "ssh":
+            from runner.transport.fabric import HostConnection
+            from runner.transport.logins import SshTransport
+
+            make = functools.partial(HostConnection, self.spec.cluster.ssh, self._on_note)
+            return SshTransport(self.spec.cluster.ssh, make)
+        if kind == "srun":
+            from runner.transport.srun import SrunTransport
+
+            return SrunTransport(self.spec.cluster.slurm)
+        from runner.transport.process import LocalTransport, OpensshTransport
+
+        if kind == "openssh":
+            return OpensshTransport(self.spec.cluster.ssh)
+        return LocalTransport()
+
     def close(self) -> None:
-        """End every connection."""
+        """End every connection; those to jump hosts first: then none through them can block."""
         with self._lock:
             for transport in self._transports.values():
                 transport.close()
+        closers = [threading.Thread(target=channel.close) for channel in self._opened]
+        for closer in closers:
+            closer.start()
+        for closer in closers:
+            closer.join()

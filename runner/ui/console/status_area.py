@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from runner.core.text import counted, format_age
+from runner.core.text import counted, format_age, printable
 from runner.ui.console.lines import Source, Stream, clean_lines, label_of, without_rates
 from runner.ui.console.progress_bar import BarState
 from runner.ui.layout import fold_names, group_names
@@ -58,7 +58,7 @@ class StatusArea:
 
     def phase(self, text: str, elapsed_s: float = 0.0) -> None:
         """Set the phase ("connecting", "running", "stopping"), and how long it has lasted."""
-        text = _one_line(text)
+        text = printable(" ".join(text.split()))
         if text != self._phase:
             self._phase = text
             self._phase_began = self._clock() - elapsed_s
@@ -70,7 +70,7 @@ class StatusArea:
 
     def node_status(self, node: str, text: str) -> None:
         """Set the state of a node ("ready", "lost"); "" for one that does not take part."""
-        self._states[node] = _one_line(text)
+        self._states[node] = printable(" ".join(text.split()))
 
     def progress(self, lines: list[tuple[Stream, bytes]], bar: BarState | None) -> None:
         """Set the newest form of unfinished lines, and how far the ranks are by their metrics."""
@@ -103,10 +103,6 @@ class StatusArea:
             more = counted(len(shown) - height + 1, "more line")
             shown[max(1, height - 1) :] = [[(f"  … and {more}", "dim")]]
         return _render_rows(shown[:height], max(1, columns - 1), colour=self._colour)
-
-
-def _one_line(text: str) -> str:
-    return "".join(char for char in " ".join(text.split()) if char.isprintable())
 
 
 def _state_rows(states: dict[str, list[str]]) -> list[Parts]:

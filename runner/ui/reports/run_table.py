@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from runner.core.errors import Problem
 from runner.core.model.metrics import RankProgress
-from runner.core.model.results import NodeResult, RemoteRun
+from runner.core.model.results import RemoteRun
 from runner.core.model.run_info import (
     BROKEN,
     RunInfo,
@@ -225,11 +225,12 @@ def render_stop(
     """Return the processes left on each node, or why that is unknown, and the next step."""
     texts = {}
     for name, remaining in leftovers.items():
-        result = verdict.nodes.get(name, NodeResult())
-        killed = f", {result.killed} killed" if result.killed else ""
+        result = verdict.nodes.get(name)
+        killed = f", {result.killed} killed" if result and result.killed else ""
+        is_proven = result.end_verified if result else name not in verdict.unverified_before
         # Supervisor and guardian died, and there was no cgroup: a process that cleared its
         # environment is not found.
-        found_by = "" if result.end_verified or remaining else ", found by their environment"
+        found_by = "" if is_proven or remaining else ", found by their environment"
         count = counted(remaining, "process", "processes") if isinstance(remaining, int) else ""
         texts[name] = f"{count}{killed}{found_by}" if count else str(remaining)
     rows = []

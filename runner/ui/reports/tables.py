@@ -225,7 +225,8 @@ def _stack_lines(report: StackReport, group: StackGroup) -> list[str]:
     title = f"{format_ranges(group.ranks)} on {names}"
     frames = group.stack.frames
     if not frames:
-        return [f"  {title}, {printable(group.stack.program)}: {printable(group.stack.method)}"]
+        program = f", {printable(group.stack.program)}" if group.stack.program else ""
+        return [f"  {title}{program}: {printable(group.stack.method)}"]
     cells = [
         (each.function, f"{each.file}:{each.line}" if each.line else each.file) for each in frames
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import select
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from runner.control.attempt.stop import user_at_host
 from runner.control.record import run_index
@@ -37,25 +37,16 @@ def confirm(
     if is_latest and not asked:
         asked = [run for run in runs if folders[run.run_id]]
         which = "the latest run, which was launched from another folder"
-    if asked and not yes:
-        details = "\n".join(run_lines(asked, user_at_host(), folders))
-        ask(f"{verb} {which}", details, pool.console.message, pool)
-
-
-def ask(action: str, details: str, say: Callable[[str], None], pool: HostPool | None) -> None:
-    """Ask whether to do something, while the hosts of a pool are kept in touch.
-
-    Raises:
-        ConfigError: There is no terminal to ask on; the error has the details.
-        Interrupted: The answer is no.
-    """
+    if yes or not asked:
+        return
     if sys.stdin is None or not sys.stdin.isatty():
-        message = f"there is no terminal to ask whether to {action}"
+        details = "\n".join(run_lines(asked, user_at_host(), folders))
+        message = f"there is no terminal to ask whether to {verb} {which}"
         raise ConfigError([Problem("--yes", message, f"{details}\n--yes is the answer")])
-    say(f"{action}? Type y or n, and Enter (n)")
+    pool.console.message(f"{verb} {which}? Type y or n, and Enter (n)")
     try:
-        while pool and not select.select([sys.stdin], [], [], 0)[0]:
-            pool.poll_for_stop(POLL_S)
+        while not select.select([sys.stdin], [], [], 0)[0]:
+            pool.poll_for_stop(POLL_S)  # the hosts are kept in touch
     except Interrupted as error:
         raise Interrupted(error.exit_code, "interrupted; nothing was changed") from None
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):

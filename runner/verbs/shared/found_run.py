@@ -80,13 +80,16 @@ class FoundRun:
         It can if it is elastic, if its hosts or its launch may relaunch it; and if all
         that is known is that members have succeeded: the hub alone waits for the others.
         """
-        by_host = current_hosts(self.reported.by_host)
-        order, reported = self.plan.nodes[0].order, self.reported
-        is_planned = self.plan.min_nodes or order.relaunches_left
-        may_go_on = bool(is_planned or reported.may_go_on_elsewhere)
-        is_told = order.node in by_host or reported.tells_end
-        is_active = any(status.is_active for status in by_host.values())
-        return self.already_ended or (is_told and not (may_go_on or is_active))
+        if self.already_ended:
+            return True
+        order = self.plan.nodes[0].order
+        may_be_relaunched = self.plan.min_nodes or order.relaunches_left
+        if may_be_relaunched or self.reported.may_go_on_elsewhere:
+            return False
+        statuses = current_hosts(self.reported.by_host)
+        if any(status.is_active for status in statuses.values()):
+            return False
+        return order.node in statuses or self.reported.tells_end
 
     @property
     def relaunch_pending(self) -> bool:

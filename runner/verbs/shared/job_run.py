@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import sys
 import time
@@ -151,15 +152,16 @@ class JobRun:
         store = RunStore(self._folder)
         if store.has_result:
             return int(json.loads((self._folder / RESULT_FILE).read_bytes())["exit_code"])
-        code, _, signum = job.exit_code.partition(":")
         if (self._folder / PLAN_FILE).exists():
             return self._complete(job)
+        has_printed = (self._folder / ERR_FILE).exists()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        code, _, signum = job.exit_code.partition(":")
         if self._offsets[ERR_FILE] and signum == "0" and code not in ("0", "126", "127"):
             return int(code)  # the launch has said why
-        if not (self._folder / ERR_FILE).exists():
+        hint = f"{sys.executable} and the runner must be there on the nodes, too"
+        if not has_printed:
             hint = f"{self._folder} must be on a disk that the nodes share with this machine"
-        else:
-            hint = f"{sys.executable} and the runner must be there on the nodes, too"
         message = f"{job.text}; it ended before the run began"
         raise NotReady([Problem("cluster.slurm", message, "" if job.why_ended() else hint)])
 
@@ -203,14 +205,13 @@ class JobRun:
 
     def _on_signal(self, signalled: Interrupted, *, is_guest: bool) -> None:
         """Stop the run, or end the wait for it; return if there is an end to be seen."""
+        self._state = job_of(self.job_id).state or self._state
         is_queued = self._state != "RUNNING" and not self._is_stopping
         is_hangup = signalled.exit_code == 128 + signal.SIGHUP
         if is_guest or is_hangup or (is_queued and not self._asks_to_cancel(signalled)):
             raise Interrupted(0 if is_guest else signalled.exit_code, self._left_text()) from None
         if is_queued:
-            cancel(self.job_id)
-            message = f"run {self.run_id}: its job is cancelled; nothing of it had begun"
-            raise Interrupted(signalled.exit_code, message) from None
+            raise Interrupted(signalled.exit_code, self.stop()) from None
         self._begin_stop(is_urgent=self._is_stopping)
 
     def _begin_stop(self, *, is_urgent: bool) -> None:
@@ -256,6 +257,9 @@ class JobRun:
         if not job.has_ended:
             message = f"{job.text}: Slurm has not ended it"
             raise StopUnverified([Problem(self.run_id, message, "ask the administrators")])
+        if not (self._folder / PLAN_FILE).exists():
+            shutil.rmtree(self._folder, ignore_errors=True)
+            return f"run {self.run_id}: its job is cancelled; nothing of it had begun"
         with contextlib.suppress(OSError, ValueError, KeyError, NotReady):
             self.complete()
             result = json.loads((self._folder / RESULT_FILE).read_bytes())

@@ -31,6 +31,7 @@ class Lab:
         address: The controller's address.
         key: The private key that opens every account of every host.
         known_hosts: A file with every host's key, by name and by address.
+        transport: How the clusters that are written from now on reach their hosts.
     """
 
     def __init__(self, hosts: Mapping[str, Host], address: str, folder: Path) -> None:
@@ -38,6 +39,7 @@ class Lab:
         self.address = address
         self.key = folder / "key"
         self.known_hosts = folder / "known_hosts"
+        self.transport = "ssh"
 
     def __getitem__(self, name: str) -> Host:
         return self.hosts[name]
@@ -53,7 +55,7 @@ class Lab:
         chosen = [self.hosts[name] for name in (names if names is not None else self.hosts)]
         cluster: dict[str, Any] = {
             "defaults": ["base"],
-            "transport": "ssh",
+            "transport": self.transport,
             "nodes": {host.name: {"host": host.address} for host in chosen},
             "ssh": {
                 "user": LOGIN_USER,

@@ -209,6 +209,5 @@ def test_the_home_of_another_user_is_refused() -> None:
     """Here nobody may have that name, and on a host it would be a folder called `~ada`."""
     here = ("run_dir", "cluster.ssh.key", "cluster.ssh.config", "cluster.ssh.known_hosts")
     there = ("cluster.workdir", "cluster.project", "cluster.python", "cluster.host_python")
-    problems = "\n".join(problems_of(dict.fromkeys((*here, *there), "~ada/x")))
-    for key in (*here, *there):
-        assert f"{key}: ~ada/x: only ~/ is replaced\n    write the whole path" in problems
+    problems = problems_of(dict.fromkeys((*here, *there), "~ada/x"))
+    assert {problem.partition(":")[0] for problem in problems} == {*here, *there}

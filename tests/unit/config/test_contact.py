@@ -22,8 +22,6 @@ python: /opt/venv/bin/python
 env: {{DATA: "{UNSET}"}}
 secrets: [NOT_SET_ANYWHERE]
 pass_env: [NOT_SET_ANYWHERE]
-setup: ["module load {UNSET}"]
-project: "{UNSET}"
 """
 RUNNER = f"""
 defaults: [cluster: mine, task: base, rendezvous: etcd, _self_]
@@ -75,6 +73,7 @@ def test_overrides_of_nodes_are_a_launchs(composer: Composer) -> None:
     (node,) = composer.compose(words, ()).spec.nodes
     assert (node.name, node.port) == ("gpu1", 2222)
     assert problems(composer, "cluster.nodes.gpu9.port=1") == {"cluster.nodes.gpu9.port"}
+    assert problems(composer, f"cluster.nodes={UNSET}", *words) == {"cluster.nodes"}
 
 
 def test_what_reaches_the_hosts_is_refused_as_ever(composer: Composer) -> None:
@@ -87,12 +86,8 @@ def test_what_reaches_the_hosts_is_refused_as_ever(composer: Composer) -> None:
 
 
 def test_a_verb_adds_the_keys_it_needs(composer: Composer) -> None:
-    """`exec` needs the setup, so what that lacks is said."""
-    places = problems(composer, keys=("cluster.setup",))
-    assert len(places) == 1
-    assert "mine.yaml" in places.pop()
-    words = ["cluster.setup=[true]"]
-    assert composer.compose(words, ("cluster.setup",)).spec.cluster.setup == ("true",)
+    """What a section needs that is not there is said."""
+    assert problems(composer, keys=("relaunch",)) == {"conf/runner.yaml:3: relaunch.max"}
 
 
 @pytest.mark.parametrize("choice", ["task: gone", "task: broken", "rendezvous: gone"])

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from runner.config.compose import open_composer
 from runner.config.source import ConfigFiles, YamlSource, dump, parse
 from runner.core.errors import ConfigError
 
@@ -45,6 +46,7 @@ def test_scalars_are_texts_as_they_were_written() -> None:
         max_leaves=6,
     )
 )
+@example("\x85 \u2028 \u2029")
 def test_what_is_dumped_is_read_again(value: object) -> None:
     """A record has the values of its run."""
     assert read(dump({"x": value})) == {"x": value}
@@ -64,9 +66,7 @@ def test_keys_may_be_merged_and_stand_once() -> None:
     """By anchors; what is written beside `<<` wins."""
     text = "a: &a {x: 1, y: 2}\nb: &b {z: 3}\nc: {<<: [*a, *b], y: 4}"
     assert read(text)["c"] == {"x": "1", "y": "4", "z": "3"}
-    assert refused("a: 1\nb: {c: 1,\n  c: 2}") == (
-        "/conf/task/t.yaml:3:3: c is there twice\n    there: c: 2}"
-    )
+    assert refused("a: 1\nb: {c: 1,\n  c: 2}") == "/conf/task/t.yaml:3:3: c is there twice"
 
 
 def test_a_key_has_its_line() -> None:
@@ -87,34 +87,49 @@ def test_a_key_has_its_line() -> None:
         ("a: b: c", "/conf/task/t.yaml:1:5: mapping values are not allowed"),
         ("a: [1, 2", "/conf/task/t.yaml:1:9: while parsing a flow sequence"),
         ("a:\n\t- b", "/conf/task/t.yaml:2:1: while scanning for the next token"),
-        ("a: &x {b: *x}", "/conf/task/t.yaml: a value is within itself"),
+        ("a: &x {b: *x}", "/conf/task/t.yaml: maximum recursion depth"),
+        ("a: {{ b }}", "/conf/task/t.yaml:1:5: a key must be a text"),
     ],
 )
 def test_a_mistake_has_its_place(text: str, told: str) -> None:
-    """And the line that stands there."""
+    """The file, the line and the column."""
     assert told in refused(text)
 
 
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
-        ("cluster/c", "nodes:\n- gpu1\n", "c.yaml:1: nodes: takes a mapping of keys to values"),
-        ("cluster/c", "ssh: {}\nenv:\n- A=1\n", "c.yaml:2: env: takes a mapping"),
-        ("cluster/c", "only: {a: {}}\n", "c.yaml:1: only: takes a list\n    such as only: [a, b]"),
-        ("task/t", "defaults: base\n", "t.yaml:1: defaults: must be a list"),
-        ("runner", "task:\n  env: [A]\n", "runner.yaml:2: task.env: takes a mapping"),
-        ("runner", "hydra: {run: {dir: x}}\n", "runner.yaml:1: hydra: settings of Hydra"),
-        ("runner", "cluster: mine\n", "under `defaults:` write `- cluster: mine`"),
+        (
+            "cluster/c",
+            "nodes:\n- gpu1\n",
+            "conf/cluster/c.yaml:1: cluster.nodes: must be a mapping",
+        ),
+        ("cluster/c", "ssh: {}\nenv:\n- A=1\n", "conf/cluster/c.yaml:2: cluster.env: must be a ma"),
+        ("cluster/c", "only: {a: {}}\n", "conf/cluster/c.yaml:1: cluster.only: must be a list of"),
+        ("cluster/c", "ssh: [a]\n", "conf/cluster/c.yaml: Cannot merge DictConfig with ListConfig"),
+        ("cluster/c", "defaults: base\n", "conf/cluster/c.yaml: Invalid defaults list in"),
+        ("cluster/c", "defaults: [c]\n", "conf/cluster/c.yaml: maximum recursion depth"),
+        ("cluster/c", "defaults: [d]\n", "conf/cluster/c.yaml: Could not load 'cluster/d'; there"),
+        ("runner", "task:\n  env: [A]\n", "conf/runner.yaml:2: task.env: must be a mapping"),
+        ("runner", "hydra: {run: {dir: x}}\n", "conf/runner.yaml:1: hydra: settings of Hydra"),
+        ("runner", "task: mine\n", "conf/runner.yaml:1: task: takes a mapping of keys to values"),
+        ("runner", "defaults: {task: x}\n", "conf/runner.yaml: Invalid defaults list in"),
+        ("runner", "run_dir: ${a\n", "conf/runner.yaml:1: run_dir: no viable"),
     ],
 )
-def test_a_wrong_shape_has_its_place(tmp_path: Path, name: str, text: str, told: str) -> None:
-    """Hydra would merge no list with a mapping, and say neither file nor line."""
-    file = tmp_path / f"{name}.yaml"
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(text)
-    with pytest.raises(ConfigError) as caught:
-        YamlSource("user", f"runner://{tmp_path}").load_config(f"{name}.yaml")
-    assert told in str(caught.value.problems[0])
+def test_a_wrong_shape_has_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, told: str
+) -> None:
+    """The file, and its line, unless Hydra alone says what is wrong."""
+    files = {"conf/cluster/c.yaml": "nodes: {a: {}}\n", "conf/runner.yaml": ""}
+    for path, content in {**files, f"conf/{name}.yaml": text}.items():
+        file = tmp_path / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
+    monkeypatch.chdir(tmp_path)
+    with open_composer() as composer, pytest.raises(ConfigError) as caught:
+        composer.compose(["cluster=c", "task.script=x.py"])
+    assert any(str(problem).startswith(told) for problem in caught.value.problems), caught.value
 
 
 def test_a_file_may_end_in_yml(tmp_path: Path) -> None:
@@ -123,8 +138,19 @@ def test_a_file_may_end_in_yml(tmp_path: Path) -> None:
     for name in ("a.yml", "b.yaml", "b.yml", "c.txt"):
         (tmp_path / "task" / name).write_text(f"script: {name}\n")
     files = ConfigFiles([tmp_path])
-    assert sorted(files.options("task")) == ["a", "b"]
-    (source,) = files.sources
-    assert source.list("task", None) == ["a", "b"]
+    YamlSource.files = files
+    source = YamlSource("user", "runner://conf")
+    assert sorted(files.options("task")) == source.list("task", None) == ["a", "b"]
     loaded = [source.load_config(f"task/{name}.yaml").config for name in ("a", "b")]
     assert loaded == [{"script": "a.yml"}, {"script": "b.yaml"}]
+
+
+@pytest.mark.parametrize("word", ["true", "True"])
+def test_a_program_called_true(word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the name that was written, also in a file; as an argument it is a flag."""
+    monkeypatch.chdir(tmp_path)
+    with open_composer() as composer:
+        task = composer.compose([f"task.command={word}", "cluster=local"]).spec.task
+    assert (task.name, task.target) == (word, word)
+    content = parse(f"command: {word}\nargs: {{command: {word}}}", FILE).content
+    assert content == {"command": word, "args": {"command": True}}

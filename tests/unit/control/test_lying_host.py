@@ -65,6 +65,7 @@ from runner.core.protocol.events import Event
 from runner.core.protocol.frames import MAGIC, Frame, FrameDecoder, FrameError
 from runner.core.protocol.states import State
 from runner.core.spec import Node, Progress
+from runner.transport.base import Ending
 from runner.ui.output import show
 from runner.ui.problems import render_findings, render_problems
 from runner.ui.reports import report, run_table, tables
@@ -139,15 +140,16 @@ class Host:
         self._coming: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._decoder = FrameDecoder()
         self._pings = 0
+        self.ended: Ending | None = None
         self._coming.put(MAGIC + self._packed(Answer("hello", CLOCKS), None))
 
-    def recv(self) -> bytes:
+    def read(self) -> bytes:
         try:
             return self._coming.get(timeout=10)
         except queue.Empty:
             return b""
 
-    def send(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
         for frame in self._decoder.feed(data):
             self._pings += frame.kind == "ping"
             if self._pings > MAX_PINGS and self._leaves:
@@ -161,9 +163,6 @@ class Host:
 
     def close(self) -> None:
         self._coming.put(b"")
-
-    def abandon(self) -> None:
-        self.close()
 
     def _packed(self, answer: Answer, request_id: int | None) -> bytes:
         data: Any = {"id": request_id, **answer.data}

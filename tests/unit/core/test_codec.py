@@ -24,7 +24,7 @@ from runner.core.model.facts import (
     SetupResult,
 )
 from runner.core.model.plan import NodePlan, Order, Plan
-from runner.core.model.results import Failure, NodeResult, RankResult
+from runner.core.model.results import Failure, NodeResult, PullResult, RankResult
 from runner.core.outcome.verdict import Verdict
 from runner.core.protocol.events import EVENT_TYPES, Ended, RankExited
 
@@ -119,3 +119,8 @@ def test_data_of_another_shape_is_a_value_error(cls: type[Any], data: Any) -> No
     """Whatever comes from outside, readers need to catch one exception only."""
     with pytest.raises(ValueError):  # noqa: PT011 (any of them will do)
         decode(cls, data)
+
+
+def test_a_set_becomes_a_list() -> None:
+    """In order, as `pull --json` prints it."""
+    assert json.loads(json.dumps(encode(PullResult(folders={"b", "a"}))))["folders"] == ["a", "b"]

@@ -17,7 +17,7 @@ import json, os
 from runner.core import descriptor_limit
 from runner.core.spec import Node
 from runner.host.process.bounded_child import BoundedChild, wait_all
-from runner.transport.local import LocalTransport
+from runner.transport.process import LocalTransport
 
 descriptor_limit.raise_to_hard()
 descriptor_limit.raise_to_hard()
@@ -26,9 +26,10 @@ child = BoundedChild(lambda: os.execlp("sh", "sh", "-c", "ulimit -S -n; ulimit -
 lowest = min(child.pipes)
 for _ in wait_all([child]):
     pass
-channel = LocalTransport().open(Node("a", "localhost"), "read go; ulimit -S -n; ulimit -H -n")
-channel.send(b"go\\n")
-local = b"".join(iter(channel.recv, b""))
+connection = LocalTransport().connect(Node("a", "localhost"))
+channel = connection.start(["sh", "-c", "read go; ulimit -S -n; ulimit -H -n"])
+channel.write(b"go\\n")
+local = b"".join(iter(channel.read, b""))
 print(json.dumps([lowest, child.text.split(), local.decode().split()]))
 """
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from runner.core.errors import Problem
-from runner.transport.ssh.config import Endpoint
-from runner.transport.ssh.deadline import LoginFailure
-from runner.transport.ssh.errors import FailureMessages, Timeout
-from runner.transport.ssh.known_hosts import HostKey
+from runner.transport.endpoint import Endpoint
+from runner.transport.failures import Failures, Kind
 from runner.ui.layout import fold_names
 from runner.ui.problems import render_problems
 
@@ -29,33 +27,21 @@ def test_names_fold_into_ranges(names: list[str], expected: str) -> None:
     assert fold_names(names) == expected
 
 
-def login(number: int, jump: Endpoint | None = None) -> FailureMessages:
+def login(number: int) -> Failures:
     address = f"10.0.0.{number}"
-    endpoint = Endpoint(
-        name=address,
-        host=address,
-        port=22,
-        user="ada",
-        known_hosts_files=("/k",),
-        manual_command=f"ssh -v {address}",
-    )
-    return FailureMessages(endpoint, 10.0, jump=jump, node=f"gpu{number}")
-
-
-def problem(number: int, failure: LoginFailure) -> Problem:
-    return Problem(f"gpu{number}", failure.message, failure.hint, failure.shared)
+    return Failures(f"gpu{number}", Endpoint(name=address, host=address, user="ada"))
 
 
 def test_problems_that_differ_in_their_hosts_are_one() -> None:
     """The example is that of the first; one alone stays as it is."""
-    off = [problem(n, login(n).timed_out(Timeout.CONNECT)) for n in (1, 2)]
-    hint = "it is down, the address is wrong, or a firewall drops the packets\n"
-    hint = (
-        f"    {hint}    to allow more time, set cluster.ssh.connect_timeout\n    try by hand: ssh"
+    said = "said 10.0.0.{} is closed"
+    off = [login(n).failed(Kind.NOT_NOW, said.format(n), "wait").problems[0] for n in (1, 2)]
+    told = "error: gpu[1-2]: its port 22 said HOST is closed\n    wait\n    try by hand: ssh -v"
+    assert render_problems(off) == f"{told} 10.0.0.1"
+    told = (
+        "error: gpu2: 10.0.0.2 port 22 said 10.0.0.2 is closed\n    wait\n    try by hand: ssh -v"
     )
-    said = "port 22 did not answer within 10 s"
-    assert render_problems(off) == f"error: gpu[1-2]: its {said}\n{hint} -v 10.0.0.1"
-    assert render_problems(off[1:]) == f"error: gpu2: 10.0.0.2 {said}\n{hint} -v 10.0.0.2"
+    assert render_problems(off[1:]) == f"{told} 10.0.0.2"
 
     few = [Problem(n, f"cluster.nodes.{n}.gpus: asked for 4, the host has 2") for n in ("a", "b")]
     assert (
@@ -64,22 +50,15 @@ def test_problems_that_differ_in_their_hosts_are_one() -> None:
     assert render_problems(few[:1]) == "error: a: cluster.nodes.a.gpus: asked for 4, the host has 2"
 
 
-def test_unknown_host_keys_are_one_with_a_command_for_all() -> None:
-    """Each has to be compared; what is behind a jump host has a command of its own."""
-    keys = {n: HostKey("ssh-ed25519", f"blob{n}".encode()) for n in (1, 2)}
-    told = render_problems(problem(n, login(n).key_unknown(key)) for n, key in keys.items())
-    head, first, second, compare, add, trust = told.splitlines()
-    assert head == "error: gpu[1-2]: the host keys are not known"
-    assert first == f"    gpu1: 10.0.0.1 port 22: {keys[1].type} {keys[1].fingerprint}"
-    assert second == f"    gpu2: 10.0.0.2 port 22: {keys[2].type} {keys[2].fingerprint}"
-    assert "ssh-keygen -lf" in compare
-    command = "ssh-keyscan -p 22 -t ed25519 10.0.0.1 10.0.0.2 >> /k"
-    assert add == f"    if they are equal: {command}"
+def test_unknown_host_keys_are_one() -> None:
+    """Each has to be compared."""
+    told = [login(n).unknown_key(f"key{n}").problems[0] for n in (1, 2)]
+    head, first, second, compare, trust = render_problems(told).splitlines()
+    assert head == "error: gpu[1-2]: its port 22 shows a host key that is not known"
+    assert first == "    gpu1: 10.0.0.1 port 22: key1"
+    assert second == "    gpu2: 10.0.0.2 port 22: key2"
+    assert compare.endswith(": ssh HOST")
     assert "accept-new" in trust
-
-    gate = login(9).endpoint
-    behind = [problem(n, login(n, gate).key_unknown(key)) for n, key in keys.items()]
-    assert render_problems(behind).count("error: ") == 2
 
 
 def test_the_words_of_a_problem_are_not_read() -> None:

@@ -13,7 +13,7 @@ from runner.cli.main import main
     ("word", "told"),
     [
         ("latest", "error: --run: no run was launched from this folder"),
-        ("nosuch", "error: cluster=nosuch: there is no cluster 'nosuch'"),
+        ("nosuch", "error: cluster=nosuch: Could not find 'cluster/nosuch'"),
     ],
 )
 def test_a_word_is_a_cluster_or_a_run(

@@ -75,7 +75,7 @@ HANG = "sleep 987 & echo $! > $FOLDER/hanging; wait"
 
 def start(spec: Spec, tmp_path: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        ["sh", "-c", bootstrap.boot_command(spec, spec.nodes[0])],
+        bootstrap.boot_command(spec, spec.nodes[0]),
         cwd=tmp_path,
         env={**os.environ, "FOLDER": str(tmp_path)},
         stdin=subprocess.PIPE,
@@ -144,7 +144,9 @@ def test_setup_that_hangs_ends_at_its_limit(
         wait_until(lambda: not is_running(pid), "the end of the setup")
 
     spec = a_spec(host_python="brought", setup=(HANG,))
-    problem = bootstrap.boot_problem(spec, "gpu1", output.replace(b"\0", b""), "it ended")
+    problem = bootstrap.boot_problem(
+        spec, "gpu1", output.replace(b"\0", b"").replace(bootstrap.SHELL_STARTED, b""), "it ended"
+    )
     assert problem.message == "the lines of cluster.setup did not end within 1 s there"
     assert problem.hint.startswith("first\nwhat hangs in them? ")
 
@@ -156,7 +158,9 @@ def a_spec(**fields: Any) -> Spec:
 
 
 def boot(spec: Spec, code: bytes = b"", **env: str) -> subprocess.CompletedProcess[bytes]:
-    words = ["sh", "-c", bootstrap.boot_command(spec, spec.nodes[0])]
+    words = bootstrap.boot_command(spec, spec.nodes[0])
     text = "".join(f"{line}\n" for line in spec.cluster.setup).encode() + code
     env = {**os.environ, **env}
-    return subprocess.run(words, input=text, env=env, capture_output=True, check=False)
+    done = subprocess.run(words, input=text, env=env, capture_output=True, check=False)
+    done.stdout = done.stdout.removeprefix(bootstrap.SHELL_STARTED)
+    return done

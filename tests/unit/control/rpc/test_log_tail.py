@@ -47,11 +47,12 @@ def reply(request_id: int, offset: int, chunk: bytes, *, eof: bool = False) -> F
 class Followed:
     """A follower on a node with one rank, and what came of it."""
 
-    def __init__(self, *, elastic: bool = False) -> None:
+    def __init__(self, *, elastic: bool = False, attempt: int = 0) -> None:
         self.logs: defaultdict[Key, bytes] = defaultdict(bytes)
         self.events: list[Event] = []
         node_plan = plan(1).node("a")
-        shown = replace(node_plan, ranks=() if elastic else node_plan.ranks)
+        order = replace(node_plan.order, attempt=attempt)
+        shown = replace(node_plan, order=order, ranks=() if elastic else node_plan.ranks)
         self.tailer = LogTailer(shown, self._sink, start_at={})
         self.session = Asked()
         self.tailer.start(self.session)
@@ -98,6 +99,14 @@ def test_events_about_others_are_dropped_and_counted(line: str) -> None:
 
     assert followed.events == made
     assert followed.tailer.dropped_events == 1
+
+
+def test_ranks_of_an_attempt_before_are_no_others() -> None:
+    """A node may have another rank in each attempt."""
+    followed = Followed(attempt=1)
+    before = Event(RUN_ID, "a", 0, 1, 1.5, 2.5, RankStarted(1, 7)).to_line()
+    followed.answer(EVENTS, before.encode())
+    assert (followed.events, followed.tailer.dropped_events) == ([], 0)
 
 
 @pytest.mark.promise(12)

@@ -14,6 +14,7 @@ from runner.control.rpc import session
 from runner.control.rpc.session import MAX_BANNER, BoundedInbox, ClockOffset, HostSession, Inbox
 from runner.core.protocol.frames import LENGTHS, MAGIC, Frame, FrameDecoder
 from runner.core.spec import Node
+from runner.transport.base import Ending
 from tests.lab.waiting import wait_until
 
 NODE = Node("gpu1", "10.0.0.1")
@@ -27,28 +28,26 @@ class FakeChannel:
         self.coming: queue.SimpleQueue[bytes | OSError] = queue.SimpleQueue()
         self.sent: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self.broken = False
-        self.ended = False
+        self.has_ended = False
+        self.ended: Ending | None = None
 
-    def recv(self) -> bytes:
+    def read(self) -> bytes:
         """Return what the test put there, or fail with it; an end is an end for ever."""
-        if self.ended:
+        if self.has_ended:
             return b""
         got = self.coming.get()
         if isinstance(got, OSError):
             raise got
-        self.ended = not got
+        self.has_ended = not got
         return got
 
-    def send(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
         if self.broken:
             raise BrokenPipeError
         self.sent.put(data)
 
     def close(self) -> None:
         self.coming.put(b"")
-
-    def abandon(self) -> None:
-        self.close()
 
 
 class Wire:
@@ -173,7 +172,7 @@ def test_odd_frame_loses_its_host_and_says_why(wire: Wire, header: str, complain
     closed = wire.next()
     assert closed.kind == "closed"
     assert re.search(f"it sent .*{complaint}", closed.data["reason"])
-    assert (wire.session.closed, wire.channel.ended) == (True, False)
+    assert (wire.session.closed, wire.channel.has_ended) == (True, False)
     assert wire.channel.coming.get_nowait() == b"", "the channel was closed"
 
 

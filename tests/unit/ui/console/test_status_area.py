@@ -55,7 +55,7 @@ def test_equal_states_are_one_row(area: StatusArea, clock: Clock) -> None:
     assert look(area) == [
         "connecting  1 m 05 s",
         "  gpu[1-2,4-8]  ready",
-        "  gpu3          asking DNS",
+        "  gpu3          asking DNS\\x1b",
     ]
 
 

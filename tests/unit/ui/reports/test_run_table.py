@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.model.run_info import RunInfo
+from runner.core.model.run_info import PastAttempt, RunInfo
 from runner.core.outcome.verdict import Verdict
 from runner.ui.reports.run_table import Row, next_step, render, render_stop, run_lines
 
@@ -60,3 +60,11 @@ def test_equal_results_of_a_stop_are_one_line() -> None:
     verdict = Verdict("stopped", 130, 3.0, nodes={})
     told = render_stop("run-a", "--run run-a", verdict, {"n1": 0, "n2": 0, "n3": "no answer"})
     assert re.search(r"n\[1-2\]  0 processes.* on each\n  n3 +no answer\n", told)
+
+
+def test_a_node_of_an_attempt_before_is_as_proven_as_its_end() -> None:
+    """It takes no part in the last one, whose results do not name it."""
+    past = PastAttempt(0, ("n1", "n2"), "rank 0 exited with 1", unverified=("n2",))
+    verdict = Verdict("stopped", 130, 3.0, past_attempts=(past,))
+    told = render_stop("run-a", "--run run-a", verdict, {"n1": 0, "n2": 0})
+    assert re.search(r"n1  0 processes\n  n2  0 processes, found by their environment\n", told)

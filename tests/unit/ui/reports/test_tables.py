@@ -1,4 +1,4 @@
-"""Answers of hosts to a command."""
+"""Tables of results: answers of hosts to a command, and stacks of ranks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from runner.core.model.results import CommandResult
-from runner.ui.reports.tables import render_answers
+from runner.core.outcome.stacks import Stack, StackGroup, StackReport
+from runner.ui.reports.tables import render_answers, render_stacks
 from runner.verbs.exec import exit_code
 
 
@@ -72,3 +73,11 @@ def test_interrupted_command_is_130_if_nothing_is_left() -> None:
     assert exit_code([answer("a", -9)], signal.SIGINT) == 130
     assert exit_code([answer("a", -9), lost], signal.SIGINT) == 5
     assert exit_code([answer("a", 0), lost]) == 4
+
+
+def test_a_rank_without_a_stack_says_why() -> None:
+    """It may have ended before its program was known."""
+    for program, told in (("bash", ", bash"), ("", "")):
+        group = StackGroup((1,), Stack(1, 7, program, "nothing: it is gone"))
+        report = StackReport((group,), (), (), {1: "gpu2"})
+        assert render_stacks(report, []).endswith(f"  rank 1 on gpu2{told}: nothing: it is gone")

@@ -1,0 +1,207 @@
+"""Ten kinds of login failure, each with the key to set or the command to type next."""
+
+from __future__ import annotations
+
+import os
+import re
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from runner.core import shell
+from runner.core.errors import NotReady, Problem, Shared
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from runner.transport.endpoint import Endpoint
+
+
+BY_OPENSSH = "cluster.transport=openssh"
+TRIES_HINT = (
+    "it may allow few attempts (MaxAuthTries): set cluster.ssh.key to the right key,"
+    " or IdentitiesOnly yes in your ssh config"
+)
+REVOKED_HINT = "do not log in; give the machine a new host key"
+CERTIFICATE_HINT = "its host certificate must be valid, and made for its name"
+
+
+class Kind(Enum):
+    """What kept a login from succeeding, with its hint."""
+
+    CONFIG = "see your ssh config, and cluster.ssh"
+    NAME = "set {host} to a name or an address that can be looked up"
+    UNREACHED = (
+        "is it on, and is that the port of its sshd ({port})?"
+        " a firewall, a VPN or a route may be in the way"
+    )
+    SILENT = (
+        "it is down or overloaded, the address is wrong ({host}), or a firewall drops packets\n"
+        "to allow more time, set cluster.ssh.connect_timeout"
+    )
+    NOT_NOW = (
+        "its sshd has too many logins in progress (MaxStartups), or rejects this address for a"
+        " while after failed logins (PerSourcePenalties of OpenSSH 9.8 and later)\n"
+        "wait and try again, or raise MaxStartups in its sshd_config"
+    )
+    NOT_SSH = (
+        "set {port} to the port of its sshd; if it is that, it is too old or allows too few"
+        " algorithms\nyour own ssh client may know more: cluster.transport=openssh"
+    )
+    HOST_KEY_UNKNOWN = (
+        "log in by hand, and compare the key with what the host itself says"
+        " (cat /etc/ssh/ssh_host_*.pub | ssh-keygen -lf -): {by_hand}\n"
+        "or trust the first key of every host of this cluster: cluster.ssh.host_keys=accept-new"
+    )
+    HOST_KEY_CHANGED = (
+        "someone may intercept the connection, or the machine was reinstalled: compare the key"
+        " with what the host itself says (cat /etc/ssh/ssh_host_*.pub | ssh-keygen -lf -)\n"
+        "if they are equal, forget the old one: {forget}\n"
+        "and take the new one by hand: {by_hand}"
+    )
+    DENIED = (
+        "put your public key into ~{user}/.ssh/authorized_keys there,"
+        " or set cluster.ssh.key or cluster.ssh.user to the right one"
+    )
+    NO_SESSION = "the shell or the limits of {user} there may forbid it (MaxSessions, ForceCommand)"
+
+
+class LoginFailed(NotReady):
+    """A login failed."""
+
+    def __init__(self, kind: Kind, problem: Problem) -> None:
+        super().__init__([problem])
+        self.kind = kind
+
+
+class Failures:
+    """The failures of logins to one machine, for the sake of one node.
+
+    `is_own` says that it is the user's own client that logs in: there is no better one.
+    """
+
+    def __init__(self, node: str, endpoint: Endpoint, *, is_own: bool = False) -> None:
+        self._node = node
+        self._endpoint = endpoint
+        self._is_own = is_own
+
+    def failed(
+        self, kind: Kind, what: str, hint: str | None = None, *, detail: str = "", forget: str = ""
+    ) -> LoginFailed:
+        """Return the failure of this machine, whose address stands before `what`.
+
+        A `hint` takes the place of that of the kind. Where many nodes have it, they are one
+        problem, with an address and a `detail` for each.
+        """
+        endpoint = self._endpoint
+        place = f"{endpoint.host} port {endpoint.port}"
+        keys = f"cluster.nodes.{self._node}."
+        fill = {"host": f"{keys}host", "port": f"{keys}port", "user": endpoint.user}
+        shared = f"its port {endpoint.port} {what}"
+        if endpoint.is_jump:
+            place = f"jump host {endpoint.name} ({place})"
+            fill = {"host": "cluster.ssh.jump", "port": "cluster.ssh.jump", "user": endpoint.user}
+            shared = f"{place} {what}"
+        by_hand = shell.line(["ssh", *endpoint.words])
+        text = kind.value.format(**fill, by_hand=by_hand, forget=forget) if hint is None else hint
+        if self._is_own:
+            text = "\n".join(line for line in text.splitlines() if BY_OPENSSH not in line)
+        example = f"try by hand: {by_hand.replace('ssh', 'ssh -v', 1)}"
+        if shell.line(endpoint.words) in text:
+            example = ""
+        problem = Problem(
+            self._node,
+            f"{place} {what}{detail and f': {detail}'}",
+            f"{text}\n{example}".rstrip(),
+            Shared(
+                re.sub(rf"(?<![\w.-]){re.escape(endpoint.host)}(?![\w.-])", "HOST", shared),
+                text.replace(by_hand, "ssh HOST"),
+                detail=detail and f"{place}: {detail}",
+                example=example,
+            ),
+        )
+        return LoginFailed(kind, problem)
+
+    def denied(self, methods: Sequence[str], what: str, notes: Sequence[str] = ()) -> LoginFailed:
+        """Return that of a machine which wants one of `methods`; `notes` precede the advice."""
+        endpoint = self._endpoint
+        hints = [*notes]
+        others = {*methods} - {"publickey", "password", "keyboard-interactive"}
+        if not methods or "publickey" in methods:
+            hints.append(Kind.DENIED.value.format(user=endpoint.user))
+        elif others != {*methods}:
+            if not endpoint.first("controlpath"):
+                hints.append("write `ControlPath ~/.ssh/%C` for it into your ssh config")
+            master = shell.line(["ssh", "-fNM", *endpoint.words])
+            hints.append(f"open a connection by hand, through which logins go then: {master}")
+            others.add("that connection")
+        if others:
+            hints.append(f"let your own ssh client log in: {BY_OPENSSH}")
+        return self.failed(Kind.DENIED, what, "\n".join(hints))
+
+    def unknown_key(self, detail: str, hint: str | None = None) -> LoginFailed:
+        """Return the failure of a machine whose host key is not known."""
+        ignored = []
+        if self._endpoint.first("stricthostkeychecking") in ("false", "no", "off"):
+            ignored.append("StrictHostKeyChecking no")
+        if os.devnull in self._endpoint.first("userknownhostsfile").split():
+            ignored.append(f"UserKnownHostsFile {os.devnull}")
+        if ignored and hint is None:
+            hint = f"not followed: `{'` and `'.join(ignored)}` of your ssh config\n"
+            hint += Kind.HOST_KEY_UNKNOWN.value.splitlines()[1].removeprefix("or ")
+        what = "shows a host key that is not known"
+        return self.failed(Kind.HOST_KEY_UNKNOWN, what, hint, detail=detail)
+
+    def changed_key(self, detail: str, files: Iterable[str]) -> LoginFailed:
+        """Return the failure of a machine whose lines in some files have other host keys."""
+        name = self._endpoint.lookup_names[0]
+        forget = "; ".join(shell.line(["ssh-keygen", "-R", name, "-f", file]) for file in files)
+        what = "shows another host key than before"
+        return self.failed(Kind.HOST_KEY_CHANGED, what, detail=detail, forget=forget)
+
+    def by_words(self, said: Sequence[str], who: str) -> LoginFailed:
+        """Return the failure by what OpenSSH or paramiko said; `who` tells of whom, or of when.
+
+        Of the lines, the most telling one is quoted.
+        """
+        text = "\n".join(said)
+        kind, line = next(
+            (kind, line) for kind, regex in _SAID for line in said if re.search(regex, line)
+        )
+        what = f"cannot be logged in to, {who}: {line.strip('@ ')}"
+        hints = {
+            "REVOKED": REVOKED_HINT,
+            "Too many authentication": TRIES_HINT,
+            "Certificate invalid": "give it a host certificate that is valid for its name",
+        }
+        hint = next((hint for words, hint in hints.items() if words in line), None)
+        if "ProxyCommand" in who:
+            hint = "see ProxyCommand in your ssh config"
+        if hint is None and kind is Kind.DENIED:
+            found = re.search(r"\(([a-z,-]+)\)", line)
+            notes = [note for note in said if "Load key" in note]
+            methods = found[1].split(",") if found else []
+            return self.denied(methods, what, notes)
+        if hint is None and kind is Kind.HOST_KEY_UNKNOWN:
+            return self.unknown_key(line)
+        if hint is None and kind is Kind.HOST_KEY_CHANGED:
+            return self.changed_key(line.strip("@ "), re.findall(r"key in (\S+):\d+", text))
+        return self.failed(kind, what, hint)
+
+
+_SAID = (
+    (Kind.NAME, r"ould not resolve|Name or service not known|for hostname not|name resolution"),
+    (Kind.HOST_KEY_UNKNOWN, r"Certificate invalid"),
+    (Kind.HOST_KEY_CHANGED, r"IDENTIFICATION HAS CHANGED|REVOKED HOST KEY"),
+    (Kind.HOST_KEY_UNKNOWN, r"No \S+ host key is known|Host key verification failed"),
+    (Kind.DENIED, r"Permission denied|Too many authentication failures"),
+    (Kind.SILENT, r"[Tt]imed? ?out|did not answer"),
+    (Kind.UNREACHED, r"refused|No route|unreachable|open failed|forwarding failed"),
+    (
+        Kind.NOT_SSH,
+        r"Unable to negotiate|[Ii]ncompatible|Bad packet|banner line|Invalid SSH|ndeciph",
+    ),
+    (Kind.CONFIG, r"onfiguration option|usage: "),
+    (Kind.UNREACHED, r"^(?!kex_exchange_identification|Error reading SSH|.*(closed|reset) by)"),
+    (Kind.NOT_NOW, r""),
+)
+"""What OpenSSH and paramiko say, the most telling first."""

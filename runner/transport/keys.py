@@ -1,0 +1,221 @@
+"""Keys to log in with, of files and of the ssh agent, in the order in which `ssh` offers them."""
+
+from __future__ import annotations
+
+import base64
+import os
+import socket
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import paramiko
+from paramiko.agent import AgentSSH
+
+from runner.core.shell import expand_home
+from runner.transport.failures import TRIES_HINT, Failures, Kind
+
+if TYPE_CHECKING:
+    from runner.transport.endpoint import Endpoint
+
+_USUAL = ("dsa", "ecdsa", "ecdsa_sk", "ed25519", "ed25519_sk", "rsa", "xmss")
+"""The files that OpenSSH looks for by itself, as `~/.ssh/id_…`."""
+
+
+class UnusableKey(Exception):
+    """A file holds no key that can be offered: what it is, and what to do."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A key to offer, and its name in messages."""
+
+    label: str
+    key: Any
+    certificate: Any = None  # of paramiko's; None for the key alone
+
+
+class Agent(AgentSSH):  # type: ignore[misc]  # paramiko has no types
+    """The ssh agent at any socket, with a deadline: paramiko's own knows SSH_AUTH_SOCK only."""
+
+    def __init__(self, path: str, timeout_s: float) -> None:
+        super().__init__()
+        sock = socket.socket(socket.AF_UNIX)
+        sock.settimeout(timeout_s)
+        try:
+            sock.connect(path)
+            self._connect(sock)
+        except BaseException:
+            sock.close()
+            raise
+
+    def close(self) -> None:
+        """Close the connection to the agent."""
+        self._close()
+
+
+@dataclass(frozen=True)
+class KeyLogin:
+    """Logs in with keys, and never prompts: a strategy of paramiko's."""
+
+    endpoint: Endpoint
+    failures: Failures
+    timeout_s: float
+
+    def authenticate(self, transport: Any) -> list[Any]:
+        """Offer the keys one by one; raise LoginFailed if none is accepted."""
+        user = self.endpoint.user
+        try:
+            transport.auth_none(user)
+        except paramiko.BadAuthenticationType as refusal:
+            methods = refusal.allowed_types
+        else:
+            return []
+        if "publickey" not in methods:
+            what = f"takes no key of user {user}, but {' or '.join(methods)}"
+            raise self.failures.denied(methods, what)
+        agent = self._open_agent()
+        try:
+            self._offer(transport, methods, agent)
+        finally:
+            if agent:
+                agent.close()
+        return []
+
+    def _open_agent(self) -> Agent | None:
+        path = self.endpoint.first("identityagent")
+        if path in ("", "SSH_AUTH_SOCK") and self.endpoint.settings.get("identityagent") != [
+            "none"
+        ]:
+            path = os.environ.get("SSH_AUTH_SOCK", "")
+        elif path.startswith("$"):
+            path = os.environ.get(path[1:], "")
+        if not path:
+            return None
+        try:
+            return Agent(self.endpoint.expand(path), self.timeout_s)
+        except TimeoutError:
+            what = f"cannot be logged in to: your ssh agent at {path} does not answer"
+            hint = "unset SSH_AUTH_SOCK, or start another: eval $(ssh-agent); ssh-add"
+            raise self.failures.failed(Kind.SILENT, what, hint) from None
+        except (OSError, paramiko.SSHException):
+            return None
+
+    def _offer(self, transport: Any, methods: list[str], agent: Agent | None) -> None:
+        user = self.endpoint.user
+        offers, notes = collect_offers(self.endpoint, agent)
+        labels = ", ".join(offer.label for offer in offers)
+        for offer in offers:
+            offer.key.public_blob = offer.certificate
+            try:
+                others = transport.auth_publickey(user, offer.key)
+            except paramiko.AuthenticationException:
+                if transport.is_active():
+                    continue
+                what = f"closed the connection while keys were offered for user {user}: {labels}"
+                raise self.failures.failed(Kind.DENIED, what, TRIES_HINT) from None
+            except (paramiko.SSHException, OSError) as error:
+                notes.append(f"{offer.label} failed ({error})")
+                if not transport.is_active():
+                    raise
+                continue
+            if others:
+                what = f"accepted the key of user {user}, and wants {' or '.join(others)} as well"
+                raise self.failures.denied(others, what)
+            return
+        what = f"refused every key offered for user {user}: {labels}"
+        if not offers:
+            what = f"cannot be logged in to as user {user}: there is no key to offer"
+        raise self.failures.denied(methods, what, notes)
+
+
+def collect_offers(endpoint: Endpoint, agent: Agent | None) -> tuple[list[Offer], list[str]]:
+    """Return the keys to offer, and of each file that cannot be used the reason.
+
+    Certificates come first, then the key of the YAML, keys of files that the agent holds, its
+    other keys, and other files.
+    """
+    held = {key.asbytes(): key for key in agent.get_keys()} if agent else {}
+    chosen: list[Offer] = []
+    from_agent: list[Offer] = []
+    from_files: list[Offer] = []
+    notes: list[str] = []
+    paths = [
+        endpoint.expand(path)
+        for path in endpoint.settings.get("identityfile", ())
+        if path != "none"
+    ]
+    for number, path in enumerate(dict.fromkeys(paths)):
+        agent_key = held.pop(_public_blob(path), None)
+        try:
+            offer = Offer(path, agent_key or load_key(path))
+        except FileNotFoundError:
+            if path not in [expand_home(f"~/.ssh/id_{kind}") for kind in _USUAL]:
+                notes.append(f"not offered: {path}: there is no such file; see IdentityFile")
+        except UnusableKey as reason:
+            notes.append(f"not offered: {path}: {reason}")
+        else:
+            if number == 0 and endpoint.has_own_key:
+                chosen.append(offer)
+            elif agent_key:
+                from_agent.append(offer)
+            else:
+                from_files.append(offer)
+    if endpoint.first("identitiesonly") != "yes":
+        from_agent += [Offer(f"{each.comment} (ssh agent)", each) for each in held.values()]
+    offers = [*chosen, *from_agent, *from_files]
+    certificates = [endpoint.expand(path) for path in endpoint.settings.get("certificatefile", ())]
+    certified: list[Offer] = []
+    for path in dict.fromkeys([*certificates, *(f"{path}-cert.pub" for path in paths)]):
+        certified += _certified(path, offers)
+    return [*certified, *offers], notes
+
+
+def load_key(path: str) -> Any:
+    """Return the private key of a file; raise UnusableKey, or FileNotFoundError."""
+    try:
+        status = Path(path).stat()
+        text = Path(path).read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise UnusableKey(f"it cannot be read ({error.strerror})") from None
+    if text.startswith((b"ssh-", b"ecdsa-", b"sk-")):
+        private = path.removesuffix(".pub")
+        raise UnusableKey(f"it is a public key; name the private one, such as {private}")
+    if text.startswith(b"PuTTY-"):
+        convert = f"puttygen {path} -O private-openssh -o {path}.openssh"
+        raise UnusableKey(f"it is a key of PuTTY's; convert it: {convert}")
+    if status.st_uid == os.getuid() and status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise UnusableKey(f"other users may read it: chmod 600 {path}")
+    try:
+        return paramiko.PKey.from_path(path)
+    except (TypeError, paramiko.PasswordRequiredException):  # cryptography says TypeError
+        reason = f"it is encrypted and the ssh agent does not hold it: ssh-add {path}"
+        raise UnusableKey(reason) from None
+    except Exception as error:  # noqa: BLE001 - whatever it holds, it is no key for us
+        reason = f"it holds no private key that runner can read ({type(error).__name__})"
+        raise UnusableKey(f"{reason}: try cluster.transport=openssh") from None
+
+
+def _certified(path: str, offers: list[Offer]) -> list[Offer]:
+    """Return a certificate with the key that it was made for, if that is there."""
+    try:
+        certificate = paramiko.pkey.PublicBlob.from_file(path)
+    except (OSError, ValueError):
+        return []
+    for offer in offers:
+        blob = offer.key.asbytes()
+        numbers = blob[4 + int.from_bytes(blob[:4], "big") :]  # what follows the type
+        if numbers in certificate.key_blob:
+            return [Offer(path, offer.key, certificate)]
+    return []
+
+
+def _public_blob(path: str) -> bytes:
+    """Return the public key beside a private one, which may be encrypted, or only in the agent."""
+    try:
+        return base64.b64decode(Path(f"{path.removesuffix('.pub')}.pub").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return b""

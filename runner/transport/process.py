@@ -1,0 +1,322 @@
+"""The local and openssh transports: a program on a machine is a child process of this one."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import resource
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from runner.core import descriptor_limit, shell
+from runner.core.errors import Problem
+from runner.core.spec import Node, Ssh
+from runner.transport.base import READ_SIZE, Ending
+from runner.transport.endpoint import Endpoint
+from runner.transport.failures import Failures, Kind, LoginFailed
+from runner.transport.logins import Gate, SshTransport
+from runner.transport.ssh_config import run_query
+
+EXIT_TIMEOUT_S = 0.5
+"""Time for a child to end by itself, and again after SIGTERM."""
+KILL_TIMEOUT_S = 5.0
+"""Time for the kernel to end a killed child: moments, unless the machine is overloaded."""
+WITH_US = 'exec 3<&0; (read _ <&3; kill $$) >/dev/null 2>&1 & exec "$@" 3<&- </dev/null'
+"""Starts a program that ends with its standard input, as that of a killed process does."""
+OWN_FAULT = 255
+"""The exit code of ssh where it is not that of the program."""
+
+
+class ProcessChannel:
+    """A Channel over the pipes of a child in a session of its own.
+
+    Closing a pipe does not wake a thread that waits for it, so threads wait for a third one, too.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        stderr: int | IO[bytes] = subprocess.STDOUT,
+        explain: Callable[[int], Ending],
+        on_close: Callable[[], None] = lambda: None,
+        environ: Mapping[str, str] | None = None,
+        is_signalled: bool = True,
+    ) -> None:
+        """One that is not `is_signalled` ends by itself once its input is closed, or goes on."""
+        self.ended: Ending | None = None
+        self._explain = explain
+        self._on_close = on_close
+        self._is_signalled = is_signalled
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(
+            argv,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=stderr,
+            env=environ,
+            start_new_session=True,
+            bufsize=0,
+        )
+        limits = descriptor_limit.inherited()  # the agent raises it for itself
+        resource.prlimit(self._process.pid, resource.RLIMIT_NOFILE, limits)
+        assert self._process.stdin  # noqa: S101 - for mypy
+        assert self._process.stdout  # noqa: S101 - for mypy
+        self._stdin = self._process.stdin
+        self._stdout = self._process.stdout
+        os.set_blocking(self._stdin.fileno(), False)
+        self._wake_read, self._wake_write = os.pipe()
+        self._closing = threading.Event()
+        self._read_lock = threading.Lock()
+        self._write_lock = threading.Lock()
+        self._close_lock = threading.Lock()
+
+    def read(self) -> bytes:
+        """Return the next bytes, b"" at the end."""
+        with self._read_lock:
+            if not self._wait_ready(self._stdout, select.POLLIN):
+                return b""
+            data = os.read(self._stdout.fileno(), READ_SIZE)
+            if not data and self.ended is None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(EXIT_TIMEOUT_S)
+                code = self._process.returncode
+                self.ended = (
+                    Ending(None, "it closed its output") if code is None else self._explain(code)
+                )
+            return data
+
+    def write(self, data: bytes) -> None:
+        """Pass on all of `data`; raise OSError when the other side is gone."""
+        remaining = memoryview(data)
+        with self._write_lock:
+            while remaining:
+                if not self._wait_ready(self._stdin, select.POLLOUT):
+                    raise BrokenPipeError("the channel is closed")
+                with contextlib.suppress(BlockingIOError):  # there is room, but for less
+                    remaining = remaining[os.write(self._stdin.fileno(), remaining) :]
+
+    def close(self) -> None:
+        """End the child: first its input, then itself and its process group."""
+        with self._close_lock:
+            if self._closing.is_set():
+                return
+            self._closing.set()
+            self.ended = self.ended or Ending(None, "it was closed here")
+            os.write(self._wake_write, b"!")
+            with self._read_lock, self._write_lock:
+                for stream in (self._stdin, self._stdout):
+                    stream.close()
+                os.close(self._wake_write)
+                os.close(self._wake_read)
+            if self._is_signalled:
+                end_process(self._process, by_itself=True)
+            else:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(EXIT_TIMEOUT_S)
+            self._on_close()
+
+    def _wait_ready(self, stream: IO[bytes], event: int) -> bool:
+        """Wait until a pipe is ready; False if the channel was closed instead."""
+        if self._closing.is_set():
+            return False
+        poll = select.poll()
+        poll.register(stream, event)
+        poll.register(self._wake_read, select.POLLIN)
+        poll.poll()
+        return not self._closing.is_set()
+
+
+class LocalTransport:
+    """This machine, and the connection to it: programs are started as they are."""
+
+    def connect(self, _node: Node) -> LocalTransport:
+        """Return what starts programs here."""
+        return self
+
+    def start(self, words: Sequence[str]) -> ProcessChannel:
+        """Start a program."""
+        try:
+            return ProcessChannel(words, explain=_ending)
+        except OSError as error:
+            message = f"no process can be started on this machine ({error.strerror})"
+            raise LoginFailed(Kind.NO_SESSION, Problem("", message)) from None
+
+    def close(self) -> None:
+        """There is nothing that its programs share."""
+
+
+class OpensshTransport(SshTransport["OpensshConnection"]):
+    """Logs in by the user's own client.
+
+    Each login is an `ssh` that only serves other ones (ControlMaster): that of the user where he
+    has one open, else ours.
+    """
+
+    def __init__(self, ssh: Ssh) -> None:
+        self._folder = tempfile.mkdtemp(
+            prefix="runner-ssh-", dir="/tmp"
+        )  # short, for paths of sockets
+        numbers = itertools.count(1)
+
+        def make(node: str, endpoint: Endpoint, via: OpensshConnection | None) -> OpensshConnection:
+            return OpensshConnection(ssh, node, endpoint, via, f"{self._folder}/{next(numbers)}")
+
+        super().__init__(ssh, make)
+
+    def close(self) -> None:
+        """End the logins at jump hosts."""
+        super().close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class OpensshConnection:
+    """A login by the user's own client."""
+
+    def __init__(
+        self, ssh: Ssh, node: str, endpoint: Endpoint, via: OpensshConnection | None, path: str
+    ) -> None:
+        self._ssh = ssh
+        self._endpoint = endpoint
+        self._via = via
+        self._path = path
+        self._failures = Failures(node, endpoint, is_own=True)
+        self._gate = Gate(ssh.connect_timeout, is_shared=endpoint.is_jump)
+        self._master: subprocess.Popen[bytes] | None = None
+        self._is_users = False
+        self._login_said = Path(f"{path}.login")
+        self._said = Path(f"{path}.program")
+
+    def open(self) -> None:
+        """Log in if that is not done; raise LoginFailed."""
+        self._gate.log_in(self._log_in, unless=self._is_open)
+
+    def start(self, words: Sequence[str]) -> ProcessChannel:
+        """Start a program."""
+        # What is left on its standard error is ssh's own.
+        merged = ["/bin/sh", "-c", 'exec 2>&1; exec "$@"', "sh", *words]
+        argv = [*self.through(), f"exec {shell.line(merged)}"]
+
+        def explain(code: int) -> Ending:
+            said = said_in(self._said)
+            if code == OWN_FAULT and not self._is_open():
+                said += said_in(self._login_said)
+                return Ending(None, f"the ssh connection was lost ({said[-1] if said else code})")
+            if code == OWN_FAULT and said and said[0].startswith("mux_client"):
+                return Ending(None, f"no session was opened ({said[0]})")
+            return _ending(code)
+
+        with self._said.open("wb") as stderr:
+            return ProcessChannel(argv, stderr=stderr, explain=explain, on_close=self.close)
+
+    def close(self) -> None:
+        """End it, but not that of the user."""
+        if self._master:
+            end_process(self._master)
+
+    def _is_open(self) -> bool:
+        if self._is_users:
+            return self._has_users_master()
+        return self._master is not None and self._master.poll() is None
+
+    def _has_users_master(self) -> bool:
+        if not self._endpoint.first("controlpath"):
+            return False
+        argv = ["ssh", "-O", "check", *self._endpoint.words]
+        return run_query(argv, self._ssh.connect_timeout)[0] == 0
+
+    def _options(self) -> list[str]:
+        is_strict = self._ssh.host_keys == "strict"
+        options = {
+            "BatchMode": "yes",
+            "ClearAllForwardings": "yes",
+            "RemoteCommand": "none",
+            "StrictHostKeyChecking": "yes" if is_strict else "accept-new",
+            "ConnectTimeout": f"{self._ssh.connect_timeout:.0f}",
+            "LogLevel": "INFO",
+        }
+        if os.devnull in self._endpoint.first("userknownhostsfile").split():
+            options["UserKnownHostsFile"] = self._endpoint.known_hosts_files[0]
+        words = ["ssh", "-T", "-a", "-x"]
+        for name, value in options.items():
+            words += ["-o", f"{name}={value}"]
+        return words
+
+    def through(self) -> list[str]:
+        """Return the words of a client that goes through this login."""
+        words = [*self._options(), "-o", "ControlMaster=no", "-o", "PermitLocalCommand=no"]
+        if not self._is_users:  # without it, a client would log in by itself
+            words += ["-S", self._path, "-o", "ProxyCommand=false"]
+            return [*words, *self._endpoint.options, self._endpoint.name]
+        return [*words, *self._endpoint.words]
+
+    def _log_in(self) -> None:
+        endpoint = self._endpoint
+        self.close()  # what is left of a login that was lost
+        if self._has_users_master():
+            self._is_users = True
+            return
+        self._is_users = False
+        words = [*self._options(), "-M", "-N", "-S", self._path, "-o", "ControlPersist=no"]
+        # Once logged in, it says so: `echo` is an empty line.
+        words += ["-o", "PermitLocalCommand=yes", "-o", "LocalCommand=echo"]
+        if self._via:
+            self._via.open()
+            through = shell.line(self._via.through()).replace("%", "%%")
+            words += ["-o", f"ProxyCommand={through} -W [%h]:%p"]
+        limit_s = 3 * self._ssh.connect_timeout
+        read_end, write_end = os.pipe()
+        with os.fdopen(read_end, "rb", 0) as answer, self._login_said.open("wb") as stderr:
+            with os.fdopen(write_end, "wb") as stdout:
+                self._master = subprocess.Popen(
+                    ["/bin/sh", "-c", WITH_US, "sh", *words, *endpoint.options, endpoint.name],
+                    stdin=subprocess.PIPE,
+                    stdout=stdout,
+                    stderr=stderr,
+                    start_new_session=True,
+                )
+            poll = select.poll()
+            poll.register(answer, select.POLLIN)
+            has_answered = bool(poll.poll(1000 * limit_s))
+            if has_answered and answer.read(1):
+                return
+        end_process(self._master, by_itself=has_answered)
+        usual = "nothing, and ends" if has_answered else f"timed out after {limit_s:g} s"
+        raise self._failures.by_words(said_in(self._login_said) or [usual], "as ssh says")
+
+
+def end_process(process: subprocess.Popen[bytes], *, by_itself: bool = False) -> None:
+    """End a child and its process group, which may first have a moment to do so by itself."""
+    if process.stdin:
+        process.stdin.close()
+    signals = (signal.SIGTERM, signal.SIGKILL)
+    for signum in (0, *signals) if by_itself else signals:
+        if signum:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signum)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(KILL_TIMEOUT_S if signum is signal.SIGKILL else EXIT_TIMEOUT_S)
+            return
+
+
+def said_in(path: Path) -> list[str]:
+    """Return the lines that a program wrote to a file; none where that is gone."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def _ending(code: int) -> Ending:
+    if code < 0:
+        return Ending(None, f"the program was ended by signal {-code}")
+    return Ending.of_status(code)

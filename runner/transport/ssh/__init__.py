@@ -1,1 +1,0 @@
-"""The SSH transport: the only place of Fabric and paramiko."""
