@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from tests.lab.engines import Daemon, daemons, missing, overrides
 from tests.lab.lab import LabFactory, need
-from tests.lab.slurm import BY_CGROUP, HPC, HpcLauncher, Slurm, begun, slurm_lab
+from tests.lab.slurm import BY_CGROUP, HPC, ROOT, RUNNER, HpcLauncher, Slurm, begun, slurm_lab
 from tests.lab.waiting import wait_until
 
 pytestmark = pytest.mark.slurm
@@ -75,6 +76,21 @@ def test_cgroups_prove_the_end(accounted: Slurm, spender: HpcLauncher) -> None:
     assert done.code == 1, done
     assert "ended by Slurm: it was cancelled" in done.err
     assert done.result["unverified"] == []
+    assert not any(host.processes("RUNNER_RUN_ID") for host in accounted.nodes.values())
+
+
+def test_a_detached_run_in_an_allocation_goes_on(accounted: Slurm, spender: HpcLauncher) -> None:
+    """Slurm ends what a step leaves behind: its agent stays."""
+    words = " ".join(f"'{word}'" for word in (HPC, *spender.rank_overrides("sleep=300")))
+    script = spender.folder / "script"
+    runner = f"env PYTHONPATH={ROOT} {' '.join(RUNNER)}"
+    script.write_text(f"""
+cd {spender.folder}
+{runner} {words} detach=true && {runner} ps
+""")
+    out = accounted.sh(f"timeout 100 salloc -N2 bash {script} 2>&1", timeout=60, check=False)
+    assert re.search(r" running .*acct\[1-2\]", out), out
+    accounted.clear()
     assert not any(host.processes("RUNNER_RUN_ID") for host in accounted.nodes.values())
 
 

@@ -37,7 +37,7 @@ TERMINATED = "its processes got SIGTERM"
 """The reason of a stop that began with TERM to a supervisor."""
 
 ENDED_BY_SCHEDULER = "ended by Slurm"
-"""The same, where that is known."""
+"""The reason of a stop that the scheduler began."""
 
 LIMIT_REASON = "its job was about to reach its time limit"
 """The reason of a stop before a job is started again."""
@@ -65,7 +65,7 @@ def is_unattended(reason: str) -> bool:
 
 def is_scheduled(reason: str) -> bool:
     """Return whether that was the reason of a stop that the scheduler began."""
-    return reason.startswith((TERMINATED, ENDED_BY_SCHEDULER, LIMIT_REASON))
+    return reason.startswith((ENDED_BY_SCHEDULER, LIMIT_REASON))
 
 
 class EventBody:

@@ -22,7 +22,7 @@ from runner.core.model.results import Failure
 from runner.core.model.run_info import PastAttempt
 from runner.core.outcome.verdict import LOST_CODE, STOPPED, Verdict
 from runner.core.planning.slurm_job import ENDINGS, ENDS, ERR_FILE
-from runner.core.protocol.events import ENDED_BY_SCHEDULER, LIMIT_REASON, is_scheduled
+from runner.core.protocol.events import ENDED_BY_SCHEDULER, LIMIT_REASON, TERMINATED
 from runner.core.relaunch.losses import past_attempt
 from runner.core.spec import SlurmSpec, Spec
 from runner.transport.srun import ask, job_of
@@ -88,7 +88,7 @@ class OwnJob:
     def explain(self, plan: Plan, verdict: Verdict) -> Verdict:
         """Return a verdict with why Slurm ended the attempt, if it did."""
         first = verdict.first_failure
-        by_host = first is not None and is_scheduled(first.reason)
+        by_host = first is not None and first.reason == TERMINATED
         if by_host and not self._why:
             self._why = self._why_ended()
         if not (by_host or first is None or _got_term(verdict, first)):

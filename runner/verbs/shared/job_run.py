@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import shutil
 import signal
 import sys
@@ -44,7 +43,6 @@ POLL_S = 0.3
 MAX_PAUSE_S = 30.0
 """The longest pause between two questions to Slurm: it grows with the time that nothing changes."""
 
-ANSWER_TIMEOUT_S = 30.0
 STOP_MARGIN_S = 30.0
 """How much longer than the grace the launch in a job may take to end the run, and Slurm the job."""
 
@@ -208,7 +206,7 @@ class JobRun:
         self._state = job_of(self.job_id).state or self._state
         is_queued = self._state != "RUNNING" and not self._is_stopping
         is_hangup = signalled.exit_code == 128 + signal.SIGHUP
-        if is_guest or is_hangup or (is_queued and not self._asks_to_cancel(signalled)):
+        if is_guest or is_hangup:
             raise Interrupted(0 if is_guest else signalled.exit_code, self._left_text()) from None
         if is_queued:
             raise Interrupted(signalled.exit_code, self.stop()) from None
@@ -220,21 +218,6 @@ class JobRun:
         problem = cancel(self.job_id, *(() if is_urgent else ("--batch", "--signal=TERM")))
         if problem:
             self.say(f"job {self.job_id}: {problem}")
-
-    def _asks_to_cancel(self, signalled: Interrupted) -> bool:
-        """Return whether a signal is to cancel the job: somebody at a terminal is asked."""
-        has_terminal = sys.stdin is not None and sys.stdin.isatty()
-        if not (has_terminal and signalled.exit_code == 128 + signal.SIGINT):
-            return True
-        seconds = f"{ANSWER_TIMEOUT_S:.0f} s"
-        choice = f"Type c or l, and Enter (l, also after {seconds}; Ctrl-C again: c)"
-        show(f"Ctrl-C: cancel the job, or leave it in the queue? {choice}", file=sys.stderr)
-        try:
-            if select.select([sys.stdin], [], [], ANSWER_TIMEOUT_S)[0]:
-                return sys.stdin.readline().strip().lower() in ("c", "cancel")
-        except Interrupted:
-            return True
-        return False
 
     def _left_text(self) -> str:
         where = "goes on" if self._state == "RUNNING" else "is left in the queue"
