@@ -75,7 +75,8 @@ lost_s: 60
 nearest one upwards from the folder you stand in that is meant for the runner, then among the
 shipped ones. The first folder that has a file of the name wins, and the run says what it hides. A
 `conf/` is meant for the runner if it has a `runner.yaml`, or a file in `cluster/` or `task/` that
-begins with `defaults: [base]` for our base: the `conf/task/` of another program does not count.
+has no keys but these or begins with `defaults: [base]`: the `conf/task/` of another program does
+not count.
 
 Without any YAML of yours, `runner` trains a small model on this machine, to try it out.
 Otherwise a launch needs a task, from the command line or from `conf/runner.yaml`.

@@ -96,8 +96,10 @@ def apply_words(config: DictConfig, words: Sequence[tuple[str, Any]]) -> None:
                 entries[entry] = {}
             if key:
                 OmegaConf.update(entries[entry], key, value, force_add=True)
-            else:
-                entries[entry] = OmegaConf.merge(entries[entry], value or {})
+            elif isinstance(value, Mapping):
+                entries[entry] = OmegaConf.merge(entries[entry], value)
+            elif value is not None:  # which is refused where entries are read
+                entries[entry] = value
     problems.raise_any()
 
 

@@ -161,7 +161,8 @@ def _with_program(problems: Problems, task: Task) -> Task:
         problems.report("task", message, f"task.{given[0]}=null removes one")
     task = replace(task, kind=given[0] if given else "script")
     target, words = words_of(problems, task)
-    return replace(task, target=target, words=words)
+    # Their words are among `words`; a host takes no other value for them.
+    return replace(task, target=target, words=words, args_before=(), args_after=())
 
 
 def program_name(task: Mapping[str, Any]) -> str:

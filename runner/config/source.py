@@ -20,11 +20,12 @@ from yaml.constructor import ConstructorError
 
 from runner.core.errors import NO_FOLDER, ConfigError, Problem, reason_of
 from runner.core.shell import expand_home
-from runner.core.spec import GROUPS
+from runner.core.spec import GROUPS, Spec, keys_of, section_of
 
 PRIMARY = "runner"  # conf/runner.yaml
 SCHEMA = "runner_base"
 SUFFIXES = (".yaml", ".yml")
+DEFAULTS_BASE = r"^defaults:\s*(\[\s*|\n\s*-\s*)base\b"
 KeyPath = tuple[str, ...]
 """The path to a key: its parts from the top."""
 
@@ -218,17 +219,23 @@ def confs_upwards() -> list[Path]:
 def _is_ours(conf: Path) -> bool:
     """Return whether a folder is meant for us: other programs have a `conf/task`, too.
 
-    It has a `runner.yaml`, or a file that begins with `defaults: [base]`, for a base of ours. The
-    text decides, so that a file with a mistake counts as well.
+    It has a `runner.yaml`, or a file of a group that has no keys but ours or begins with
+    `defaults: [base]`, for a base of ours. The text decides, so that a file with a mistake counts.
     """
     if (conf / f"{PRIMARY}.yaml").is_file():
         return True
     for group in GROUPS:
-        is_theirs = any((conf / group / f"base{suffix}").exists() for suffix in SUFFIXES)
-        for file in [] if is_theirs else _files(conf / group):
+        has_own_base = any((conf / group / f"base{suffix}").exists() for suffix in SUFFIXES)
+        section = section_of(keys_of(Spec)[group])
+        legal = {*keys_of(section), "defaults"} if section else set()
+        for file in _files(conf / group):
             with contextlib.suppress(OSError):
                 text = file.read_text(encoding="utf-8", errors="replace")
-                if re.search(r"^defaults:\s*(\[\s*|\n\s*-\s*)base\b", text, re.MULTILINE):
+                keys = {*re.findall(r"^([\w-]+)\s*:", text, re.MULTILINE)}
+                if keys - {"defaults"} and keys <= legal:
+                    return True
+                builds_on_base = re.search(DEFAULTS_BASE, text, re.MULTILINE)
+                if builds_on_base and not has_own_base:
                     return True
     return False
 

@@ -84,17 +84,14 @@ class KeyLogin:
         return []
 
     def _open_agent(self) -> Agent | None:
-        path = self.endpoint.first("identityagent")
-        if path in ("", "SSH_AUTH_SOCK") and self.endpoint.settings.get("identityagent") != [
-            "none"
-        ]:
-            path = os.environ.get("SSH_AUTH_SOCK", "")
-        elif path.startswith("$"):
-            path = os.environ.get(path[1:], "")
+        (configured,) = self.endpoint.settings.get("identityagent", ("SSH_AUTH_SOCK",))
+        usual = os.environ.get("SSH_AUTH_SOCK", "")
+        paths = {"SSH_AUTH_SOCK": usual, "none": ""}
+        path = self.endpoint.expand(paths.get(configured, configured))
         if not path:
             return None
         try:
-            return Agent(self.endpoint.expand(path), self.timeout_s)
+            return Agent(path, self.timeout_s)
         except TimeoutError:
             what = f"cannot be logged in to: your ssh agent at {path} does not answer"
             hint = "unset SSH_AUTH_SOCK, or start another: eval $(ssh-agent); ssh-add"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import resource
 import select
@@ -88,10 +89,9 @@ class ProcessChannel:
             if not data and self.ended is None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(EXIT_TIMEOUT_S)
-                code = self._process.returncode
-                self.ended = (
-                    Ending(None, "it closed its output") if code is None else self._explain(code)
-                )
+                self.ended = Ending(None, "it closed its output")
+                if self._process.returncode is not None:
+                    self.ended = self._explain(self._process.returncode)
             return data
 
     def write(self, data: bytes) -> None:
@@ -162,9 +162,8 @@ class OpensshTransport(SshTransport["OpensshConnection"]):
     """
 
     def __init__(self, ssh: Ssh) -> None:
-        self._folder = tempfile.mkdtemp(
-            prefix="runner-ssh-", dir="/tmp"
-        )  # short, for paths of sockets
+        # Below /tmp, because the path of a socket has to be short.
+        self._folder = tempfile.mkdtemp(prefix="runner-ssh-", dir="/tmp")
         numbers = itertools.count(1)
 
         def make(node: str, endpoint: Endpoint, via: OpensshConnection | None) -> OpensshConnection:
@@ -240,11 +239,14 @@ class OpensshConnection:
             "ClearAllForwardings": "yes",
             "RemoteCommand": "none",
             "StrictHostKeyChecking": "yes" if is_strict else "accept-new",
-            "ConnectTimeout": f"{self._ssh.connect_timeout:.0f}",
+            "ConnectTimeout": f"{math.ceil(self._ssh.connect_timeout)}",
             "LogLevel": "INFO",
         }
         if os.devnull in self._endpoint.first("userknownhostsfile").split():
             options["UserKnownHostsFile"] = self._endpoint.known_hosts_files[0]
+        for name in ("ForkAfterAuthentication", "StdinNull", "ProxyUseFdpass"):
+            if name.lower() in self._endpoint.settings:  # an older client does not know it
+                options[name] = "no"
         words = ["ssh", "-T", "-a", "-x"]
         for name, value in options.items():
             words += ["-o", f"{name}={value}"]
@@ -253,6 +255,8 @@ class OpensshConnection:
     def through(self) -> list[str]:
         """Return the words of a client that goes through this login."""
         words = [*self._options(), "-o", "ControlMaster=no", "-o", "PermitLocalCommand=no"]
+        if "sessiontype" in self._endpoint.settings:
+            words += ["-o", "SessionType=default"]
         if not self._is_users:  # without it, a client would log in by itself
             words += ["-S", self._path, "-o", "ProxyCommand=false"]
             return [*words, *self._endpoint.options, self._endpoint.name]

@@ -83,6 +83,7 @@ def test_the_conf_of_another_program_is_not_ours(
     for name, text in {
         "runner.yaml": "",
         "cluster/broken.yaml": "# mine\ndefaults:\n  - base\nnodes: [\n",
+        "cluster/short.yaml": "nodes: {a: {}}\n",
     }.items():
         here.write({f"rl/conf/{name}": text})
         assert conf_folders([]) == [theirs, CONF], name

@@ -114,7 +114,9 @@ class Place:
         self.known_hosts.touch()
         self.config = folder / "config"
         self.config.touch()
-        self.key = make_key(folder / "id")
+        self.key = folder / "id"
+        if not self.key.exists():
+            make_key(self.key)
         self.notes: list[str] = []
         self.sshds: list[Sshd] = []
         self.transports: list[Transport] = []

@@ -26,7 +26,8 @@ from runner.control.rpc.session import BoundedInbox, Connector
 from runner.core.model.facts import FactsRequest
 from runner.core.spec import Cluster, Node, Spec
 from runner.transport.failures import Kind, LoginFailed
-from tests.lab.sshds import USER, MakePlace, Place, Sshd, make_key, sign
+from tests.lab.lab import LabFactory
+from tests.lab.sshds import USER, MakePlace, Place, Sshd, make_key, sign, start
 from tests.lab.waiting import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.promise(7)]
@@ -212,6 +213,33 @@ def test_open_connection_is_gone_through(make_place: MakePlace) -> None:
             assert master.poll() is None
             master.terminate()
             master.wait()
+
+
+def test_options_in_the_way_are_switched_off(make_place: MakePlace) -> None:
+    """Of the user's own client: those for a terminal, for the background, and forwardings."""
+    place = make_place("openssh")
+    sshd = place.sshd()
+    config = """
+        RequestTTY force
+        RemoteCommand echo other
+        ForkAfterAuthentication yes
+        StdinNull yes
+        SessionType none
+        LogLevel QUIET
+        LocalForward 127.0.0.1:1 127.0.0.1:1
+        ExitOnForwardFailure yes
+        PermitLocalCommand yes
+        LocalCommand echo local
+        ControlMaster auto
+        ControlPersist yes
+        ControlPath /nowhere/%C
+        Compression yes
+    """
+    connection = place.transport(config).connect(sshd.node())
+    channel = start(connection, "cat; tty")
+    channel.write(b"hi\n")
+    assert channel.read() == b"hi\n"
+    channel.close()
 
 
 # The host's key
@@ -487,3 +515,17 @@ def test_gateway_that_wants_a_terminal(place: Place, then: str) -> None:
     assert problem.message.startswith("it lets us in, and starts no program: ")
     assert problem.hint.startswith("no terminal\n")
     assert "cluster.ssh.jump" in problem.hint
+
+
+def test_server_that_wants_no_key(lab_factory: LabFactory, make_place: MakePlace) -> None:
+    """It lets an account without a password in, whatever keys there are here."""
+    options = ["PermitEmptyPasswords yes", "PasswordAuthentication yes", "AuthorizedKeysFile none"]
+    with lab_factory(n=1, sshd_options=options) as lab:
+        host = lab["node1"]
+        shadow = "sed 's/^alice:[^:]*/alice:/' /etc/shadow >/tmp/s; cat /tmp/s >/etc/shadow"
+        host.sh(shadow, user="root")
+        for kind in ("ssh", "openssh"):
+            place = make_place(kind)
+            place.know(lab.known_hosts.read_text())
+            node = Node("node1", host.address, user="alice")
+            assert place.said(node, key=str(make_key(place.folder / f"other-{kind}"))) == "hi\n"

@@ -43,6 +43,9 @@ MAX_UNREAD = 32 << 20
 
 QUOTA_POLL_S = 0.5
 
+CLOSE_WAIT_S = 0.1
+"""The time that a channel usually takes to close; that of a silent host is left to itself."""
+
 Inbox = queue.SimpleQueue[tuple["HostSession | None", Frame]]
 """The queue of all sessions. Signal handlers put into it too (session None): put is reentrant."""
 
@@ -130,7 +133,9 @@ class HostSession:
         self.closed_locally = True
         self._closed.set()
         self._stop_writing()
-        self._channel.close()
+        closer = threading.Thread(target=self._channel.close, daemon=True)
+        closer.start()
+        closer.join(CLOSE_WAIT_S)
         self.quota.lift()
 
     def _stop_writing(self) -> None:

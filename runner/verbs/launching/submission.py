@@ -18,7 +18,7 @@ from runner.core.codec import encode
 from runner.core.errors import NotReady, Problem, RunnerError
 from runner.core.launch_request import LaunchRequest
 from runner.core.model.plan import Plan
-from runner.core.planning.slurm_job import batch_script
+from runner.core.planning.slurm_job import ERR_FILE, OUT_FILE, batch_script
 from runner.core.shell import this_program
 from runner.core.spec import SlurmSpec
 from runner.transport.srun import ask
@@ -84,6 +84,8 @@ def _submit(request: LaunchRequest, source: CodeSource, store: RunStore, script:
     with store.required():
         store.write_request(request)
         store.write_json(JOB_FILE, begin)
+        for name in (OUT_FILE, ERR_FILE):  # whoever looks in vain for a file sees it late on NFS
+            store.write_text(name, "")
     if keeper := source.keep(CodeStore(Path.cwd() / run_index.RUNS_FOLDER / STORE)):
         keeper.finish(lambda: False)
     answer, problem = ask(["sbatch", "--parsable"], script, SUBMIT_LIMIT_S)

@@ -43,6 +43,13 @@ POLL_S = 0.3
 MAX_PAUSE_S = 30.0
 """The longest pause between two questions to Slurm: it grows with the time that nothing changes."""
 
+LAG_S = 60.0
+KILLED_LAG_S = 5.0
+"""For how long a disk that is shared may not show what another machine has written."""
+
+OUTPUT_FAILED = "0:53"
+"""The exit code of a job whose output could not be opened."""
+
 STOP_MARGIN_S = 30.0
 """How much longer than the grace the launch in a job may take to end the run, and Slurm the job."""
 
@@ -71,11 +78,6 @@ class JobRun:
         self._shown = ""
         self._is_stopping = False
 
-    @property
-    def is_over(self) -> bool:
-        """Whether Slurm says that nothing of the job is left."""
-        return job_of(self.job_id).has_ended
-
     def say(self, text: str) -> None:
         """Print what happens, once."""
         if text != self._shown:
@@ -98,19 +100,22 @@ class JobRun:
                 try:
                     return self._follow()
                 except Interrupted as signalled:
-                    self._on_signal(signalled, is_guest=is_guest)
+                    if is_guest:
+                        self.say(self._left_text())
+                        return 0
+                    self._on_signal(signalled)
 
     def _follow(self) -> int:
         changed_at = next_look = time.monotonic()
-        was_over = False
         while True:
-            self._copy()
-            is_over = (self._folder / RESULT_FILE).exists()
-            if time.monotonic() >= next_look or is_over != was_over:
+            told = self._copy()
+            now = time.monotonic()
+            if told:  # perhaps its end
+                next_look = min(next_look, now + 1.0)
+            if now >= next_look:
                 job = job_of(self.job_id)
-                if job.state != self._state or is_over != was_over:
-                    changed_at = time.monotonic()
-                was_over = is_over
+                if job.state != self._state:
+                    changed_at = now
                 self._state = job.state or self._state
                 if job.has_ended:
                     self._copy()
@@ -123,12 +128,12 @@ class JobRun:
                     raise NotReady([Problem("cluster.slurm", message, hint)])
                 if job.state != "COMPLETING":
                     self.say(job.text)
-                waited_s = time.monotonic() - changed_at
-                next_look = time.monotonic() + min(MAX_PAUSE_S, max(1.0, waited_s / 10))
+                next_look = now + min(MAX_PAUSE_S, max(1.0, (now - changed_at) / 10))
             time.sleep(POLL_S)
 
-    def _copy(self) -> None:
-        """Show what the launch has printed since the last look."""
+    def _copy(self) -> bool:
+        """Show what the launch has printed since the last look; return whether it told anything."""
+        before = self._offsets[ERR_FILE]
         for name, stream in ((OUT_FILE, sys.stdout), (ERR_FILE, sys.stderr)):
             with contextlib.suppress(FileNotFoundError), (self._folder / name).open("rb") as file:
                 file.seek(self._offsets[name])
@@ -137,6 +142,7 @@ class JobRun:
                     stream.buffer.write(data)
                     stream.buffer.flush()
                     self._offsets[name] += len(data)
+        return self._offsets[ERR_FILE] > before
 
     def _skip_to(self, tail: int) -> None:
         """Leave out what comes before the last lines of what was printed until now."""
@@ -147,18 +153,16 @@ class JobRun:
                 self._offsets[name] = len(data) - sum(map(len, lines))
 
     def _exit_code(self, job: Job) -> int:
-        store = RunStore(self._folder)
-        if store.has_result:
-            return int(json.loads((self._folder / RESULT_FILE).read_bytes())["exit_code"])
         if (self._folder / PLAN_FILE).exists():
-            return self._complete(job)
-        has_printed = (self._folder / ERR_FILE).exists()
-        shutil.rmtree(self._folder, ignore_errors=True)
+            return self._end(job)
         code, _, signum = job.exit_code.partition(":")
-        if self._offsets[ERR_FILE] and signum == "0" and code not in ("0", "126", "127"):
-            return int(code)  # the launch has said why
+        has_refused = self._offsets[ERR_FILE] > 0 and signum == "0" and code in ("2", "3")
+        if has_refused or not self._offsets[ERR_FILE]:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        if has_refused:
+            return int(code)  # it has said why
         hint = f"{sys.executable} and the runner must be there on the nodes, too"
-        if not has_printed:
+        if job.exit_code == OUTPUT_FAILED:
             hint = f"{self._folder} must be on a disk that the nodes share with this machine"
         message = f"{job.text}; it ended before the run began"
         raise NotReady([Problem("cluster.slurm", message, "" if job.why_ended() else hint)])
@@ -177,11 +181,17 @@ class JobRun:
             raise NotReady([Problem("", f"run {self.run_id} has not ended: {job.text}", hint)])
         if not (self._folder / PLAN_FILE).exists():
             raise NotReady([Problem("", f"run {self.run_id} never began: {job.text}")])
-        self._complete(job)
+        self._end(job)
 
-    def _complete(self, job: Job) -> int:
-        """Record how the run ended whose launch was killed; return the exit code."""
+    def _end(self, job: Job) -> int:
+        """Return the exit code of a run; record how it ended, if its launch could not do so."""
         store = RunStore(self._folder)
+        was_killed = not job.exit_code.endswith(":0")
+        deadline = time.monotonic() + (KILLED_LAG_S if was_killed else LAG_S)
+        while not store.has_result and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        if store.has_result:
+            return int(json.loads((self._folder / RESULT_FILE).read_bytes())["exit_code"])
         plan = decode(Plan, json.loads((self._folder / PLAN_FILE).read_bytes()))
         events = [parse(line) for line in (self._folder / EVENTS_FILE).read_text().splitlines()]
         timed = [TimedEvent(event.wall, event) for event in events if event.attempt == plan.attempt]
@@ -201,13 +211,12 @@ class JobRun:
         show(f"  {this_program()} why {self._flags}", file=sys.stderr)
         return verdict.exit_code
 
-    def _on_signal(self, signalled: Interrupted, *, is_guest: bool) -> None:
+    def _on_signal(self, signalled: Interrupted) -> None:
         """Stop the run, or end the wait for it; return if there is an end to be seen."""
         self._state = job_of(self.job_id).state or self._state
         is_queued = self._state != "RUNNING" and not self._is_stopping
-        is_hangup = signalled.exit_code == 128 + signal.SIGHUP
-        if is_guest or is_hangup:
-            raise Interrupted(0 if is_guest else signalled.exit_code, self._left_text()) from None
+        if signalled.exit_code == 128 + signal.SIGHUP:
+            raise Interrupted(signalled.exit_code, self._left_text()) from None
         if is_queued:
             raise Interrupted(signalled.exit_code, self.stop()) from None
         self._begin_stop(is_urgent=self._is_stopping)

@@ -112,6 +112,8 @@ def test_words_about_single_nodes() -> None:
         "gpu02": {"env": {"A": "0123"}, "port": "22"},
         "new": {"host": "10.0.0.9"},
     }
+    apply_words(config, node_words(["cluster.nodes.new=3"])[1])
+    assert config.cluster.nodes.new == "3"  # which is refused with the other entries
     with pytest.raises(
         ConfigError, match="there is no node gpu3; the nodes are n1.lab, gpu01, gpu02, new"
     ):

@@ -17,8 +17,9 @@ from runner.config.arguments import render, take_words
 from runner.config.arguments import words_of as words_of_task
 from runner.config.kinds import Problems
 from runner.config.words import hydra_value, literal, parse
+from runner.core.codec import decode, encode
 from runner.core.errors import ConfigError
-from runner.core.spec import Task
+from runner.core.spec import Spec, Task
 from tests.unit.config.test_config import problems_of, spec_of
 
 PLAIN = {"task.entry": "plain"}
@@ -249,6 +250,13 @@ def test_words_before_and_after_the_flags() -> None:
     """A subcommand, and what no list may swallow."""
     changes = {"task.args": {"n": ["1", "2"]}, "task.args_before": "fit", "task.args_after": ["/d"]}
     assert spec_of(changes).task.words == ("fit", "--n", "1", "2", "/d")
+
+
+@pytest.mark.parametrize("before", [None, "fit", ["fit"]])
+def test_hosts_take_a_spec_as_it_is(before: object) -> None:
+    """They relaunch by it."""
+    spec = spec_of({"task.args": {"n": "1"}, "task.args_before": before})
+    assert decode(Spec, encode(spec)) == spec
 
 
 @pytest.mark.parametrize(
