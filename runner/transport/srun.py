@@ -43,8 +43,9 @@ def ask(words: Sequence[str], text: str = "", limit_s: float = LIMIT_S) -> tuple
             env=environ(),
             check=False,
         )
-    except FileNotFoundError:
-        return "", f"there is no {words[0]} on the PATH of this machine: is it a login node?"
+    except OSError as error:
+        what = f"{words[0]} cannot be started on this machine ({error.strerror})"
+        return "", f"{what}: is it a login node?"
     except subprocess.TimeoutExpired:
         return "", f"{words[0]} took more than {limit_s:g} s"
     lines = [line for line in done.stderr.splitlines() if line.strip()]

@@ -156,6 +156,8 @@ def test_pending_job_is_shown_and_cancelled(slurm: Slurm, hpc: HpcLauncher) -> N
     assert re.search(rf"{waiting.run_id}: .*pending \(\w+\)", listed.out), listed
     asked = ended(hpc, "why", waiting.run_id)
     assert (asked.code, "has not ended: job" in asked.err) == (3, True), asked
+    asked = ended(hpc, "logs", waiting.run_id)
+    assert (asked.code, "has not begun: job" in asked.err) == (3, True), asked
     waiting.send()
     interrupted = waiting.wait()
     assert interrupted.code == 130, interrupted

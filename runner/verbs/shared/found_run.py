@@ -19,6 +19,7 @@ from runner.core.protocol.remote_files import FILE_KINDS
 from runner.core.shell import this_program
 from runner.verbs.shared.discovery import RunFinder
 from runner.verbs.shared.host_pool import leave_on_signal
+from runner.verbs.shared.job_run import refuse_unbegun
 from runner.verbs.shared.reporting import download
 
 ANNOUNCE_TIMEOUT_S = 15.0  # how long a launch may take to announce another attempt
@@ -40,6 +41,7 @@ class FoundRun:
         """Find it; to end it, one that is active."""
         from runner.control.record.run_store import RunStore  # `ps` needs none
 
+        refuse_unbegun(request)
         self.finder = finder
         self.console = finder.console
         # As its hosts reported it when it was found.

@@ -64,6 +64,14 @@ def job_run(request: LaunchRequest) -> JobRun | None:
     return JobRun(request.run_dir, job_id, request)
 
 
+def refuse_unbegun(request: LaunchRequest) -> None:
+    """Raise NotReady for a run that its job has not begun."""
+    run = job_run(request)
+    if run and not (request.run_dir / PLAN_FILE).exists():
+        message = f"run {run.run_id} has not begun: {job_of(run.job_id).text}"
+        raise NotReady([Problem("--run", message)])
+
+
 class JobRun:
     """One run whose launch is in a job."""
 
