@@ -140,5 +140,5 @@ def test_a_job_of_slurm_is_told_of_by_its_launch(
     assert failed.code == 1, failed
     wait_until(lambda: told(steps), "the failure")
     wait_until(lambda: not slurm.jobs(), "the end of the job")
-    assert events_told(steps) == [("end", "failed", "launch")]
+    assert events_told(steps) == [("failure", "failed", "launch")]
     assert failure_of(told(steps)[0]) == FAILS_ON_NODE2

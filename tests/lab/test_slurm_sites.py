@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,16 +45,16 @@ def accounted(lab_factory: LabFactory, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture
 def spender(accounted: Slurm, tmp_path: Path) -> Iterator[HpcLauncher]:
-    launcher = HpcLauncher(new_folder(tmp_path), accounted)
-    yield launcher
-    launcher.close()
+    with user_of(accounted, tmp_path / "project") as launcher:
+        yield launcher
     accounted.clear()
 
 
-def new_folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "project"
+@contextlib.contextmanager
+def user_of(slurm: Slurm, folder: Path, inside: str = "") -> Iterator[HpcLauncher]:
     folder.mkdir()
-    return folder
+    with contextlib.closing(HpcLauncher(folder, slurm, inside)) as launcher:
+        yield launcher
 
 
 def test_out_of_memory_is_told(spender: HpcLauncher) -> None:
@@ -122,8 +123,11 @@ def with_docker(
 def test_run_in_containers(with_docker: tuple[Slurm, dict[str, Daemon]], tmp_path: Path) -> None:
     """The first failure is told; neither a stop nor a scancel leaves a container."""
     slurm, docker = with_docker
-    launcher = HpcLauncher(new_folder(tmp_path), slurm)
+    with user_of(slurm, tmp_path / "project") as launcher:
+        run_in_containers(slurm, docker, launcher)
 
+
+def run_in_containers(slurm: Slurm, docker: dict[str, Daemon], launcher: HpcLauncher) -> None:
     def left() -> list[str]:
         return [name for daemon in docker.values() for name in daemon.containers()]
 
@@ -160,15 +164,14 @@ def test_run_on_a_home_that_lags(
         assert node.sh(look) == "none\n"
         slurm.login.sh("echo there > probe")
         assert node.sh(look) == "none\n", "this home does not lag"
-        home = slurm.login.home / "project"
-        home.mkdir()
-        launcher = HpcLauncher(home, slurm, "/home/alice/project")
-        failed = launcher.run_ranks("print=hello fail=1:7 sleep=300", HPC)
-        assert "first failure: rank 1 on node2 exited with 7" in failed.err, failed
-        assert failed.log("node2", 1) == "hello\n"
-        started = begun(launcher, "sleep=300")
-        started.send()
-        assert started.wait().code == 130
+        folder = slurm.login.home / "project"
+        with user_of(slurm, folder, "/home/alice/project") as launcher:
+            failed = launcher.run_ranks("print=hello fail=1:7 sleep=300", HPC)
+            assert "first failure: rank 1 on node2 exited with 7" in failed.err, failed
+            assert failed.log("node2", 1) == "hello\n"
+            started = begun(launcher, "sleep=300")
+            started.send()
+            assert started.wait().code == 130
         wait_until(lambda: not slurm.jobs(), "the job to end", 20)
         for host in slurm.lab.hosts.values():
             host.sh("umount --lazy /home", user="root")
