@@ -10,7 +10,6 @@ from runner.core.spec import Spec, keys_of
 
 CONTACT_KEYS = (
     "cluster.scheduler",
-    "cluster.login_node",
     "cluster.transport",
     "cluster.nodes",
     "cluster.only",

@@ -11,12 +11,21 @@ from omegaconf import DictConfig, OmegaConf
 
 from runner.config.kinds import Problems, join_or, read_section, read_value, suggest, unknown_key
 from runner.config.words import NODES_PREFIX, key_of
-from runner.core.model.slurm import LOGIN
-from runner.core.spec import Cluster, Node, SlurmSpec, Task, keys_of
+from runner.core.spec import Cluster, Node, Task, keys_of
 from runner.core.text import join_some
 
 MAX_LISTED = 8
 """How many names of nodes a message lists."""
+
+
+CORES = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+"""The cores of nodes as Slurm writes them: 8(x2),4 is 8, 8 and 4."""
+
+ENTRIES = re.compile(r"(?:\[[^]]*\]|[^],[])+")
+"""The parts of a list of nodes such as n[1-2,5],m3."""
+
+THIS_MACHINE = "login"
+"""The name of the machine that submits jobs."""
 
 
 def expand_range(entry: str) -> list[str]:
@@ -195,12 +204,12 @@ def select_nodes(
 
 
 def read_slurm(
-    problems: Problems, cluster: Cluster, task: Task, *, relaunches: bool
-) -> tuple[Node, SlurmSpec, int | None]:
-    """Return the login node, what a job asks for, and the fewest nodes; None for all of them.
+    problems: Problems, cluster: Cluster, task: Task, environ: Mapping[str, str], *, spares: bool
+) -> tuple[Cluster, Task, dict[str, Node]]:
+    """Return the nodes of the job that this process is in; outside of one, this machine.
 
-    `task.nnodes` wins over `cluster.nodes`, of which the rest are spares if a relaunch may need
-    them and no range of nodes is asked for.
+    With them, what the job asks for, and the task by the nodes that it got. `task.nnodes` wins over
+    `cluster.nodes`, of which the rest are asked for, too, if `spares` are wanted.
     """
     ignored = {
         "cluster.only": cluster.only,
@@ -208,33 +217,43 @@ def read_slurm(
         "cluster.master": cluster.master,
     }
     for key in filter(ignored.get, ignored):
-        hint = "the first node of the job has rank 0; cluster.slurm.nodelist names nodes to get"
+        hint = "the first node of the job has rank 0; cluster.slurm.extra may have --nodelist=NAMES"
         problems.report(key, "Slurm chooses the nodes", hint)
-    if cluster.transport != "local" and not cluster.login_node:
-        message = f"cluster {cluster.name} names no machine that has sbatch"
-        hint = "such as login_node: hpc.example; or cluster.transport=local on the login node"
-        problems.report("cluster.login_node", message, hint)
-    min_nodes: int | None = None
-    count: int = 1
+    least: int | None = None
+    most: int = 1
     if isinstance(cluster.nodes, Mapping) and cluster.nodes:
         message = "with slurm this is how many nodes a job gets, not which"
         problems.report("cluster.nodes", message, "such as nodes: 4")
     elif cluster.nodes not in (None, {}):
         read = read_value(problems, "cluster.nodes", "nnodes", cluster.nodes)
-        min_nodes, count = read or (None, 1)
-    spares = 0
+        least, most = read or (None, 1)
+    job_id = environ.get("SLURM_JOB_ID", "")
     if task.nnodes is not None:
-        min_nodes, used = task.nnodes
-        if relaunches and not min_nodes:
-            spares = max(0, count - (used or 1))
-        count = (used or 1) + spares
-    job = replace(cluster.slurm, nnodes=count, spares=spares, exclude=",".join(cluster.exclude))
-    login = Node(
-        name=LOGIN,
-        host=cluster.login_node or LOGIN,
-        transport=cluster.transport,
+        least, used = task.nnodes
+        keeps_spares = spares and least is None
+        most = max(most, used or 1) if keeps_spares else used or 1
+    names = [THIS_MACHINE]
+    cores: list[int] = []
+    if job_id:
+        entries = ENTRIES.findall(environ.get("SLURM_JOB_NODELIST", ""))  # in Slurm's order
+        names = [name for entry in entries for name in expand_range(entry)][:most]
+        for count, times in CORES.findall(environ.get("SLURM_JOB_CPUS_PER_NODE", "")):
+            cores += [int(count)] * int(times or 1)
+        if least is not None:
+            task = replace(task, nnodes=(least, min(most, len(names))))
+    usual = Node(
+        name="",
+        transport="srun" if job_id else "local",
         gpus=cluster.gpus_per_node,
         nproc_per_node=cluster.nproc_per_node,
         python=cluster.python,
     )
-    return login, job, min_nodes
+    job = replace(
+        cluster.slurm,
+        nodes=f"{most}" if least in (None, most) else f"{least}-{most}",
+        nnodes=most,
+        job_id=job_id,
+        cores=dict(zip(names, cores, strict=False)),
+    )
+    nodes = {name: replace(usual, name=name, host=name) for name in names}
+    return replace(cluster, slurm=job, exclude=() if job_id else cluster.exclude), task, nodes

@@ -17,6 +17,7 @@ from runner.control.record import run_index
 from runner.control.record.file_names import (
     CONFIG_FILE,
     CONTACT_FILE,
+    JOB_FILE,
     LATEST,
     ORIGIN_FILE,
     PLAN_FILE,
@@ -63,6 +64,8 @@ class RecordedRun:
         changes = [word for word in typed if words.key_of(word) not in PER_RUN_KEYS]
         with_changes = f", with {' '.join(changes)}" if changes else ""
         notes = [f"again: run {plan.run_id} as recorded{with_changes}"]
+        if spec.run_id == plan.run_id:  # the launch in the job that was submitted for it
+            notes = []
         if spec.detach and not any(words.key_of(word) == "detach" for word in typed):
             notes.append("it is detached, as that run was; detach=false follows it")
         code = CodeRef()
@@ -97,6 +100,8 @@ def find_record(name: str, cwd: Path) -> RecordedRun:
     plan_file = folder / "plan.0.json"
     if not plan_file.exists():  # that of a later attempt may have come from its hosts
         plan_file = folder / PLAN_FILE
+    if not plan_file.exists() and (folder / JOB_FILE).exists():  # its job has not begun it
+        plan_file = folder / JOB_FILE
     if (folder / SWEEP_FILE).exists() and not config_file.exists():
         message = f"{name} is a sweep, whose runs are in {display_path(folder / SWEEP_FILE)}"
         raise ConfigError([Problem(KEY, message, "repeat one of them: rerun=RUN_ID")])

@@ -61,13 +61,17 @@ def resolve(values: Mapping[str, Any], context: Context, problems: Problems) -> 
     across = Problems()
     cluster = _with_paths(across, replace(spec.cluster, name=context.cluster), context)
     task = replace(spec.task, name=context.task)
-    spares: tuple[Node, ...] = ()
     if cluster.scheduler == "slurm":
-        login, job, min_nodes = read_slurm(across, cluster, task, relaunches=spec.relaunch.max > 0)
-        nodes: tuple[Node, ...] = (login,)
-        cluster = replace(cluster, slurm=job)
+        has_spares = spec.relaunch.max > 0
+        environ = context.environ
+        cluster, task, all_nodes = read_slurm(across, cluster, task, environ, spares=has_spares)
     else:
         all_nodes = read_nodes(across, cluster)
+    if cluster.scheduler == "slurm" and not cluster.slurm.job_id:
+        nodes = tuple(all_nodes.values())
+        spares: tuple[Node, ...] = ()
+        min_nodes = task.nnodes[0] if task.nnodes else None
+    else:
         nodes, spares, min_nodes = select_nodes(across, cluster, task, all_nodes)
     if context.for_contact:
         task = replace(task, kind="command", target="true")

@@ -7,8 +7,8 @@ It is the schema of the YAML, and its values are what `config.resolve` made of t
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field, replace
-from typing import Any, Dict, Iterable, Optional, Sequence, Tuple, Union
+from dataclasses import dataclass, field
+from typing import Any, Dict, Iterable, Optional, Tuple, Union
 
 from runner.core.model.plan import DebugRank
 from runner.core.protocol.paths import USUAL_WORKDIR
@@ -180,7 +180,6 @@ class Node:
         "for its ranks, over the cluster's", "environment", dict
     )
     interface: Optional[str] = setting("the interface of training traffic; null: detected", "text")
-    in_job: bool = False  # of Slurm: `host` is the login node, where its agent is
 
     @property
     def gpu_count(self) -> Optional[int]:
@@ -195,44 +194,36 @@ class Node:
 
 def are_local(nodes: Iterable[Node]) -> bool:
     """Return whether every node is this machine, without SSH."""
-    return all(node.transport == "local" and not node.in_job for node in nodes)
+    return all(node.transport == "local" for node in nodes)
 
 
 @dataclass(frozen=True)
 class SlurmSpec:
-    """What a job asks for, many on purpose: sbatch's options; null leaves one to the site."""
+    """What a job asks of Slurm; null leaves it to the site."""
 
     partition: str = setting("the partition, or several with commas", "text", "")
     account: str = setting("the account that pays", "text", "")
-    qos: str = setting("the quality of service", "text", "")
     time: str = setting("the time limit; null: the partition's default", "time limit", "")
-    constraint: str = setting("features of the nodes, such as a100", "text", "")
-    nodelist: str = setting("nodes that the job must get, among others", "text", "")
-    reservation: str = setting("the reservation to run in", "text", "")
-    licenses: str = setting("licences, such as foo:4", "text", "")
-    gres: str = setting("of each node, such as gpu:a100:4, in place of gpus_per_node", "text", "")
-    cpus_per_rank: Optional[int] = setting("cores for each rank", "count from 1 or null")
-    mem_per_rank: str = setting("memory for each rank", "memory", "")
+    extra: Tuple[str, ...] = setting("more options of sbatch, such as [--qos=high]", "texts", ())
+    srun: Tuple[str, ...] = setting(
+        "more options of the srun that reaches each node, such as [--container-image=IMAGE]",
+        "texts",
+        (),
+    )
     signal: str = setting("what ranks get before the time limit", "signal", "SIGUSR1")
     signal_before: Optional[int] = setting(
-        "how many seconds before it, at least; null: never", "count from 1 or null"
+        "how many seconds before it, about: Slurm may be a minute early; null: never",
+        "count from 1 or null",
     )
     requeue: bool = setting(
-        "starts the job again after that signal, a preemption or a lost node, as an attempt", "bool"
+        "start the job again after that signal, a preemption or the loss of a node, as a new "
+        "attempt of the run",
+        "bool",
     )
-    srun: Tuple[str, ...] = setting("more options of srun, such as [--mpi=none]", "texts", ())
-    extra: Tuple[str, ...] = setting("more options of sbatch, such as [--exclusive]", "texts", ())
-    nnodes: int = 1  # the most, with the spares
-    spares: int = 0  # of them, that may replace a failed node
-    exclude: str = ""
-
-    @property
-    def stop_after_s(self) -> float:
-        """When, after that signal, an attempt stops whose job is to start again.
-
-        Slurm may be a minute early with the signal, never late: half of the time is ours.
-        """
-        return (self.signal_before or 0) / 2
+    nodes: str = ""  # how many the job asks for, as --nodes takes it
+    nnodes: int = 1  # the most of them
+    job_id: str = ""  # the job whose nodes the run is on; "" where one is to be submitted
+    cores: Dict[str, int] = field(default_factory=dict)  # that it has on each of them
 
 
 @dataclass(frozen=True)
@@ -244,9 +235,8 @@ class Cluster:
         ("ssh", "openssh", "local"),
     )
     scheduler: str = setting(
-        "direct starts the supervisors itself; slurm submits a job", ("direct", "slurm")
+        "direct launches on the nodes below; slurm in a job, on its nodes", ("direct", "slurm")
     )
-    login_node: Optional[str] = setting("with slurm over ssh: the host with sbatch", "address")
     slurm: SlurmSpec = setting("what a job asks of Slurm", "section", SlurmSpec)
     backend: str = setting(
         "what ranks talk over, in DIST_BACKEND; auto: nccl where each has a GPU", BACKENDS
@@ -599,17 +589,6 @@ class Spec:
         """Return the names that the user takes out of the environment of a node's ranks."""
         env = {**self.cluster.env, **node.env, **self.task.env}
         return tuple(name for name, value in env.items() if value is None)
-
-    def on_nodes(self, names: Sequence[str]) -> Spec:
-        """Return the spec of a run on these nodes of its job, by rank, the last ones as spares.
-
-        `nodes` has the login node, from which they differ in their names.
-        """
-        nodes = tuple(replace(self.nodes[0], name=name, in_job=True) for name in names)
-        wanted = self.slurm.nnodes - self.slurm.spares if self.slurm else len(nodes)
-        count = min(wanted, len(nodes))
-        max_nodes = count if self.min_nodes else None
-        return replace(self, nodes=nodes[:count], spares=nodes[count:], max_nodes=max_nodes)
 
     @property
     def is_single_node(self) -> bool:

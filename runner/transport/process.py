@@ -13,7 +13,7 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -49,13 +49,23 @@ class ProcessChannel:
         stderr: int | IO[bytes] = subprocess.STDOUT,
         explain: Callable[[int], Ending],
         on_close: Callable[[], None] = lambda: None,
+        environ: Mapping[str, str] | None = None,
+        is_signalled: bool = True,
     ) -> None:
+        """One that is not `is_signalled` ends by itself once its input is closed, or goes on."""
         self.ended: Ending | None = None
         self._explain = explain
         self._on_close = on_close
+        self._is_signalled = is_signalled
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
-            argv, stdin=pipe, stdout=pipe, stderr=stderr, start_new_session=True, bufsize=0
+            argv,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=stderr,
+            env=environ,
+            start_new_session=True,
+            bufsize=0,
         )
         limits = descriptor_limit.inherited()  # the agent raises it for itself
         resource.prlimit(self._process.pid, resource.RLIMIT_NOFILE, limits)
@@ -107,7 +117,11 @@ class ProcessChannel:
                     stream.close()
                 os.close(self._wake_write)
                 os.close(self._wake_read)
-            end_process(self._process, by_itself=True)
+            if self._is_signalled:
+                end_process(self._process, by_itself=True)
+            else:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(EXIT_TIMEOUT_S)
             self._on_close()
 
     def _wait_ready(self, stream: IO[bytes], event: int) -> bool:

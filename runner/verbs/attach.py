@@ -7,8 +7,8 @@ import click
 from runner.verbs.shared.discovery import open_run_finder
 from runner.verbs.shared.following import follow
 from runner.verbs.shared.found_run import FoundRun
+from runner.verbs.shared.job_run import job_run
 from runner.verbs.shared.selection import Selection
-from runner.verbs.shared.slurm_queue import QueuedJob
 from runner.verbs.shared.verb import run_option, verb
 
 
@@ -27,10 +27,7 @@ def attach(selection: Selection, run: str, tail: int | None) -> int:
     Ctrl-C detaches: the run goes on. `stop` ends it.
     """
     composed = selection.contact_for_run(run)
+    if in_job := job_run(composed):
+        return in_job.follow(is_guest=True, tail=tail)
     with open_run_finder(composed, "attach") as finder:
-        found = finder.find(composed.spec.run_id)
-        if found.has_not_begun and found.is_active:
-            login = next(iter(finder.pool.sessions))
-            flags = composed.run_flags(found.run_id)
-            QueuedJob(finder.pool, login, found.run_id, flags).await_start(cancels=False)
         return follow(FoundRun(composed, finder), tail, is_guest=True)

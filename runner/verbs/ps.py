@@ -18,6 +18,7 @@ from runner.ui.layout import terminal_width, wrap_lines
 from runner.ui.output import show
 from runner.ui.reports import run_table
 from runner.verbs.shared.discovery import open_run_finder
+from runner.verbs.shared.job_run import queue_lines
 from runner.verbs.shared.selection import Selection
 from runner.verbs.shared.verb import json_option, verb
 
@@ -61,7 +62,8 @@ def ps(selection: Selection, all_: bool, json_: bool) -> int:
         return 0
     width = terminal_width()
     text = run_table.render(rows, silent, hidden, all_=all_, width=width, reader=user_at_host())
-    notes = [run_table.next_step(row, composed.run_flags(row.run_id)) for row in rows]
+    notes = [*queue_lines()] if composed.spec.slurm else []
+    notes += [run_table.next_step(row, composed.run_flags(row.run_id)) for row in rows]
     notes += [] if selection.names_cluster else others_from_here(composed.spec.cluster.name)
     show(wrap_lines("\n".join(filter(None, (text, *notes))), width))
     return 0

@@ -30,8 +30,8 @@ from runner.ui.reports import run_table
 from runner.verbs.shared.confirmation import confirm
 from runner.verbs.shared.discovery import RunFinder, open_run_finder
 from runner.verbs.shared.found_run import FoundRun, complete_result
+from runner.verbs.shared.job_run import job_run
 from runner.verbs.shared.selection import Selection
-from runner.verbs.shared.slurm_queue import QueuedJob
 from runner.verbs.shared.verb import json_option, run_option, verb
 
 
@@ -74,8 +74,12 @@ def stop(selection: Selection, run: str, yes: bool, json_: bool) -> int:
         raise ConfigError([Problem("--run", f"{run} is but the beginning of an id", hint)])
     opened: RunFinder | None = None
     try:
-        with open_run_finder(request, "stop") as opened:
-            data, text = _stop_run(request, opened, yes=yes)
+        if in_job := job_run(request):
+            text = in_job.stop()
+            data: dict[str, Any] = {"run_id": run_id, "state": STOPPED, "left": {}}
+        else:
+            with open_run_finder(request, "stop") as opened:
+                data, text = _stop_run(request, opened, yes=yes)
     except NotReady as error:
         if opened and not opened.unreachable:
             raise
@@ -97,10 +101,6 @@ def _stop_run(
     reported = finder.find(request.spec.run_id, prefer_active=True)
     confirm(finder.pool, "stop", [reported.info], yes=yes, is_latest=not request.spec.run_id)
     run_id = reported.run_id
-    if reported.has_not_begun:
-        login = next(iter(finder.pool.sessions))
-        text = QueuedJob(finder.pool, login, run_id, request.run_flags(run_id)).cancel()
-        return {"run_id": run_id, "state": STOPPED, "left": {}}, text
     run = FoundRun(request, finder, to_end_it=True)
     try:
         monitor = run.follow(functools.partial(_stop_attempt, run))

@@ -37,7 +37,6 @@ RETRY_S = 30.0
 
 ANSWER_S = 8.0
 MAX_GPUS = 64  # of a host
-OLD_S = 600.0  # a sample that a node of a job recorded so long ago says nothing about now
 
 
 @verb(
@@ -132,7 +131,6 @@ class HostWatch:
             self._title = self._run.run_id
         self._runs: list[RemoteRun] = []
         self.samples: dict[str, Sample] = {}  # the newest of each node
-        self._in_jobs: dict[str, str] = {}  # why what nodes of jobs recorded says nothing of now
         self._runs_due = 0.0
         self._retry_at = time.monotonic() + RETRY_S
 
@@ -148,10 +146,7 @@ class HostWatch:
         is_due = now >= self._runs_due
         if is_due:
             self._runs_due = now + RUNS_S
-            self._runs = finder.runs(self._run.run_id if self._run else "", samples=True)
-            self._in_jobs = {}
-            for run in self._runs:
-                self._note_job(run)
+            self._runs = finder.runs(self._run.run_id if self._run else "")
         self.problems = {**finder.unreachable, **problems}
         if is_due:
             self._look_for_end()
@@ -163,16 +158,16 @@ class HostWatch:
 
         on_node: dict[str, list[str]] = defaultdict(list)
         for run in self._runs:
-            for node, asked in run.asked.items() if run.is_active else ():
-                on_node[node if node in self._in_jobs else asked].append(run.run_id)
+            for asked in run.asked.values() if run.is_active else ():
+                on_node[asked].append(run.run_id)
         names = dict.fromkeys([node.name for node in self.finder.cluster_nodes])
         nodes = []
         hints: dict[str, str] = {}  # told once for the nodes with the same problem
-        for name in {**names, **self._in_jobs}:
+        for name in names:
             problem = self.problems.get(name)
             if self._run and name not in on_node and problem is None:
                 continue
-            silence = problem.message if problem else self._in_jobs.get(name, "")
+            silence = problem.message if problem else ""
             sample = None if silence else self.samples.get(name)
             if sample:
                 sample = replace(sample, node=name, gpus=sample.gpus[:MAX_GPUS])
@@ -181,19 +176,6 @@ class HostWatch:
             nodes.append(NodeView(name, sample, silence, hint, tuple(on_node[name])))
         rows = run_table.rows(self._runs, self.finder.clock_offsets)
         return ClusterView(self._title, tuple(nodes), tuple(rows))
-
-    def _note_job(self, run: RemoteRun) -> None:
-        """Note what the nodes of a Slurm job recorded: nobody logs in to them."""
-        for node, status in run.by_host.items():
-            if status.job is None or run.has_not_begun or not run.is_active:
-                continue
-            self._in_jobs[node] = "no sample on record yet"
-            if status.sample is None:
-                continue
-            self.samples[node] = status.sample
-            age_s = self.finder.clock_offsets[run.asked[node]] - status.sample.wall
-            is_old = age_s > OLD_S
-            self._in_jobs[node] = f"its last sample is {age_s:.0f} s old" if is_old else ""
 
     def _look_for_end(self) -> None:
         from runner.core.model.run_info import aggregate_state

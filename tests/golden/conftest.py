@@ -14,7 +14,7 @@ import pytest
 from runner.config.compose import Composer, open_composer
 from tests.golden.here import MINE, Here
 
-PLANS, SCREENS, SCRIPTS = (Path(__file__).parent / n for n in ("plans", "screens", "scripts"))
+PLANS, SCREENS = (Path(__file__).parent / n for n in ("plans", "screens"))
 
 Check = Callable[[str, str], None]
 
@@ -33,12 +33,6 @@ def check_golden(request: pytest.FixtureRequest) -> Check:
 def check_screen(request: pytest.FixtureRequest) -> Check:
     """Does so with what a person sees."""
     return _golden_check(SCREENS, request)
-
-
-@pytest.fixture
-def check_script(request: pytest.FixtureRequest) -> Check:
-    """Does so with what Slurm's batch host runs."""
-    return _golden_check(SCRIPTS, request)
 
 
 def _golden_check(folder: Path, request: pytest.FixtureRequest) -> Check:

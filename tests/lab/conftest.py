@@ -13,7 +13,7 @@ import pytest
 from runner.host.process.cgroup import Cgroup, own_folders
 from tests.lab.lab import Lab, LabFactory, make_lab, missing, need
 from tests.lab.launching import Launcher
-from tests.lab.slurm import Slurm, slurm_lab
+from tests.lab.slurm import HpcLauncher, Slurm, slurm_lab
 from tests.lab.sshds import MakePlace, Place
 from tests.lab.supervising import RunStarter
 
@@ -187,7 +187,10 @@ def slurm(slurm_for_session: Slurm) -> Iterator[Slurm]:
 
 
 @pytest.fixture
-def hpc(slurm: Slurm, launcher: Launcher) -> Launcher:
-    """A user whose YAML names the cluster."""
-    slurm.write_cluster(launcher.conf)
-    return launcher
+def hpc(slurm: Slurm, tmp_path: Path) -> Iterator[HpcLauncher]:
+    """A user on its login node."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    launcher = HpcLauncher(folder, slurm)
+    yield launcher
+    launcher.close()

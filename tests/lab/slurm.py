@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from tests.lab import launching
 from tests.lab.lab import Lab, LabFactory, need
+from tests.lab.lab.files import ALICE
 from tests.lab.lab.host import Host
 from tests.lab.launching import Controller, Launcher, Result
 from tests.lab.waiting import PATIENCE, wait_until
@@ -21,6 +27,7 @@ DAEMONS = {
     name: f"/usr/sbin/{name}" for name in ("munged", "slurmctld", "slurmd", "slurmdbd", "mariadbd")
 }
 ROOT, PYTHON = launching.ROOT, sys.executable
+RUNNER = (PYTHON, "-m", "runner")
 LOGIN, COMPUTE = "login", ("node1", "node2", "node3")
 ETC, RUN = "/etc/slurm", "/run/slurm"
 START_S = 20
@@ -107,6 +114,42 @@ def missing() -> str:
     """Return what Slurm needs and this machine lacks, "" for nothing."""
     absent = [path for path in DAEMONS.values() if not Path(path).exists()]
     return f"Slurm needs {', '.join(absent)}" if absent else ""
+
+
+class OnLogin(Controller):
+    """A controller on the login node."""
+
+    def __init__(self, login: Host, argv: Sequence[str], cwd: Path) -> None:
+        self.cwd = cwd
+        self.started_at = time.monotonic()
+        self._out, self._err = (tempfile.TemporaryFile("w+b") for _ in range(2))  # noqa: SIM115
+        out, err = self._out.fileno(), self._err.fileno()
+        self.process = login.popen(argv, stdout=out, stderr=err)  # type: ignore[assignment]
+
+
+class HpcLauncher(Launcher):
+    """A user on the login node: `cluster=hpc` is its Slurm."""
+
+    def __init__(self, folder: Path, slurm: Slurm, inside: str = "") -> None:
+        """`inside` is where the login node has the folder, if that is elsewhere."""
+        super().__init__(folder)
+        self._inside = inside or str(folder)
+        self._slurm = slurm
+        self.env = {"PYTHONPATH": str(ROOT)}
+        self.write_cluster()
+        os.chown(folder, ALICE, ALICE)
+
+    def write_cluster(self, **overrides: object) -> None:
+        values = {"defaults": ["base"], "scheduler": "slurm", "nodes": 2, "python": PYTHON}
+        (self.conf / "cluster/hpc.yaml").write_text(yaml.safe_dump({**values, **overrides}))
+
+    def start(self, *overrides: str, env: Mapping[str, str] | None = None) -> Controller:
+        variables = {**self.env, **(env or {})}
+        script = ["/bin/sh", "-c", f'cd {self._inside} && exec env "$@"', "sh"]
+        words = [*(f"{name}={value}" for name, value in variables.items()), *RUNNER, *overrides]
+        controller = OnLogin(self._slurm.login, [*script, *words], self.folder)
+        self._controllers.append(controller)
+        return controller
 
 
 class Slurm:
@@ -196,16 +239,10 @@ class Slurm:
                 process.kill()
             process.wait(START_S * PATIENCE)
 
-    def write_cluster(self, conf: Path, name: str = "hpc", **overrides: Any) -> None:
-        """Write the YAML of this cluster to conf/cluster, its login node reached by SSH."""
-        login = self.login.address
-        values = {"scheduler": "slurm", "login_node": login, "nodes": 2, **overrides}
-        self.lab.write_cluster(conf, name, names=(), **values)
-
     def job(self, run_id: str) -> dict[str, str]:
-        job_id = self.sh(f"cat .runner/runs/{run_id}/.slurm/job_id")
-        words = self.sh(f"scontrol --oneliner show job {job_id}").split()
-        return dict(word.partition("=")[::2] for word in words)
+        """The job of a run, the newest by that name."""
+        jobs = self.sh(f"scontrol --oneliner show job | grep 'JobName={run_id} '").splitlines()
+        return dict(word.partition("=")[::2] for word in jobs[-1].split())
 
     def ended_job(self, run_id: str) -> dict[str, str]:
         on = ("RUNNING", "COMPLETING", "PENDING")
@@ -313,8 +350,12 @@ def begun(hpc: Launcher, words: str, *overrides: str) -> Controller:
         controller.until_printed("began", 2)
         return controller
     assert controller.wait().code == 0
-    logs = ("logs", "--run", controller.run_id)
-    wait_until(lambda: "began" in hpc(*logs).out, "the ranks to begin", 30)
+    printed = controller.folder / "job.out"
+    wait_until(
+        lambda: printed.exists() and printed.read_text().count("began") > 1,
+        "the ranks to begin",
+        30,
+    )
     return controller
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.lab.lab import Lab
 from tests.lab.launching import PLAIN_ENTRY, Launcher, program
-from tests.lab.slurm import HPC, Slurm
+from tests.lab.slurm import HPC, HpcLauncher, Slurm
 from tests.lab.waiting import wait_until, wait_until_idle
 
 FAILS_ON_NODE2 = ("node2", 1, "exited with 7")
@@ -132,13 +132,13 @@ def test_a_stall_is_told_once(lab: Lab, on_lab: Launcher, steps: Path) -> None:
 
 
 @pytest.mark.slurm
-def test_a_job_of_slurm_is_told_of_by_its_first_node(
-    slurm: Slurm, hpc: Launcher, steps: Path
+def test_a_job_of_slurm_is_told_of_by_its_launch(
+    slurm: Slurm, hpc: HpcLauncher, steps: Path
 ) -> None:
-    """Slurm ends whatever outlives a job: that is not over before all are told."""
+    """Slurm ends whatever outlives it: that is not over before all are told."""
     failed = hpc.run_ranks("fail=1:7 sleep=300", HPC, notify(f"sleep 2; {command(steps)}"))
     assert failed.code == 1, failed
     wait_until(lambda: told(steps), "the failure")
     wait_until(lambda: not slurm.jobs(), "the end of the job")
-    assert events_told(steps) == [("failure", "failed", "node1")]
+    assert events_told(steps) == [("failure", "failed", "launch")]
     assert failure_of(told(steps)[0]) == FAILS_ON_NODE2

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.lab.engines import Daemon, daemons, missing, overrides
 from tests.lab.lab import LabFactory, need
-from tests.lab.launching import Launcher
-from tests.lab.slurm import BY_CGROUP, HPC, Slurm, begun, slurm_lab
+from tests.lab.slurm import BY_CGROUP, HPC, ROOT, RUNNER, HpcLauncher, Slurm, begun, slurm_lab
 from tests.lab.waiting import wait_until
 
 pytestmark = pytest.mark.slurm
@@ -42,40 +44,64 @@ def accounted(lab_factory: LabFactory, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture
-def spender(accounted: Slurm, launcher: Launcher) -> Iterator[Launcher]:
-    accounted.write_cluster(launcher.conf)
-    yield launcher
+def spender(accounted: Slurm, tmp_path: Path) -> Iterator[HpcLauncher]:
+    with user_of(accounted, tmp_path / "project") as launcher:
+        yield launcher
     accounted.clear()
 
 
-def test_out_of_memory_is_the_verdict(spender: Launcher) -> None:
-    """Only a step of the job says so."""
+@contextlib.contextmanager
+def user_of(slurm: Slurm, folder: Path, inside: str = "") -> Iterator[HpcLauncher]:
+    folder.mkdir()
+    with contextlib.closing(HpcLauncher(folder, slurm, inside)) as launcher:
+        yield launcher
+
+
+def test_out_of_memory_is_told(spender: HpcLauncher) -> None:
+    """The first failure is known, and Slurm says what it was."""
     eats = "x = []\nwhile True:\n    x.append(bytearray(1 << 24))\n"
     (spender.folder / "eats.py").write_text(eats)
-    task = ("task.script=eats.py", "task.entry=plain", "cluster.slurm.mem_per_rank=200M")
-    done = spender(HPC, *task, "cluster.nodes=1")
+    task = ("task.script=eats.py", "task.entry=plain", 'cluster.slurm.extra=["--mem=400M"]')
+    done = spender(HPC, *task)
     assert done.code == 1, done
     first = done.err.split("first failure: ")[1].splitlines()[0]
-    assert "was killed by SIGKILL (Slurm: it took more memory than it had asked for)" in first
+    assert "was killed by SIGKILL" in first
+    assert "oom-kill event" in done.err
 
 
-def test_cgroups_prove_the_end(accounted: Slurm, spender: Launcher) -> None:
-    """Slurm kills deaf ranks, their daemons and our supervisors, and nothing is left in doubt."""
+def test_cgroups_prove_the_end(accounted: Slurm, spender: HpcLauncher) -> None:
+    """Deaf ranks and their daemons are killed before Slurm does, and nothing is left in doubt."""
     started = begun(spender, "deaf daemon sleep=300")
     accounted.sh(f"scancel --name={started.run_id}")
     done = started.wait()
     assert done.code == 1, done
     assert "ended by Slurm: it was cancelled" in done.err
+    assert done.result["unverified"] == []
     assert not any(host.processes("RUNNER_RUN_ID") for host in accounted.nodes.values())
 
 
-def test_accounts_that_cannot_be_used_are_named(accounted: Slurm, spender: Launcher) -> None:
+def test_a_detached_run_in_an_allocation_goes_on(accounted: Slurm, spender: HpcLauncher) -> None:
+    """Slurm ends what a step leaves behind: its agent stays."""
+    words = " ".join(f"'{word}'" for word in (HPC, *spender.rank_overrides("sleep=300")))
+    script = spender.folder / "script"
+    runner = f"env PYTHONPATH={ROOT} {' '.join(RUNNER)}"
+    script.write_text(f"""
+cd {spender.folder}
+{runner} {words} detach=true && {runner} ps
+""")
+    out = accounted.sh(f"timeout 100 salloc -N2 bash {script} 2>&1", timeout=60, check=False)
+    assert re.search(r" running .*acct\[1-2\]", out), out
+    accounted.clear()
+    assert not any(host.processes("RUNNER_RUN_ID") for host in accounted.nodes.values())
+
+
+def test_accounts_that_cannot_be_used_are_named(accounted: Slurm, spender: HpcLauncher) -> None:
     """sbatch refuses an unknown one; a job of a spent one waits, perhaps for ever."""
     done = spender.run_ranks("print=hi", HPC, "cluster.slurm.account=nope")
     assert (done.code, "Invalid account" in done.err) == (3, True), done
     ranks = spender.rank_overrides("print=hi")
     started = spender.start(HPC, *ranks, "cluster.slurm.account=spent")
-    started.until(lambda: "its account or QOS has used up its time" in started.err, "the reason")
+    started.until(lambda: "a limit of its account or QOS" in started.err, "the reason")
     started.send()
     assert started.wait().code == 130
     assert not accounted.jobs()
@@ -94,13 +120,14 @@ def with_docker(
 
 
 @pytest.mark.containers
-def test_run_in_containers(
-    with_docker: tuple[Slurm, dict[str, Daemon]], launcher: Launcher
-) -> None:
+def test_run_in_containers(with_docker: tuple[Slurm, dict[str, Daemon]], tmp_path: Path) -> None:
     """The first failure is told; neither a stop nor a scancel leaves a container."""
     slurm, docker = with_docker
-    slurm.write_cluster(launcher.conf)
+    with user_of(slurm, tmp_path / "project") as launcher:
+        run_in_containers(slurm, docker, launcher)
 
+
+def run_in_containers(slurm: Slurm, docker: dict[str, Daemon], launcher: HpcLauncher) -> None:
     def left() -> list[str]:
         return [name for daemon in docker.values() for name in daemon.containers()]
 
@@ -126,12 +153,10 @@ def test_run_in_containers(
 def test_run_on_a_home_that_lags(
     lab_factory: LabFactory,
     tmp_path_factory: pytest.TempPathFactory,
-    launcher: Launcher,
 ) -> None:
-    """Facts, orders, commands and logs arrive all the same."""
+    """The record is in it, and arrives all the same."""
     folder = tmp_path_factory.mktemp("lag")
     with slurm_lab(lab_factory, folder, NODES) as slurm:
-        slurm.write_cluster(launcher.conf)
         for host in slurm.lab.hosts.values():
             host.sh(LAGGING_HOME, user="root")
         node = slurm.nodes["node1"]
@@ -139,12 +164,14 @@ def test_run_on_a_home_that_lags(
         assert node.sh(look) == "none\n"
         slurm.login.sh("echo there > probe")
         assert node.sh(look) == "none\n", "this home does not lag"
-        failed = launcher.run_ranks("print=hello fail=1:7 sleep=300", HPC)
-        assert "first failure: rank 1 on node2 exited with 7" in failed.err, failed
-        assert failed.log("node2", 1) == "hello\n"
-        started = begun(launcher, "sleep=300")
-        started.send()
-        assert started.wait().code == 130
+        folder = slurm.login.home / "project"
+        with user_of(slurm, folder, "/home/alice/project") as launcher:
+            failed = launcher.run_ranks("print=hello fail=1:7 sleep=300", HPC)
+            assert "first failure: rank 1 on node2 exited with 7" in failed.err, failed
+            assert failed.log("node2", 1) == "hello\n"
+            started = begun(launcher, "sleep=300")
+            started.send()
+            assert started.wait().code == 130
         wait_until(lambda: not slurm.jobs(), "the job to end", 20)
         for host in slurm.lab.hosts.values():
             host.sh("umount --lazy /home", user="root")

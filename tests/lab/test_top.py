@@ -15,7 +15,6 @@ from tests.lab.fake_gpus import FakeGpu, HostGpus
 from tests.lab.forkserver import RUNNER_ARGV
 from tests.lab.lab import Lab
 from tests.lab.launching import Launcher
-from tests.lab.slurm import begun
 from tests.lab.terminal import Terminal
 from tests.lab.waiting import wait_until
 
@@ -156,21 +155,3 @@ def test_a_view_of_a_run_ends_with_it(on_lab: Launcher, running: str) -> None:
     assert (again.code, again.out.split("\n")[0]) == (0, f"run {running} has ended: stopped")
     command = again.out.split("runner ", 1)[1].split()
     assert on_lab(*command).code == 0, command
-
-
-@pytest.mark.slurm
-def test_the_nodes_of_a_job_are_shown_by_what_they_record(hpc: Launcher) -> None:
-    """Nobody logs in to them: their login node reads their samples."""
-    run_id = begun(hpc, "sleep=300", "detach=true", "sample_s=1").run_id
-    shown = ""
-
-    def is_sampled() -> bool:
-        nonlocal shown
-        shown = hpc("top", "hpc").out
-        return all(
-            re.search(rf"^{name} .*%.* {run_id}", shown, re.MULTILINE)
-            for name in ("node1", "node2")
-        )
-
-    wait_until(is_sampled, "samples of both nodes", 60, detail=lambda: shown)
-    assert hpc("stop", "--run", run_id).code == 0

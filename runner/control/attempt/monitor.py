@@ -187,6 +187,13 @@ class AttemptMonitor(WaitLoop):
         """Stop everything because the user asked for it, other than by a signal."""
         self._node_monitor.stop_all(reason, cause=StopCause.USER)
 
+    def signal_ranks(self, signum: int) -> None:
+        """Send the ranks a signal, and nothing else of the run."""
+        for node in self._nodes.values():
+            if node.live_session:
+                data = {"command": "signal_ranks", "signal": signum}
+                node.live_session.request("command", data)
+
     def interrupt(self, signum: int) -> None:
         """Stop everything for the user, and kill it the second time."""
         is_launch = self._node_monitor.role is Role.LAUNCH

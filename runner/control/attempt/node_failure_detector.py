@@ -172,11 +172,6 @@ class NodeFailureDetector:
         if is_joining and now > node.last_data + ANSWER_TIMEOUT_S:
             return Judgement(NodeState.UNVERIFIED, NO_ANSWER, show=True, record=True)
         backoff, state = node.connection.backoff, node.connection.state
-        if node.node.in_job and node.is_lost and self._all_others(node, _is_gone):
-            reason = (
-                "it was lost, and Slurm has not ended its part of the job"  # that may take long
-            )
-            return Judgement(NodeState.UNVERIFIED, reason, record=True)
         if backoff is None or state is ConnectionState.REACHED:
             return None
         if silence_s <= self._return_limit_s(node):

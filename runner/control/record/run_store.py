@@ -126,19 +126,13 @@ class RunStore:
             raise NotReady([problem]) from error
 
     def create(self, request: LaunchRequest, plan: Plan | None = None) -> bool:
-        """Begin the record with what was asked for, and have it found; raise OSError.
-
-        Return whether its run id finds it.
-        """
-        self._created.append(self.logs)
-        self.logs.mkdir(mode=0o700)
+        """Begin the record; return whether its run id finds it; raise OSError."""
         self._lock_fd = try_lock_folder(self.folder)
-        self.write_text(CONFIG_FILE, request.config_yaml)
-        lines = [f"- {json.dumps(word, ensure_ascii=False)}\n" for word in request.overrides]
-        self.write_text(OVERRIDES_FILE, "".join(lines) or "[]\n")
+        if not (self.folder / CONFIG_FILE).exists():  # written when its job was submitted
+            self.write_request(request)
+        self._created.append(self.logs)
+        self.logs.mkdir(mode=0o700, exist_ok=True)
         self.write_json(CONTACT_FILE, recorded_contact(request))
-        if request.sweep:
-            self.write_json(SWEEP_FILE, request.sweep)
         if plan:
             self.write_plan(plan)
         self._has_begun = True
@@ -146,6 +140,15 @@ class RunStore:
         run_index.register(run_id, self.folder)
         run_index.set_latest(self.folder)
         return run_index.record_folder(run_id) == self.folder.resolve()
+
+    def write_request(self, request: LaunchRequest) -> None:
+        """Record what was asked for; raise OSError."""
+        self.write_text(CONFIG_FILE, request.config_yaml)
+        lines = [f"- {json.dumps(word, ensure_ascii=False)}\n" for word in request.overrides]
+        self.write_text(OVERRIDES_FILE, "".join(lines) or "[]\n")
+        self.write_json(CONTACT_FILE, recorded_contact(request))
+        if request.sweep:
+            self.write_json(SWEEP_FILE, request.sweep)
 
     def reopen(self, request: LaunchRequest, plan: Plan) -> bool:
         """Continue the record of a run, or begin one; add what an interrupted record lacks.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from runner.control.rpc.host_code import boot_line
 from runner.core import shell
 from runner.core.errors import Problem
-from runner.core.protocol.frames import PROTOCOL
+from runner.core.protocol.frames import PROTOCOL, STAYS
 from runner.core.protocol.timing import SETUP_TIMEOUT_S
 from runner.core.spec import Node, Spec
 
@@ -44,16 +44,6 @@ def boot_words(python: str) -> str:
     return f"{shell.path(python)} -I -S -X utf8 -c {shell.quote(_LOADER)}"
 
 
-def job_words(spec: Spec) -> str:
-    """Return the same for a node of a job, where the setup lines may bring the interpreter."""
-    words, python = boot_words(spec.cluster.host_python), shell.path(spec.cluster.host_python)
-    if not spec.cluster.setup:
-        return words
-    lines = "\n".join(spec.cluster.setup)
-    script = f'command -v {python} >/dev/null || {{ {lines}\n}} </dev/null >&2; exec "$@"'
-    return f"bash --norc --noprofile -c {shell.quote(script)} setup {words}"
-
-
 def boot_input(setup: Sequence[str]) -> bytes:
     """Return what the boot command reads: the lines of `cluster.setup`, then the boot line."""
     return _setup_text(setup) + boot_line()
@@ -75,9 +65,10 @@ def boot_command(spec: Spec, node: Node) -> list[str]:
     """
     python = shell.path(spec.cluster.host_python)
     ps_words = shell.line([spec.run_id, node.name])
+    stays = f" {STAYS}" if node.transport == "srun" else ""
     start = (
         f"command -v {python} >/dev/null 2>&1 || {{ echo runner-boot: no-python; exit 127; }}; "
-        f"exec {boot_words(spec.cluster.host_python)} runner {ps_words} v{PROTOCOL}"
+        f"exec {boot_words(spec.cluster.host_python)} runner {ps_words} v{PROTOCOL}{stays}"
     )
     setup = spec.setup_of(node)
     if not setup:

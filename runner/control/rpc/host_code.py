@@ -85,22 +85,6 @@ def archive_for(key: str) -> bytes:
         return _archive_for(KEY if key == KEY else SOURCE)
 
 
-def whole_code() -> bytes:
-    """Return a line and an archive that need no answer, for any version of Python."""
-    with _LOCK:
-        return _whole_code()
-
-
-@functools.cache
-def _whole_code() -> bytes:
-    sources, compiled = _archive(SOURCE), _archive(KEY).modules
-    modules = {
-        name: (is_package, {**blobs, **compiled[name][1]})
-        for name, (is_package, blobs) in sources.modules.items()
-    }
-    return bootloader.line("") + _sized(sources._replace(modules=modules))
-
-
 @functools.cache
 def _archive_for(key: str) -> bytes:
     return _sized(_archive(key))

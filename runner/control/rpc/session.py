@@ -14,11 +14,9 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from runner.control.rpc import bootloader, bootstrap, host_code
-from runner.control.rpc.channels import ChannelHub
 from runner.core.errors import NotReady
 from runner.core.model.replies import checked_reply
 from runner.core.protocol.frames import MAGIC, Frame, FrameDecoder
@@ -79,7 +77,7 @@ class HostSession:
         self.last_sent = self.last_heard  # so many bytes that the other side must be reading
         self.unsent = 0  # bytes
         self.banner = b""  # what was received before the first frame
-        self.has_shell = node.in_job  # a program of ours was started at the other end
+        self.has_shell = False  # a program of ours was started at the other end
         self.handshake_done = False  # the agent runs at the other end
         self.closed_locally = False
         self.rejected = ""  # why the host is not believed any more
@@ -89,7 +87,7 @@ class HostSession:
         self._lock = threading.Lock()
         self.quota = InboxQuota()
         self._ids = itertools.count(1)
-        self.clock = ClockOffset(by_wall=node.in_job)
+        self.clock = ClockOffset()
         self._closed = threading.Event()
         self._boot_input = boot_input  # "" if there is an agent already
         self._boot_answers: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -274,14 +272,10 @@ class InboxQuota:
 
 
 class ClockOffset:
-    """The offset of a host's monotonic clock from this machine's, by the fastest ping so far.
+    """The offset of a host's monotonic clock from this machine's, by the fastest ping so far."""
 
-    With `by_wall`, what is converted is another machine's, whose wall clock alone is comparable.
-    """
-
-    def __init__(self, *, by_wall: bool = False) -> None:
+    def __init__(self) -> None:
         self.offset = 0.0
-        self._by_wall = by_wall
         self.mono_epoch = 0.0  # the host's wall clock when its monotonic clock was 0
         self._pings: dict[int, float] = {}
         self._best_rtt_s = float("inf")
@@ -295,7 +289,7 @@ class ClockOffset:
 
         A reboot resets the host's monotonic clock; earlier times are converted by its wall clock.
         """
-        if self._by_wall or abs(wall - mono - self.mono_epoch) > REBOOT_THRESHOLD_S:
+        if abs(wall - mono - self.mono_epoch) > REBOOT_THRESHOLD_S:
             mono = wall - self.mono_epoch
         return mono + self.offset
 
@@ -324,17 +318,10 @@ class Connector:
         self._on_note = on_note
         self._transports: dict[str, Transport] = {}
         self._lock = threading.Lock()
-        self._channels: dict[tuple[object, ...], ChannelHub] = {}
-        self._channels_lock = threading.Lock()
         self._opened: list[Channel] = []
 
     def open(self, node: Node, inbox: Inbox) -> HostSession:
-        """Connect to `node` and boot our agent there; raise NotReady if it cannot be reached.
-
-        The agents of a job's nodes are one process, on its login node.
-        """
-        if node.in_job:
-            return HostSession(node, self._channel_hub(node).open(), inbox)
+        """Connect to `node` and boot our agent there; raise NotReady if it cannot be reached."""
         words = bootstrap.boot_command(self.spec, node)
         boot_input = bootstrap.boot_input(self.spec.setup_of(node))
         connection = self.transport(node.transport).connect(node)
@@ -347,18 +334,6 @@ class Connector:
             self._opened = [each for each in self._opened if each.ended is None]
             self._opened.append(channel)
         return HostSession(node, channel, inbox, boot_input)
-
-    def _channel_hub(self, node: Node) -> ChannelHub:
-        """Return the channels over a session with a node's login node."""
-        login = replace(node, in_job=False)
-        key = (login.transport, login.host, login.user, login.port)
-        with self._channels_lock:  # held while connecting: the other nodes wait for it
-            hub = self._channels.get(key)
-            if hub is None or hub.closed:
-                inbox = BoundedInbox()
-                session = self.open(login, inbox)
-                hub = self._channels[key] = ChannelHub(session, lambda: inbox.get()[1])
-            return hub
 
     def transport(self, kind: str) -> Transport:
         """Return the transport of that kind."""
@@ -374,6 +349,10 @@ class Connector:
 
             make = functools.partial(HostConnection, self.spec.cluster.ssh, self._on_note)
             return SshTransport(self.spec.cluster.ssh, make)
+        if kind == "srun":
+            from runner.transport.srun import SrunTransport
+
+            return SrunTransport(self.spec.cluster.slurm)
         from runner.transport.process import LocalTransport, OpensshTransport
 
         if kind == "openssh":

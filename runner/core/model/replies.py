@@ -9,15 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, Optional, Tuple, Type
 
 from runner.core.codec import abbreviate, bounded, decode
-from runner.core.errors import Problem
 from runner.core.model.facts import PORT, Facts
 from runner.core.model.network_probe import HostProbe
 from runner.core.model.run_info import HostRunStatus
 from runner.core.model.samples import Sample
-from runner.core.model.slurm import JobStatus
 from runner.core.protocol.events import COUNT, TIME
 from runner.core.protocol.frames import Frame, FrameError
-from runner.core.protocol.paths import ATTEMPT, RUN_ID
+from runner.core.protocol.paths import RUN_ID
 from runner.core.protocol.remote_files import MAX_INT
 
 
@@ -178,38 +176,6 @@ class CommandExited:
     error: str = ""
 
 
-@dataclass(frozen=True)
-class Submitted:
-    """The job of a run is submitted."""
-
-    job_id: str
-
-
-@dataclass(frozen=True)
-class JobCancelled:
-    """Nothing is left of the job of a run."""
-
-    has_begun: bool  # on some node, before
-
-
-@dataclass(frozen=True)
-class ChannelData:
-    """Bytes from the agent of a channel; none: it has ended."""
-
-    channel: int
-
-
-@dataclass(frozen=True)
-class JobReply:
-    """How the job of a run stands; `ready` once all its nodes have begun the run."""
-
-    status: JobStatus
-    ready: bool
-    attempt: int = field(default=0, metadata=ATTEMPT)  # that its nodes have begun, or begin
-    problems: Tuple[Problem, ...] = ()  # that kept the run from starting on its nodes
-    log: str = ""  # the end of the job's own output, where it is over and no run began
-
-
 REPLY_TYPES: Dict[str, Type[Any]] = {
     **dict.fromkeys(("following", "command_sent", "in_progress", "inventory_page"), Reply),
     **dict.fromkeys(("absent", "run", "stacks_dumped"), Reply),
@@ -218,11 +184,8 @@ REPLY_TYPES: Dict[str, Type[Any]] = {
     "exited": CommandExited,
     "facts": FactsReply,
     "fetched": FileChunk,
-    "from_channel": ChannelData,
     "hello": Clocks,
     "inventory_end": InventoryEnd,
-    "job": JobReply,
-    "job_cancelled": JobCancelled,
     "leftovers": Leftovers,
     "listening": Listening,
     "missing": MissingFiles,
@@ -235,7 +198,6 @@ REPLY_TYPES: Dict[str, Type[Any]] = {
     "sampled": Sampled,
     "store": Store,
     "stored": Stored,
-    "submitted": Submitted,
 }
 """The fields of each kind of reply; those of a kind that is not in the table are refused."""
 

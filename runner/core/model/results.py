@@ -108,20 +108,15 @@ class RemoteRun:
         return any(status.is_active or status.relaunch_pending for status in statuses)
 
     @property
-    def has_not_begun(self) -> bool:
-        """Whether no node of its job has a part of it yet: the login node alone speaks of it."""
-        return self.info.world_size == 0
-
-    @property
     def is_complete(self) -> bool:
         """Whether all hosts of its last attempt answered."""
         return len(current_hosts(self.by_host)) >= self.info.nnodes
 
     @property
     def may_go_on_elsewhere(self) -> bool:
-        """Whether it may be on where no answer comes from: elastic, in a job, or relaunched."""
+        """Whether it may be on where no answer comes from: elastic, or relaunched."""
         statuses = current_hosts(self.by_host).values()
-        left = (status.info.relaunches_left or status.job for status in statuses)
+        left = (status.info.relaunches_left for status in statuses)
         return bool(self.info.min_nodes or any(left))
 
     @property

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from typing import Dict, Mapping, Optional, Tuple
 
 from runner.core.model.metrics import RankProgress
-from runner.core.model.samples import Sample
-from runner.core.model.slurm import JobStatus
 from runner.core.protocol.events import COUNT, TIME
 from runner.core.protocol.paths import ATTEMPT, NODE_NAME, RUN_ID
 from runner.core.protocol.states import State
@@ -64,9 +62,7 @@ class HostRunStatus:
     here: bool = True  # False on a host that only shares the disk of another one
     unattended_left_s: Optional[float] = field(default=None, metadata=TIME)
     """When it ends for want of a controller, in seconds; None if it may have one."""
-    job: Optional[JobStatus] = None  # of Slurm: the host that says this is its login node
     progress: Optional[RankProgress] = None  # of the lowest rank there that says how far it is
-    sample: Optional[Sample] = None  # the last on record of a node in a job, where that is asked
 
     @property
     def is_active(self) -> bool:
@@ -105,14 +101,13 @@ def aggregate_state(statuses: Mapping[str, HostRunStatus]) -> str:
     """Return the state of a whole run, from the hosts that answered."""
     statuses = current_hosts(statuses)
     live = [status.state for status in statuses.values() if status.alive]
-    queued = [s.job.queued_text for s in statuses.values() if s.job and s.job.is_queued]
     for state in (State.STOPPING, State.STARTING):
         if state in live:
-            return queued[0] if queued else str(state.value)
+            return str(state.value)
     if live:
         return "running"
     if any(status.relaunch_pending for status in statuses.values()):
-        return queued[0] if queued else RESTARTING
+        return RESTARTING
     states = {status.state for status in statuses.values()}
     for state in (State.STUCK, State.FAILED):
         if state in states:

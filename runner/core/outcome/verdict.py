@@ -10,7 +10,6 @@ from runner.core.errors import NotReady
 from runner.core.model.plan import Plan
 from runner.core.model.results import Failure, NodeResult, RankResult
 from runner.core.model.run_info import PastAttempt
-from runner.core.model.slurm import ENDS
 from runner.core.outcome.first_failure import (
     START_REFUSED,
     TimedFailure,
@@ -24,7 +23,6 @@ from runner.core.outcome.membership import Membership, Memberships
 from runner.core.outcome.tracebacks import is_secondary_error
 from runner.core.protocol.events import (
     Ended,
-    JobEnded,
     ProgramExited,
     ProgramStarted,
     ProgressResumed,
@@ -47,8 +45,6 @@ LOST_CODE = 4
 STUCK_CODE = 5
 STOP_SIGNALS = (None, signal.SIGTERM, signal.SIGKILL)
 """Of ranks that did not end by themselves."""
-
-REQUEUED = "its job is to start again"
 
 OWN_MASTER = (
     "have the program use MASTER_ADDR and MASTER_PORT as they are set (os.environ.setdefault, "
@@ -124,8 +120,6 @@ def fold_events(
     lost = departed_nodes(history) | {f.failure.node for f in failures if f.is_loss}
     unverified = tuple(name for name, result in nodes.items() if not result.end_verified)
     stuck = any(r.survivors for r in nodes.values()) or not lost.issuperset(unverified)
-    if first:
-        first = replace(first, failure=with_reason_of_job(first.failure, history))
     state, code = _outcome(first, stop, succeeded)
     if stuck or (stop and unverified):
         state, code = STUCK, STUCK_CODE
@@ -168,21 +162,6 @@ def completed(verdict: Verdict, asked_again: Verdict) -> Verdict:
         nodes={**verdict.nodes, **nodes},
         ranks={**verdict.ranks, **ranks},
     )
-
-
-def with_reason_of_job(failure: Failure, history: Iterable[TimedEvent]) -> Failure:
-    """Return a failure with why Slurm ended the job, if it did.
-
-    A rank that got KILL may have taken too much memory; a node that was lost may have failed.
-    """
-    ends = [timed.event.body for timed in history if isinstance(timed.event.body, JobEnded)]
-    state = ends[-1].state if ends else ""
-    why = REQUEUED if state == "PENDING" else ENDS.get(state, "")
-    if not why or (failure.rank is not None and state != "OUT_OF_MEMORY"):
-        return failure
-    if is_scheduled(failure.reason):
-        return replace(failure, reason=f"{failure.reason}: {why}")
-    return replace(failure, reason=f"{failure.reason} (Slurm: {why})")
 
 
 def _memberships(history: Iterable[TimedEvent]) -> Tuple[Optional[Membership], int]:

@@ -6,7 +6,7 @@ import enum
 import json
 import re
 from dataclasses import dataclass, field
-from typing import Any, Dict, Iterable, Optional, Tuple, Type
+from typing import Any, Dict, Optional, Tuple, Type
 
 from runner.core.codec import abbreviate, bounded, decode, encode, parse_json
 from runner.core.protocol.paths import ATTEMPT, RANK
@@ -25,13 +25,16 @@ class StopCause(enum.Enum):
     PEER = "peer"  # the run failed on another node
     LOCAL = "local"  # this host stops by itself; the reason says why
     DEATH = "death"  # the supervisor died, and could tell nobody; what it left is ended
-    SCHEDULER = "scheduler"  # the scheduler ends the job; it signals every process itself
+    SCHEDULER = "scheduler"  # the supervisor got TERM, as perhaps every process of the run
     DECIDED = "decided"  # the program of the node that decides has succeeded
 
 
 FINAL_CAUSES = (StopCause.USER, StopCause.DECIDED)
 """The causes of a stop after which no attempt follows, and what ends by it has not failed."""
 
+
+TERMINATED = "its processes got SIGTERM"
+"""The reason of a stop that began with TERM to a supervisor."""
 
 ENDED_BY_SCHEDULER = "ended by Slurm"
 """The reason of a stop that the scheduler began."""
@@ -258,14 +261,6 @@ class NotRelaunched(EventBody):
 
 
 @dataclass(frozen=True)
-class JobEnded(EventBody):
-    """Slurm says how the job of the run ended; PENDING: it is to start again."""
-
-    job_id: str
-    state: str
-
-
-@dataclass(frozen=True)
 class RanksSignalled(EventBody):
     """The ranks of a node got a signal, since their job is about to reach its time limit."""
 
@@ -338,11 +333,3 @@ def parse(line: str) -> Event:
     if not isinstance(kind, str) or kind not in EVENT_TYPES:
         raise ValueError(f"unknown kind of event: {abbreviate(kind)}")
     return decode(Event, {**data, "body": decode(EVENT_TYPES[kind], data)})
-
-
-def is_requeued(events: Iterable[Event]) -> bool:
-    """Return whether the job waits to start the run again, after the last attempt of these."""
-    known = list(events)
-    last = max((event.attempt for event in known), default=0)
-    ends = (event.body for event in known if event.attempt == last)
-    return any(isinstance(body, JobEnded) and body.state == "PENDING" for body in ends)

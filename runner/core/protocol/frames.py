@@ -15,6 +15,9 @@ from typing import Any, Dict, Iterator
 from runner.core.codec import parse_json
 
 PROTOCOL = 1
+STAYS = "stays"
+"""The word for an agent with whose end everything that it has started is ended there."""
+
 MAGIC = b"\n\x01runner-wire\x01\n"
 LENGTHS = struct.Struct(">II")
 MAX_HEADER = 16 << 20

@@ -25,9 +25,6 @@ STACKS_LOG = "stacks"
 CODE_FOLDER = "code"
 """The folder of a release that has the tree; the manifest is beside it."""
 
-JOB_FOLDER = ".slurm"
-"""The folder in that of a run that belongs to its job of Slurm."""
-
 PRELOAD_MODULES = ("fork_server", "forked_rank", "fork_safety", "import_environment")
 PRELOAD_PACKAGE = "runner_preload"
 """The modules of a fork server, and their package in a run folder, whose name no program has."""
@@ -160,55 +157,3 @@ def releases_folder(workdir: str) -> str:
 def release_folder(workdir: str, name: str) -> str:
     """Return the folder of one release: its manifest, and the tree in `code/`."""
     return posixpath.join(releases_folder(workdir), name)
-
-
-class JobPaths:
-    """The files of a job of Slurm, below `WORKDIR/runs/RUN_ID`, on a disk that all its nodes see.
-
-    Nobody looks for a file before it is there, since NFS clients would remember that it is not:
-    each is made empty by the job before its readers start, written in place, and opened anew.
-    """
-
-    def __init__(self, workdir: str, run_id: str) -> None:
-        self.run = posixpath.join(workdir, "runs", run_id)
-        self.root = posixpath.join(self.run, JOB_FOLDER)
-        self.script = posixpath.join(self.root, "batch.sh")
-        self.code = posixpath.join(self.root, "code")
-        self.context = posixpath.join(self.root, "context.json")
-        self.secrets = posixpath.join(self.root, "secrets.json")
-        self.nonce = posixpath.join(self.root, "nonce")
-        self.job_id = posixpath.join(self.root, "job_id")
-        self.log = posixpath.join(self.root, "batch.log")
-        self.process = posixpath.join(self.root, "process")
-        self.cancelled = posixpath.join(self.root, "cancelled")
-        self.last_start = posixpath.join(self.root, "last_start")
-
-    def start(self, number: int) -> StartPaths:
-        """Return the files of the job's n-th start, from 0; Slurm may start it again."""
-        return StartPaths(posixpath.join(self.root, f"start_{number}"))
-
-
-class StartPaths:
-    """The files by which the nodes of a job agree on an attempt of the run."""
-
-    def __init__(self, root: str) -> None:
-        self.root = root
-        self.nodes = posixpath.join(root, "nodes")
-        self.orders = posixpath.join(root, "orders")
-        self.step = posixpath.join(root, "step")
-
-    def facts(self, node: str) -> str:
-        """Return the file of a node's facts."""
-        return posixpath.join(self.root, f"{node}.facts")
-
-    def begun(self, node: str) -> str:
-        """Return the file in which a node notes the attempt that it has begun."""
-        return posixpath.join(self.root, f"{node}.begun")
-
-    def log(self, node: str) -> str:
-        """Return the file of what the task on a node prints."""
-        return posixpath.join(self.root, f"{node}.log")
-
-    def commands(self, node: str) -> str:
-        """Return the file of the commands to a node's supervisor."""
-        return posixpath.join(self.root, f"{node}.commands")

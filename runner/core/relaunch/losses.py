@@ -17,6 +17,7 @@ from runner.core.protocol.events import (
     PortTaken,
     ProgramStarted,
     TimedEvent,
+    is_scheduled,
 )
 from runner.core.protocol.states import State
 from runner.core.spec import Spec
@@ -76,12 +77,14 @@ def _first_to_fail(plan: Plan, history: List[TimedEvent]) -> Tuple[str, ...]:
 def may_relaunch(spec: Spec, verdict: Verdict) -> bool:
     """Return whether the end of an attempt allows another one.
 
-    It does not if a user wanted the end, or if processes of the attempt survived SIGKILL.
+    It does not if a user or a scheduler wanted the end, or if processes survived SIGKILL.
     """
     first_failure = verdict.first_failure
     if first_failure is None or verdict.exit_code >= SIGNAL_EXIT_BASE:
         return False
     if any(result.survivors for result in verdict.nodes.values()):
+        return False
+    if is_scheduled(first_failure.reason):
         return False
     return spec.watch.relaunches or not is_stall(first_failure.reason)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Collection, List, Mapping, Optional, Sequence, Tuple
+from typing import Collection, List, Mapping, Optional, Tuple
 
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts
@@ -79,22 +79,6 @@ def plan_next_attempt(
         excluded |= unready
     past_attempts = (*context.info.past_attempts, past_attempt)
     return _hand_over(context, spec, facts, past_attempts, relaunches_left)
-
-
-def plan_in_job(
-    context: RelaunchContext,
-    names: Sequence[str],
-    facts: Mapping[str, Facts],
-    past_attempts: Tuple[PastAttempt, ...] = (),
-) -> NextAttempt:
-    """Plan, on a node of a job, the attempt that begins with the job: on these nodes, by rank.
-
-    Raises:
-        NotReady: They are not ready.
-    """
-    secrets = {name: Secret("") for name in context.secrets}
-    spec = replace(context.spec.on_nodes(names), secrets=secrets)
-    return _hand_over(context, spec, facts, past_attempts, spec.relaunch.max)
 
 
 def _hand_over(

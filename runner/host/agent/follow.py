@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import time
-from typing import Any, Callable, List, NamedTuple, Optional, Union
+from typing import Any, Callable, List, NamedTuple, Optional
 
 from runner.core.codec import decode
 from runner.core.model.plan import Order
@@ -20,7 +20,6 @@ from runner.core.protocol.timing import UNRESPONSIVE_S
 from runner.host.agent.log_reader import Answer, LogReader
 from runner.host.agent.request_queue import LoopCall, RequestSteps
 from runner.host.agent.server import BUSY_POLL_S, IDLE_POLL_S, AgentContext, RequestHandler
-from runner.host.agent.slurm.follow import JOB_POLL_S, FollowedJob
 from runner.host.process import procfs
 from runner.host.process.file_worker import Submit
 from runner.host.storage import run_owner
@@ -30,11 +29,12 @@ from runner.host.storage.run_folder import (
     read_order,
     reserve_attempt,
 )
-from runner.host.storage.run_list import is_in_job
 from runner.host.storage.run_owner import RunSocket
 from runner.host.supervisor.recovery import recover_orphaned
 
-COMMAND_FIELDS = ("cause", "reason", "peer", "nodes")  # the fields that a command may have
+COMMAND_FIELDS = ("cause", "reason", "peer", "nodes", "signal")
+"""The fields that a command may have."""
+
 NEVER = float("inf")
 RECONNECT_S, RECONNECT_PENDING_S = 2.0, 0.2  # between tries; with commands pending
 
@@ -42,7 +42,7 @@ RECONNECT_S, RECONNECT_PENDING_S = 2.0, 0.2  # between tries; with commands pend
 class Handler(RequestHandler):
     """The run that this agent's controller follows."""
 
-    _run: Union[FollowedRun, FollowedJob, None] = None
+    _run: Optional[FollowedRun] = None
     by_launch = False  # whether the controller started the run, and is to tell of its end
 
     def __init__(self, context: AgentContext) -> None:
@@ -66,24 +66,15 @@ class Handler(RequestHandler):
                 raise ValueError(f"there is no run {order.run_id} in {order.workdir}")
             if not os.path.isdir(folder.attempt_folder(order.attempt)):
                 raise ValueError(f"attempt {order.attempt} of it has not begun here")
-            is_job = is_in_job(folder)
-            if not is_job:
+            if not frame.data.get("read_only"):
                 run_owner.require_local(folder)
             ended = _is_superseded(folder, order)  # a stop reaches the later attempt all the same
-            begin = self._begin_job if is_job else self._begin
-            yield functools.partial(begin, frame, RunSocket(folder), order, ended=ended)
+            yield functools.partial(self._begin, frame, RunSocket(folder), order, ended=ended)
         finally:
             self._is_joining = False
 
     def _begin(self, frame: Frame, run_socket: RunSocket, order: Order, *, ended: bool) -> None:
         self.follow(run_socket, order, ended=ended, read_only=bool(frame.data.get("read_only")))
-        self.context.answer(frame, "following")
-
-    def _begin_job(self, frame: Frame, run_socket: RunSocket, order: Order, *, ended: bool) -> None:
-        folder, read_only = run_socket.folder, bool(frame.data.get("read_only"))
-        self._run = FollowedJob(self.context, folder, order, ended=ended, read_only=read_only)
-        self.context.followed_workdir = order.workdir
-        self.context.idle_poll_s = JOB_POLL_S
         self.context.answer(frame, "following")
 
     def on_read(self, frame: Frame) -> Optional[RequestSteps]:
@@ -117,8 +108,8 @@ class Handler(RequestHandler):
 
     @property
     def busy(self) -> bool:
-        """Whether the run may have new data; the disk of a job is never asked more often."""
-        return isinstance(self._run, FollowedRun) and not self._run.log_reader.idle
+        """Whether the run may have new data."""
+        return self._run is not None and not self._run.log_reader.idle
 
     @property
     def disk_wait_s(self) -> float:
@@ -160,7 +151,7 @@ class Handler(RequestHandler):
             context.controller_timeout_s = min(context.controller_timeout_s, order.disconnect_s)
         return run
 
-    def _require_run(self) -> Union[FollowedRun, FollowedJob]:
+    def _require_run(self) -> FollowedRun:
         if self._run is None:
             raise RuntimeError("this agent follows no run yet")
         return self._run

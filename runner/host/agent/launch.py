@@ -45,6 +45,7 @@ class Handler(RequestHandler):
     """Starts a run on this host."""
 
     _startup: Optional[Startup] = None
+    _run_socket: Optional[RunSocket] = None
 
     def __init__(self, context: AgentContext) -> None:
         super().__init__(context)
@@ -92,6 +93,7 @@ class Handler(RequestHandler):
             )
         args = SupervisorArgs(run_socket.folder, order, environ, facts.reserved, token, relaunch)
         pipe = guardian.spawn(args, listener, log_fd)
+        self._run_socket = run_socket
         os.close(log_fd)
         os.set_blocking(pipe, False)
         facts.reserved.close()
@@ -100,6 +102,11 @@ class Handler(RequestHandler):
         follower.by_launch = True
         run = follower.follow(run_socket, order)  # from now on it can be stopped
         self._startup = Startup(frame, run, pipe, time.monotonic() + STARTUP_TIMEOUT_S)
+
+    @property
+    def has_supervisor(self) -> bool:
+        """Whether a supervisor that was started here, or its guardian, lives."""
+        return self._run_socket is not None and self._run_socket.is_held
 
     @property
     def pipes(self) -> Sequence[int]:

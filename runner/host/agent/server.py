@@ -31,7 +31,7 @@ from typing import (
 
 from runner.core import descriptor_limit
 from runner.core.model.facts import FactsRequest
-from runner.core.protocol.frames import MAGIC, PROTOCOL, Frame, FrameDecoder
+from runner.core.protocol.frames import MAGIC, PROTOCOL, STAYS, Frame, FrameDecoder
 from runner.core.protocol.paths import RunPaths, validated_paths
 from runner.core.protocol.timing import ANSWER_TIMEOUT_S, CONTROLLER_TIMEOUT_S
 from runner.host.agent.request_queue import RequestQueue
@@ -53,8 +53,6 @@ REQUEST_MODULES = {
     **dict.fromkeys(("inventory", "fetch"), "fetch"),
     **dict.fromkeys(("runs", "run", "mark_relaunch_pending"), "runs"),
     **dict.fromkeys(("kill_leftovers", "clean"), "clean"),
-    **dict.fromkeys(("submit", "job", "cancel_job"), "slurm.requests"),
-    **dict.fromkeys(("open_channel", "to_channel", "close_channel"), "channels"),
     "dump_stacks": "stacks",
     "sample": "sample",
     **dict.fromkeys(("listen", "probe"), "between_hosts"),
@@ -65,6 +63,7 @@ It is loaded with the first such request: a host may have to compile it for each
 """
 
 BUSY_POLL_S, IDLE_POLL_S = 0.02, 0.05
+STAY_POLL_S = 0.5
 UNREAD_PONG_S = 0.5  # how often the controller hears from an agent that reads none of its pings
 
 H = TypeVar("H", bound="RequestHandler")
@@ -211,6 +210,12 @@ class AgentServer:
             self._context.files.finish(ANSWER_TIMEOUT_S)
             self._context.files.close()
 
+    def await_supervisor(self) -> None:
+        """Return once the supervisor that was started here has ended."""
+        handler: Any = self._loaded.get("launch")
+        while handler is not None and handler.has_supervisor:
+            time.sleep(STAY_POLL_S)
+
     def _poll_once(self) -> bool:
         """Sleep until there is something to do; return False when the controller has left."""
         if time.monotonic() - self._last_received >= self._context.controller_timeout_s:
@@ -300,5 +305,11 @@ def main(code: HostCode) -> NoReturn:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored, it hides how children end
     descriptor_limit.raise_to_hard()
-    AgentServer(in_fd, out_fd, code).serve()
+    server = AgentServer(in_fd, out_fd, code)
+    if STAYS in sys.argv:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        server.serve()
+        server.await_supervisor()
+    else:
+        server.serve()
     sys.exit(0)

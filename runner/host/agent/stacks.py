@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 
-from runner.core.model.plan import Order
 from runner.core.outcome.stacks import DUMP_END
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import STACKS_LOG, RunPaths
@@ -15,9 +14,7 @@ from runner.host.process import procfs
 from runner.host.process.event_loop import pause
 from runner.host.ranks import stacks
 from runner.host.storage.run_folder import has_ended, read_order
-from runner.host.storage.run_list import is_in_job
 from runner.host.storage.run_owner import RunSocket
-from runner.host.supervisor.command_file import append_command
 
 POLL_S = 0.2
 MARGIN_S = 5.0
@@ -36,7 +33,7 @@ class Handler(RequestHandler):
         if not has_ended(folder, order):
             log = folder.stream_log(order.attempt, STACKS_LOG, "out")
             before = len(procfs.read_text(log))
-            _request_dump(folder, order, str(frame.data["reason"]))
+            _request_dump(folder, str(frame.data["reason"]))
             deadline = time.monotonic() + stacks.DUMP_TIMEOUT_S + MARGIN_S
             while not text.endswith(DUMP_END) and not has_ended(folder, order):
                 if time.monotonic() >= deadline:
@@ -46,14 +43,9 @@ class Handler(RequestHandler):
         self.context.answer(frame, "stacks_dumped", text.encode())
 
 
-def _request_dump(folder: RunPaths, order: Order, reason: str) -> None:
-    """Send the command to the supervisor on this host, or to that of a node of a job."""
+def _request_dump(folder: RunPaths, reason: str) -> None:
+    """Send the command to the supervisor on this host."""
     line = json.dumps({"command": "dump_stacks", "reason": reason}).encode() + b"\n"
-    if is_in_job(folder):
-        from runner.host.slurm.job_folder import command_file  # noqa: PLC0415 (most have no Slurm)
-
-        append_command(command_file(order), line)
-        return
     connection = RunSocket(folder).connect()
     if connection is None:
         raise ValueError("its supervisor does not answer")

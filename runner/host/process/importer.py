@@ -11,9 +11,6 @@ import zlib
 from types import ModuleType
 from typing import Any, Dict, Mapping, Tuple
 
-MAINS = {"slurm-task": "slurm.node_task", "slurm-verdict": "slurm.verdict"}
-"""The module of the program that a first argument names; others are the agent."""
-
 ModuleSpec: Any = type(sys.__spec__)
 """By `importlib.machinery` it would cost some imports."""
 
@@ -57,10 +54,10 @@ class Importer:
 
 
 def start(content: Mapping[str, Any], key: str, archive: bytes, place: str) -> None:
-    """Run the program that the arguments name."""
+    """Run the agent."""
     sys.dont_write_bytecode = True
     sys.meta_path.insert(0, Importer(content["modules"], key))
     programs = {name: zlib.decompress(text).decode() for name, text in content["programs"].items()}
-    name = f"runner.host.{MAINS.get(sys.argv[1], 'agent.server')}"
+    name = "runner.host.agent.server"
     __import__(name)
     sys.modules[name].main(HostCode(programs, archive, place))

@@ -20,7 +20,7 @@ from runner.core.outcome.tracebacks import (
     is_secondary_error,
     strip_rank_prefix,
 )
-from runner.core.protocol.events import RankExited, RankStarted
+from runner.core.protocol.events import RankExited, RanksSignalled, RankStarted
 from runner.core.protocol.paths import RunPaths, rank_source
 from runner.core.text import describe_exit, format_size
 from runner.host.process import procfs
@@ -178,6 +178,11 @@ class RankTracker:
     def running_pids(self) -> Set[int]:
         """The programs of the running ranks, as far as they can be seen."""
         return {self._started[key].pid for key in self._running} - {0}
+
+    def signal(self, signum: int) -> None:
+        """Send a signal to the running ranks alone: torchrun would end by it."""
+        reached = procfs.signal_all(self.running_pids, signum)
+        self._journal.append(RanksSignalled(signum, len(reached)))
 
     def running_with_ancestors(self) -> Set[int]:
         """Return the programs of the running ranks, and the processes above them."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import stat
 import time
 from dataclasses import replace
@@ -14,13 +13,9 @@ from runner.core.protocol.events import (
     Ended,
     NotificationFailed,
     ProgramStarted,
-    is_requeued,
 )
 from runner.core.protocol.paths import (
-    JOB_FOLDER,
-    JobPaths,
     RunPaths,
-    is_node_name,
     is_run_id,
     release_folder,
     releases_folder,
@@ -31,7 +26,7 @@ from runner.host.process import bounded_child, cgroup, procfs
 from runner.host.process.event_loop import Steps
 from runner.host.storage import release_store, run_owner
 from runner.host.storage.run_folder import EventLog, mtime, read_events, read_order, read_state
-from runner.host.storage.run_list import host_folders, is_in_job
+from runner.host.storage.run_list import host_folders
 
 UNFINISHED_GRACE_S = 3600.0  # how long a run without an end on record may still be about to start
 
@@ -108,32 +103,8 @@ def _remove_run(folder: RunPaths) -> Steps:
     for leftover in _recorded_cgroups(folder):
         leftover.remove()
     yield from remove_run_folder(folder.root)
-    remove_job(os.path.dirname(folder.root))
-
-
-def remove_job(run_folder: str) -> None:
-    """Remove what belongs to the job of a run, and then its folder, unless a node's is left."""
-    with contextlib.suppress(OSError):
-        if all(name.startswith(".") for name in os.listdir(run_folder)):
-            shutil.rmtree(os.path.join(run_folder, JOB_FOLDER), ignore_errors=True)
-            os.rmdir(run_folder)
-
-
-def find_unbegun(workdir: str, older_than_s: float) -> Dict[str, str]:
-    """Return the old runs that no node of a job has begun, with the id of each one's job.
-
-    That job may be in the queue.
-    """
-    found = {}
-    for run_id in filter(is_run_id, procfs.list_names(os.path.join(workdir, "runs"))):
-        paths = JobPaths(workdir, run_id)
-        made_at = mtime(paths.root)
-        names = procfs.list_names(paths.run)
-        is_job = bool(made_at) and all(name.startswith(".") for name in names)
-        is_old = made_at < time.time() - max(older_than_s, UNFINISHED_GRACE_S)
-        if is_job and is_old:
-            found[run_id] = procfs.read_text(paths.job_id).strip()
-    return found
+    with contextlib.suppress(OSError):  # other nodes share the disk
+        os.rmdir(os.path.dirname(folder.root))
 
 
 def remove_run_folder(root: str) -> Steps:
@@ -191,18 +162,7 @@ def _in_use(folder: RunPaths, *, ended: bool) -> bool:
     is_recent = run_owner.heartbeat_age(folder) < UNFINISHED_GRACE_S
     if not ended and is_recent and run_owner.other_host(folder):
         return True  # only the other machine can tell
-    if any(leftover.pids() for leftover in _recorded_cgroups(folder)):
-        return True
-    # Whether its job is to start again:
-    return any(is_requeued(read_events(part)) for part in _parts_of_run(folder))
-
-
-def _parts_of_run(folder: RunPaths) -> Iterator[RunPaths]:
-    """Yield the folders of all nodes of a run that belongs to a job."""
-    workdir, _, run_id, _ = folder.root.rsplit("/", 3)
-    if is_in_job(folder):
-        for name in filter(is_node_name, procfs.list_names(os.path.dirname(folder.root))):
-            yield RunPaths(workdir, run_id, name)
+    return any(leftover.pids() for leftover in _recorded_cgroups(folder))
 
 
 def _disk_usage(root: str) -> Generator[None, None, int]:

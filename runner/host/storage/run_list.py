@@ -7,17 +7,16 @@ import json
 import os
 import time
 from dataclasses import replace
-from typing import Any, Collection, Dict, Generator, List, Mapping, Optional
+from typing import Any, Collection, Dict, Generator, List, Optional
 
 from runner.core.codec import decode, encode
 from runner.core.model.run_info import HostRunStatus, RunInfo
-from runner.core.model.slurm import JobStatus
-from runner.core.protocol.paths import JOB_FOLDER, JobPaths, RunPaths, is_node_name, is_run_id
+from runner.core.protocol.paths import RunPaths, is_node_name, is_run_id
 from runner.core.protocol.states import State
 from runner.host.process import procfs
 from runner.host.storage import run_owner
 from runner.host.storage.run_folder import final_state, lost_a_node, mtime, read_state
-from runner.host.storage.run_progress import read_newest_sample, read_progress
+from runner.host.storage.run_progress import read_progress
 
 NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
@@ -27,12 +26,10 @@ def list_runs(
     node: str,
     others: Collection[str],
     run_id: str = "",
-    *,
-    samples: bool = False,
 ) -> Generator[None, None, Dict[str, Any]]:
     """List the runs of this host below a workdir, all or one, and how many others are unreadable.
 
-    `node` and `others` as in `host_folders`; `samples`: with the load of the nodes of jobs.
+    `node` and `others` as in `host_folders`.
     """
     statuses, unreadable = [], 0
     runs_dir = os.path.join(workdir, "runs")
@@ -40,23 +37,12 @@ def list_runs(
     for name in names:
         yield
         try:
-            found, paths = host_folders(workdir, name, node, others), JobPaths(workdir, name)
-            context = _read_context(paths)
-            has_begun = False
-            seen = ((folder, read_run(folder)) for folder in found)
-            for folder, status in seen:
+            for folder in host_folders(workdir, name, node, others):
+                status = read_run(folder)
                 if status is not None:
-                    has_begun = True
-                    job = _job(paths, context) if is_in_job(folder) else None
-                    here = job is not None or not run_owner.other_host(folder)
+                    here = not run_owner.other_host(folder)
                     recorded = os.path.basename(folder.root)
-                    found_here = replace(status, node=recorded, here=here, job=job)
-                    if samples and job is not None:
-                        sample = read_newest_sample(folder, status.info.attempt)
-                        found_here = replace(found_here, sample=sample)
-                    statuses.append(encode(found_here))
-            if not has_begun and (queued := _read_queued(paths, context, node)):
-                statuses.append(encode(queued))
+                    statuses.append(encode(replace(status, node=recorded, here=here)))
         except PermissionError:
             unreadable += 1
     return {"runs": statuses, "unreadable": unreadable, "now": time.time()}
@@ -76,62 +62,11 @@ def host_folders(workdir: str, run_id: str, node: str, others: Collection[str]) 
             return []
         raise
     folders = {name: RunPaths(workdir, run_id, name) for name in names if is_node_name(name)}
-    if JOB_FOLDER in names:  # of all its nodes, also those that a disk that lags does not list yet
-        known = procfs.read_text(JobPaths(workdir, run_id).start(0).nodes).split()
-        return [RunPaths(workdir, run_id, name) for name in sorted({*folders, *known})]
     own = folders.pop(node, None)
     if own and not run_owner.other_host(own):  # so nobody else's is
         folders = {name: folder for name, folder in folders.items() if name not in others}
     renamed = [folder for folder in folders.values() if run_owner.is_local(folder)]
     return [own, *renamed] if own else renamed
-
-
-def is_in_job(folder: RunPaths) -> bool:
-    """Return whether a run belongs to a job of Slurm: this host speaks for all its nodes."""
-    workdir, _, run_id, _ = folder.root.rsplit("/", 3)
-    return os.path.isdir(JobPaths(workdir, run_id).root)
-
-
-def _read_context(paths: JobPaths) -> Dict[str, Any]:
-    """Return what is on record of a job, {} for a run that has none.
-
-    PermissionError: it is another user's.
-    """
-    try:
-        with open(paths.context, encoding="utf-8") as file:
-            return dict(json.load(file))
-    except PermissionError:
-        raise
-    except (OSError, ValueError, TypeError):
-        return {}
-
-
-def _job(paths: JobPaths, context: Mapping[str, Any]) -> JobStatus:
-    """Return the job of a run, with the name that Slurm should know it by."""
-    job_id = procfs.read_text(paths.job_id).strip()
-    return JobStatus(job_id, name="" if context.get("is_shared") else os.path.basename(paths.run))
-
-
-def _read_queued(paths: JobPaths, context: Mapping[str, Any], node: str) -> Optional[HostRunStatus]:
-    """Return the state of a run whose job has not begun it on any node; None if there is none."""
-    try:
-        owner_uid = os.stat(paths.root).st_uid
-        info = decode(RunInfo, context["info"])
-        nnodes = int(context["spec"]["cluster"]["slurm"]["nnodes"])
-    except PermissionError:
-        raise
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    is_cancelled = os.path.exists(paths.cancelled)
-    return HostRunStatus(
-        info=replace(info, nnodes=nnodes, world_size=0),
-        owner=procfs.user_name(owner_uid),
-        state=State.STOPPED if is_cancelled else State.STARTING,
-        alive=not is_cancelled,
-        changed_at=mtime(paths.root),
-        node=node,
-        job=_job(paths, context),
-    )
 
 
 def read_run(folder: RunPaths) -> Optional[HostRunStatus]:

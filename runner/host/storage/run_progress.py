@@ -5,7 +5,6 @@ Nothing is kept for it while the run goes on: it is read when somebody asks.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from typing import Iterator, List, Optional, Pattern, Tuple
 
@@ -19,7 +18,6 @@ from runner.core.model.metrics import (
     parse_metrics,
     seconds_left,
 )
-from runner.core.model.samples import Sample, parse_sample
 from runner.core.protocol.paths import METRICS_STREAM, RANK_LOG, STREAMS, RunPaths, rank_source
 from runner.host.process import procfs
 from runner.host.storage.run_folder import mtime, read_order
@@ -61,14 +59,6 @@ def read_progress(folder: RunPaths) -> Optional[RankProgress]:
                 return progress
             lowest = lowest or progress
     return lowest
-
-
-def read_newest_sample(folder: RunPaths, attempt: int) -> Optional[Sample]:
-    """Return the last sample of this node that is on record of an attempt, None if none is."""
-    lines = _read(folder.samples(attempt), is_end=True).split(b"\n")[:-1]
-    with contextlib.suppress(ValueError):  # torn by a power cut
-        return parse_sample(lines[-1]) if lines else None
-    return None
 
 
 def _progress(rank: int, metrics: Metrics, first: Optional[int], seconds: float) -> RankProgress:

@@ -26,18 +26,6 @@ from runner.host.process.event_loop import EventLoop, run_steps
 from runner.host.storage.run_folder import EventLog, create_run_folder
 
 
-class Scheduled(NamedTuple):
-    """What is different where a scheduler starts supervisors, and ends them."""
-
-    commands: str  # the file to which agents on other hosts append theirs
-    kill_wait_s: float = 30.0  # between the scheduler's TERM and its KILL
-    signals_all: bool = True  # whether that TERM reaches every process, not a task's own alone
-    limit_signal: int = 0  # that ranks get before the time limit of their job
-    stop_after_s: Optional[float] = None  # when the attempt stops then, which is half of the time
-    offset: int = 0  # in `commands`, of the first one that no attempt before has taken
-    limit_at: float = float("inf")  # when it stops, if ranks of an attempt before were told
-
-
 class SupervisorArgs(NamedTuple):
     """What a supervisor begins with."""
 
@@ -49,7 +37,6 @@ class SupervisorArgs(NamedTuple):
     election_context: Optional[ElectionContext] = None  # None: the hosts must not relaunch it
     write_down: Callable[[], object] = int  # makes the run folder; it may wait for a disk
     user_stopped: bool = False  # before it began
-    scheduled: Optional[Scheduled] = None  # None: no scheduler
 
 
 def join_election(args: SupervisorArgs, loop: EventLoop) -> Optional[LeaderElection]:

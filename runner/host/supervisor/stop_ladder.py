@@ -6,14 +6,13 @@ they save: it gets TERM when its rank has ended, at the latest shortly before th
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import time
 from typing import Callable, Dict, Iterable, List, Optional, Sequence, Set
 
 from runner.core.model.plan import Order
-from runner.core.protocol.events import ENDED_BY_SCHEDULER, StopCause, Stopping
+from runner.core.protocol.events import TERMINATED, StopCause, Stopping
 from runner.core.protocol.states import STOP_TRANSITIONS, State, StopPhase
 from runner.host.process import procfs
 from runner.host.ranks.tracker import RankTracker
@@ -25,6 +24,7 @@ SHORT_LIVED = re.compile(
 )
 """Helpers of Python, torch and debugpy that end by themselves a moment after their program."""
 
+TERM_SPREAD_S = 0.5  # how much earlier than we a rank may have got TERM
 MAX_TERM_BEFORE_KILL_S = 2.0  # a fifth of a short grace
 
 
@@ -62,6 +62,7 @@ class StopLadder:
         self._order, self._launcher, self._journal = order, launcher, journal
         self._kill_at = float("inf")
         self._term_sent: Set[int] = set()
+        self._has_taken_term = False
 
     def move(self, phase: StopPhase) -> None:
         """Enter the next phase, or raise ValueError if that move is not in the table."""
@@ -78,12 +79,6 @@ class StopLadder:
     def grace_is_over(self) -> bool:
         """Whether what is left must be killed."""
         return time.monotonic() >= self._kill_at
-
-    @property
-    def longest_grace_s(self) -> float:
-        """How long a scheduler may let us go on after its TERM: else the container outlives us."""
-        container = self._order.container
-        return 0.0 if container and container.has_daemon else self._order.grace_s
 
     def fail(self, failed_at: Optional[float] = None) -> None:
         """Note that something of the task failed, now if no time is given.
@@ -119,26 +114,20 @@ class StopLadder:
         self._journal.append(Stopping(reason, cause), mono=stopped_at)
         self._record_stopping()
 
-    def follow_scheduler(self, since: float, kill_after_s: float, *, needs_term: bool) -> None:
-        """Stop as a scheduler does that has sent TERM, and will send KILL.
+    def take_term(self) -> str:
+        """Stop as what sends TERM does, to every process of the run perhaps: a scheduler.
 
-        `since`: what ended after that, monotonic, ended by it. Without `needs_term` every process
-        has got its TERM but those in a container, whose engine a scheduler does not know.
+        Return the reason, "" but for the first time.
         """
-        kill_at = time.monotonic() + kill_after_s
+        if self._has_taken_term:
+            return ""
+        self._has_taken_term = True
+        since = time.monotonic() - TERM_SPREAD_S
         if self.is_stopping:
-            self._journal.append(Stopping(ENDED_BY_SCHEDULER, StopCause.SCHEDULER), mono=since)
-            self.shorten_grace(kill_at)
-            return
-        if not needs_term:
-            self._term_sent |= {self._launcher.pid, *procfs.descendants(os.getpid())}
-        self.begin(ENDED_BY_SCHEDULER, StopCause.SCHEDULER, since)
-        self._kill_at = kill_at
-
-    def shorten_grace(self, kill_at: float) -> None:
-        """Have what is left killed at a moment, monotonic, if it stops and has more time."""
-        if self.is_stopping:
-            self._kill_at = min(self._kill_at, kill_at)
+            self._journal.append(Stopping(TERMINATED, StopCause.SCHEDULER), mono=since)
+        else:
+            self.begin(TERMINATED, StopCause.SCHEDULER, since)
+        return TERMINATED
 
     def skip_grace(self) -> None:
         """Have what is left killed now."""

@@ -37,7 +37,6 @@ from runner.host.supervisor.attempt import (
     prepare_next,
 )
 from runner.host.supervisor.control_socket import ControlSocket
-from runner.host.supervisor.job_link import JobLink
 from runner.host.supervisor.peer_exchange import UNATTENDED_S, PeerExchange
 from runner.host.supervisor.program import LauncherProcess
 from runner.host.supervisor.stall_monitor import StallMonitor
@@ -60,7 +59,6 @@ class Supervisor:
         self._journal = journal = EventLog(args.folder, order, submit)
         self._loop = EventLoop()
         self._control_socket = ControlSocket(listener, self._loop, self._on_command)
-        self._job_link = JobLink(args.scheduled, submit, self._on_command, journal, self.stop)
         self._launcher = LauncherProcess(args.folder, order, journal, submit)
         ladder = self._ladder = StopLadder(order, self._launcher, journal)
         record = (args.folder, order, journal)
@@ -98,8 +96,7 @@ class Supervisor:
         """Return what to do here next, if the hosts relaunch the run."""
         if self._election is None or self._loop.term_received:  # after the election
             return None
-        args = self._args._replace(scheduled=self._job_link.next_scheduled)
-        return prepare_next(args, self._election, user_stopped=self._ladder.user_stopped)
+        return prepare_next(self._args, self._election, user_stopped=self._ladder.user_stopped)
 
     def stop(self, reason: str, cause: StopCause = StopCause.LOCAL) -> None:
         """Stop the attempt, unless it is over: TERM to the program, KILL after the grace."""
@@ -110,8 +107,6 @@ class Supervisor:
             if ladder.rules_out_relaunch(cause):
                 self._peers.stop(reason, cause)
         if ladder.is_stopping or ladder.phase is StopPhase.ENDED:
-            return
-        if cause is StopCause.PEER and self._job_link.awaits_term(reason):
             return
         if cause is StopCause.PEER and self._stall_monitor.is_dumping:
             ladder.defer(reason)  # the stacks of our ranks are wanted too
@@ -141,8 +136,8 @@ class Supervisor:
                 self._ladder.skip_grace()
         elif kind == "dump_stacks":
             self._stall_monitor.dump(str(message["reason"]))
-        elif kind == "signal_ranks":
-            self._job_link.signal_ranks(self._ranks, self._ladder)
+        elif kind == "signal_ranks" and not self._ladder.is_stopping:
+            self._ranks.signal(int(message["signal"]))
         if kind != "dump_stacks":  # which comes from no controller; else after a stop has begun
             self._peers.lease.renew(by_launch=bool(message.get("by_launch")))
         return {"disk_wait_s": round(self._files.wait_s, 1)} if kind == "renew_lease" else {}
@@ -189,9 +184,10 @@ class Supervisor:
         if ended_at is not None and time.monotonic() > ended_at + DISK_TIMEOUT_S:
             self._on_program_ended()
         self._ladder.tick(self._ranks, self._live_processes)
-        self._job_link.tick(self._ladder)
-        if self._orphaned and not self._job_link.take_term(self._loop, self._ladder, self._peers):
-            self.stop("its supervisor got SIGTERM or lost its guardian")
+        if self._loop.term_received and (reason := self._ladder.take_term()):
+            self._peers.stop(reason, StopCause.PEER)
+        elif self._orphaned:
+            self.stop("its supervisor lost its guardian")
         if self._journal.write_error:
             self.stop(self._journal.write_error)
         stalled_s = self._peers.tick(self._stall_monitor.stalled_s)

@@ -85,7 +85,7 @@ def rows(
                 owner=info.launched_by or next(iter(seen.values())).owner,
                 state=ends.get(run.run_id) or aggregate_state(seen) + elastic,
                 age=max(0.0, age),
-                nodes=() if run.has_not_begun else tuple(seen),
+                nodes=tuple(seen),
                 of=max(info.nnodes, len(seen)),
                 gpus=sum((info.gpus or {}).values()),
                 attempt=info.attempt,

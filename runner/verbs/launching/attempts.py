@@ -96,8 +96,16 @@ class Attempts:
     A retry with another port, after the master's was taken, does not count as a relaunch.
     """
 
-    def __init__(self, request: LaunchRequest, source: CodeSource, pool: HostPool) -> None:
-        self.past: tuple[PastAttempt, ...] = ()  # those that a relaunch followed
+    def __init__(
+        self,
+        request: LaunchRequest,
+        source: CodeSource,
+        pool: HostPool,
+        starts: tuple[PastAttempt, ...] = (),
+    ) -> None:
+        """`starts` are the attempts of earlier starts of its job."""
+        self.past = starts  # and those that a relaunch followed
+        self._starts = starts
         self._request = request
         self._source = source
         self._pool = pool
@@ -108,7 +116,7 @@ class Attempts:
     @property
     def relaunches_left(self) -> int:
         """How many attempts may follow this one."""
-        return self._pool.spec.relaunch.max - len(self.past)
+        return self._pool.spec.relaunch.max - len(self.past) + len(self._starts)
 
     def plan(self) -> Plan:
         """Return the plan of the first attempt; nothing is changed on hosts."""
@@ -118,7 +126,8 @@ class Attempts:
 
     def first(self) -> PlannedAttempt:
         """Return the first attempt, once every host has the code."""
-        return self._push_and_plan(self._collect_facts(), 0)
+        number = self._starts[-1].attempt + 1 if self._starts else 0
+        return self._push_and_plan(self._collect_facts(), number)
 
     def next(
         self, facts: dict[str, Facts], monitor: AttemptMonitor, verdict: Verdict
@@ -209,7 +218,7 @@ class Attempts:
                 self._say(f"note: a spare node cannot be used as it is: {problem}")
         self._pool.retarget(replace(spec, nodes=nodes))
         self._pool.disconnect_all_but(facts)
-        if not self._request.spec.dry_run:
+        if not (spec.dry_run or spec.slurm):
             self._say_other_runs()
         taking_part = {node.name: facts[node.name] for node in nodes}
         for warning in self._run_checks(self._pool.spec, taking_part):
@@ -257,7 +266,8 @@ class Attempts:
         return facts, problems
 
     def _facts_request(self, node: Node) -> FactsRequest:
-        return facts_request(self._pool.spec, node, self._source.code)
+        request = facts_request(self._pool.spec, node, self._source.code)
+        return replace(request, run_id="") if self._starts else request  # it may be there
 
     def _run_checks(self, spec: Spec, facts: dict[str, Facts]) -> list[str]:
         """Return the warnings of the checks of a launch; raise their errors."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import signal
 import time
@@ -47,6 +48,7 @@ from runner.verbs.launching.attempts import (
     open_code_source,
     without_pulls,
 )
+from runner.verbs.launching.in_job import OwnJob, is_own_job, past_attempts, with_lease
 from runner.verbs.launching.launch_notifier import LaunchNotifier
 from runner.verbs.shared.discovery import RunFinder
 from runner.verbs.shared.following import follow
@@ -67,18 +69,23 @@ def run(request: LaunchRequest, source: CodeSource | None = None) -> int:
     `source` is the code it is to run, by default that of now.
     """
     source = source or open_code_source(request)
-    if request.spec.slurm:
-        from runner.verbs.launching import slurm_submission
+    if request.spec.slurm and not request.spec.slurm.job_id:
+        from runner.verbs.launching.submission import submit
 
-        return slurm_submission.run(request, source)
+        return submit(request, source)
     if request.spec.dry_run:
         _dry_run(request, source)
         return 0
     store = RunStore(request.run_dir)
-    store.reserve()
+    is_submitted = is_own_job(request.run_dir, request.spec)
+    if is_submitted:
+        request = with_lease(request)
+    else:
+        store.reserve()
     try:
         with _open_pool(request) as pool:
-            session = LaunchSession(request, source, store, pool)
+            job = OwnJob(request.run_dir, request.spec, pool.inbox) if is_submitted else None
+            session = LaunchSession(request, source, store, pool, job)
             with reporting_faults(store.folder, lambda: session.fault_hint):
                 return session.run()
     except InternalFault:
@@ -125,14 +132,21 @@ class LaunchSession:
     """One run, with its connections, its record and its console."""
 
     def __init__(
-        self, request: LaunchRequest, source: CodeSource, store: RunStore, pool: HostPool
+        self,
+        request: LaunchRequest,
+        source: CodeSource,
+        store: RunStore,
+        pool: HostPool,
+        job: OwnJob | None = None,
     ) -> None:
         self._request = request
         self._source = source
         self._store = store
         self._pool = pool
         self._console = pool.console
-        self._attempts = Attempts(request, source, pool)
+        self._job = job
+        starts = past_attempts(store.folder) if job else ()
+        self._attempts = Attempts(request, source, pool, starts)
         self._keeper: CodeKeeper | None = None
         self._monitor: AttemptMonitor | None = None  # once orders are sent
 
@@ -186,6 +200,8 @@ class LaunchSession:
         self._notifier.finish(self._signal_pending)
         is_over = deadline(FLUSH_TIMEOUT_S) if verdict.exit_code else self._signal_pending
         self._console.close(is_over)
+        if self._job:
+            self._job.finish(verdict, plan.attempt)
         return verdict.exit_code
 
     @property
@@ -221,7 +237,7 @@ class LaunchSession:
         ranks = () if plan.torch_assigns_ranks else spec.console_ranks or ()
         if absent := sorted(rank for rank in ranks if rank >= plan.world_size):
             self._console.message(f"note: console_ranks: the run has no {format_ranges(absent)}")
-        if not (plan.attempt or spec.detach):
+        if not (plan.attempt or spec.detach or self._job):
             self._console.message(report.outliving_line(plan, self._flags))
         notes: Sequence[str] = plan.notes
         if not spec.debug_rank:  # how to attach to that rank is said each time
@@ -233,6 +249,8 @@ class LaunchSession:
         )
         monitor = self._pool.monitor(plan, reporter.record, reporter.log)
         self._monitor = monitor
+        if self._job:
+            monitor.on_interrupt = functools.partial(self._job.on_signal, monitor)
         context = None
         if orders.voters:
             config = self._request.config_yaml
@@ -250,6 +268,8 @@ class LaunchSession:
         verdict = fold_events(monitor.plan, monitor.timed_events, time.monotonic() - started_at)
         if monitor.order_refused and verdict.exit_code < NotReady.exit_code:
             verdict = replace(verdict, exit_code=NotReady.exit_code)
+        if self._job:
+            verdict = self._job.explain(plan, verdict)
         return monitor, verdict
 
     def _on_admitted(self, plan: Plan) -> bytes:

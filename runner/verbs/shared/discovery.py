@@ -21,7 +21,6 @@ from runner.core.launch_request import LaunchRequest
 from runner.core.model.facts import Facts
 from runner.core.model.plan import Plan
 from runner.core.model.results import RemoteRun
-from runner.core.protocol.states import State
 from runner.core.shell import this_program
 from runner.core.spec import Node, Spec
 from runner.ui.console.console import Console, open_console
@@ -68,12 +67,9 @@ class RunFinder:
         show = self.console.node_status if self.shows_states else lambda *_: None
         return self.pool.broadcast(targets, show)
 
-    def runs(self, run_id: str = "", *, samples: bool = False) -> list[RemoteRun]:
-        """Return the runs on these hosts, the oldest first: all, or one.
-
-        With `samples`, nodes of jobs have their last one on record.
-        """
-        request = {"run_id": run_id, "others": list(self._nodes), "samples": samples}
+    def runs(self, run_id: str = "") -> list[RemoteRun]:
+        """Return the runs on these hosts, the oldest first: all, or one."""
+        request = {"run_id": run_id, "others": list(self._nodes)}
         answers, problems = self.broadcast().collect("runs", request, "runs")
         self.unreachable.update(problems)
         ordered = {name: answers[name] for name in self._nodes if name in answers}
@@ -91,8 +87,6 @@ class RunFinder:
         matches = self.runs(run_id)
         if not run_id:
             matches = [run for run in matches if run.info.launched_by == user_at_host()]
-            has_part = [run for run in matches if run.is_active or not run.has_not_begun]
-            matches = has_part or matches  # not one whose job was cancelled in the queue
             if prefer_active:
                 matches = [run for run in matches if run.is_active] or matches
         if not matches:
@@ -107,14 +101,10 @@ class RunFinder:
         return found
 
     def _call_nodes_as_recorded(self, run: RemoteRun) -> None:
-        """Give the hosts of a run the names that they have in it; they may have others by now.
-
-        The nodes of a Slurm job are reached through the login node that speaks for them.
-        """
+        """Give the hosts of a run the names that they have in it; they may have others by now."""
         nodes: dict[str, Node] = {}
         for name, asked in run.asked.items():
-            in_job = run.by_host[name].job is not None
-            nodes[name] = replace(self._nodes[asked], name=name, in_job=in_job)
+            nodes[name] = replace(self._nodes[asked], name=name)
         # What is called like a node of the run, and is another machine, takes no part.
         taken = {*run.asked, *run.asked.values()}
         nodes.update({name: node for name, node in self._nodes.items() if name not in taken})
@@ -124,8 +114,6 @@ class RunFinder:
 
     def load_record(self, run: RemoteRun) -> HostRecord:
         """Return the record of a run, as its hosts have it; raise NotReady if none can be read."""
-        if run.has_not_begun:
-            raise NotReady([_not_begun(run, self._selector)])
         request = {"run_id": run.run_id}
         answers, problems = self.broadcast({*run.by_host}).collect("run", request, "run")
         records: dict[str, HostRecord] = {}
@@ -149,11 +137,10 @@ class RunFinder:
         spec = self.pool.spec
         order = plan.nodes[0].order
         by_host = {node.host: node for node in self._nodes.values()}
-        in_job = next((node for node in self._nodes.values() if node.in_job), None)
         nodes = []
         unknown = []
         for share in plan.nodes:
-            node = self._nodes.get(share.node) or in_job or by_host.get(share.host)
+            node = self._nodes.get(share.node) or by_host.get(share.host)
             if node is None:
                 message = f"it is a node of {plan.run_id}, and not of {spec.cluster.name} here"
                 hint = f"if it is: +cluster.nodes.{share.node}.host={share.host}"
@@ -205,15 +192,3 @@ def open_run_finder(
         console = open_console(composed.spec.ui, composed.spec.console_ranks, names)
     with open_host_pool(replace(composed.spec, run_id=verb), console) as pool:
         yield RunFinder(pool, composed.selector)
-
-
-def _not_begun(run: RemoteRun, selector: str) -> Problem:
-    """Return that the job of a run has not begun it, and what can be done meanwhile."""
-    flags = f"--run {run.run_id} {selector}".rstrip()
-    status = next(iter(run.by_host.values()))
-    if not status.is_active:
-        end = "was cancelled" if status.state is State.STOPPED else "ended"
-        return Problem("--run", f"run {run.run_id} never began: its job {end}")
-    text = status.job.text if status.job else "its job waits"
-    hint = "\n".join(f"{this_program()} {verb} {flags}" for verb in ("attach", "stop"))
-    return Problem("--run", f"run {run.run_id} has not begun: {text}", hint)

@@ -15,13 +15,12 @@ from runner.core.launch_request import LaunchRequest
 from runner.core.model.results import PullResult
 from runner.core.model.run_info import current_hosts
 from runner.core.outcome.verdict import Verdict, completed, fold_events
-from runner.core.protocol.events import is_requeued
 from runner.core.protocol.remote_files import FILE_KINDS
 from runner.core.shell import this_program
 from runner.verbs.shared.discovery import RunFinder
 from runner.verbs.shared.host_pool import leave_on_signal
+from runner.verbs.shared.job_run import refuse_unbegun
 from runner.verbs.shared.reporting import download
-from runner.verbs.shared.slurm_queue import QueuedJob
 
 ANNOUNCE_TIMEOUT_S = 15.0  # how long a launch may take to announce another attempt
 START_TIMEOUT_S = 30.0  # how long that attempt may take to start, after the last announcement
@@ -42,6 +41,7 @@ class FoundRun:
         """Find it; to end it, one that is active."""
         from runner.control.record.run_store import RunStore  # `ps` needs none
 
+        refuse_unbegun(request)
         self.finder = finder
         self.console = finder.console
         # As its hosts reported it when it was found.
@@ -79,7 +79,7 @@ class FoundRun:
     def has_ended_where_known(self) -> bool:
         """Whether no host that answered is active, and the run cannot be going on elsewhere.
 
-        It can if it is elastic, if its hosts or its launch may relaunch it, or in a job; and if all
+        It can if it is elastic, if its hosts or its launch may relaunch it; and if all
         that is known is that members have succeeded: the hub alone waits for the others.
         """
         if self.already_ended:
@@ -143,16 +143,11 @@ class FoundRun:
 
     def _find_next_attempt(self, monitor: AttemptMonitor) -> HostRecord | None:
         """Return the record of the attempt that follows; None if none does, or is not found."""
-        events = (timed.event for timed in monitor.timed_events)
         verdict = self.verdict(monitor)
         is_being_ended = self._is_being_ended or monitor.interrupted
         timeout_s = START_TIMEOUT_S
         self.outcome_unknown = bool(monitor.peer_status.next_attempt_number)
-        if is_requeued(events) and not (is_being_ended or verdict.stop_reason):
-            name = next(iter(self.finder.pool.sessions))
-            job = QueuedJob(self.finder.pool, name, self.plan.run_id, self.flags)
-            job.await_start(self.plan.attempt + 1, cancels=False)
-        elif not self.outcome_unknown:
+        if not self.outcome_unknown:
             has_failed = 0 < verdict.exit_code < SIGNAL_EXIT_BASE
             hosts_decide = monitor.peer_status.hosts_decide
             may_follow = has_failed and self.reported.info.relaunches_left

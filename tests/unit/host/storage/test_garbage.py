@@ -7,21 +7,17 @@ import os
 import subprocess
 import time
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pytest
 
-from runner.core.protocol.frames import Frame
-from runner.core.protocol.paths import JobPaths, RunPaths
-from runner.host.agent import clean
+from runner.core.protocol.paths import RunPaths
 from runner.host.process import procfs
-from runner.host.process.event_loop import run_steps
 from runner.host.storage import garbage, run_owner
 from tests.unit.release_builders import done
 
 if TYPE_CHECKING:
-    from runner.host.agent.server import AgentContext
+    pass
 
 
 @pytest.fixture
@@ -86,27 +82,3 @@ def test_run_of_which_a_process_is_left_stays(
 
     assert (gone["runs"], gone["in_use"]) == ([names[0], names[2]], [names[1]])
     assert read.count(f"/proc/{left.pid}/environ") == 1
-
-
-def test_slurm_is_asked_only_where_a_job_has_a_run(
-    workdir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where its controller is dead, its answer takes seconds, and `clean` waits for it."""
-    run(workdir, "ended")
-    asked, answers = workdir / "asked", list[dict[str, object]]()
-    (workdir / "squeue").write_text(f"#!/bin/sh\ntouch {asked}\n")
-    (workdir / "squeue").chmod(0o755)
-    monkeypatch.setenv("PATH", str(workdir), prepend=":")
-    context = SimpleNamespace(
-        workdir=str(workdir), answer=lambda _, __, **data: answers.append(data)
-    )
-    handler = clean.Handler(cast("AgentContext", context))
-    request = {"node": "a", "older_than_s": 0, "dry_run": False}
-    run_steps(handler.on_clean(Frame("clean", request)))
-    assert (answers[0]["runs"], asked.exists()) == (["ended"], False)
-
-    job = Path(JobPaths(str(workdir), "waits").root)
-    job.mkdir(parents=True)
-    os.utime(job, (1, 1))
-    run_steps(handler.on_clean(Frame("clean", request)))
-    assert (answers[1]["runs"], asked.exists(), job.exists()) == (["waits"], True, False)

@@ -11,9 +11,8 @@ import pytest
 
 from runner.core.codec import encode
 from runner.core.model.metrics import RankProgress
-from runner.core.model.samples import Sample
 from runner.core.protocol.paths import RunPaths
-from runner.host.storage.run_progress import TAIL, read_newest_sample, read_progress
+from runner.host.storage.run_progress import TAIL, read_progress
 from tests.golden.builders import plan
 
 
@@ -63,12 +62,3 @@ def test_plain_lines_count_where_a_rank_prints_no_json(folder: RunPaths) -> None
     assert read_progress(folder) == RankProgress(0, 18, 90, 9.0, "it")
     write(folder, "rank_0.metrics", '{"step": 19, "steps": 99}\n')
     assert read_progress(folder) == RankProgress(0, 19, 99)
-
-
-def test_the_newest_sample_is_the_last_whole_one(folder: RunPaths) -> None:
-    """A line that is being written is none."""
-    assert read_newest_sample(folder, 1) is None
-    samples = [Sample("a", 1, float(n)) for n in range(2)]
-    text = "".join(sample.to_line() for sample in samples)
-    write(folder, "samples.jsonl", f'{text}{{"v":1,')
-    assert read_newest_sample(folder, 1) == samples[1]

@@ -13,7 +13,7 @@ from runner.core.protocol.states import State
 from runner.host.process import procfs
 from runner.host.storage.run_folder import EventLog
 from runner.host.supervisor.program import LauncherProcess
-from runner.host.supervisor.stop_ladder import StopLadder
+from runner.host.supervisor.stop_ladder import TERM_SPREAD_S, StopLadder
 
 
 class Journal:
@@ -97,4 +97,15 @@ def test_what_ends_because_another_node_decided_has_succeeded(terminated: list[i
     assert made.rules_out_relaunch(StopCause.USER)
     assert not made.rules_out_relaunch(StopCause.DECIDED)
     assert made.final_state([], standby_ended=False) is not State.SUCCEEDED
+    assert terminated == [11]
+
+
+def test_what_ended_a_moment_before_a_term_ended_by_it(terminated: list[int]) -> None:
+    """Who sent it to the supervisor has perhaps sent it to every process, ranks first."""
+    made = ladder(Program())
+    assert made.take_term()
+    assert made.stopped_at < time.monotonic() - TERM_SPREAD_S / 2
+    made.fail(time.monotonic() - TERM_SPREAD_S / 2)
+    assert made.final_state([], standby_ended=False) is State.STOPPED
+    assert not made.take_term()
     assert terminated == [11]

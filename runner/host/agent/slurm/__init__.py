@@ -1,1 +1,0 @@
-"""The agent on a login node of Slurm."""

@@ -1,1 +1,0 @@
-"""Slurm on the hosts: the tasks of a job, and the commands of a login node."""

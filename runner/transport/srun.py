@@ -1,0 +1,114 @@
+"""Slurm: its commands on this machine, each with a deadline, and srun as a way to nodes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Sequence
+
+from runner.core.errors import Problem
+from runner.core.planning.slurm_job import Job, read_job, srun_words
+from runner.core.spec import Node, SlurmSpec
+from runner.transport.base import Ending
+from runner.transport.failures import Kind, LoginFailed
+from runner.transport.process import LocalTransport, ProcessChannel
+
+LIMIT_S = 20.0
+"""For an answer: without its controller, a command takes 9 s to say so."""
+
+OF_A_JOB = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SCANCEL_")
+"""Variables of a job around this process, or of a site, that would change what a command does."""
+
+
+def environ() -> dict[str, str]:
+    """Return our environment without what an enclosing job has put into it."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name == "SLURM_CONF" or not name.startswith(OF_A_JOB)
+    }
+
+
+def ask(words: Sequence[str], text: str = "", limit_s: float = LIMIT_S) -> tuple[str, str]:
+    """Return what a command of Slurm prints, and why it failed, in its own words, or ""."""
+    try:
+        done = subprocess.run(
+            words,
+            input=text,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=limit_s,
+            env=environ(),
+            check=False,
+        )
+    except OSError as error:
+        what = f"{words[0]} cannot be started on this machine ({error.strerror})"
+        return "", f"{what}: is it a login node?"
+    except subprocess.TimeoutExpired:
+        return "", f"{words[0]} took more than {limit_s:g} s"
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    problem = lines[-1] if lines else f"{words[0]} ended with exit code {done.returncode}"
+    return done.stdout, problem if done.returncode else ""
+
+
+def job_of(job_id: str) -> Job:
+    """Return how a job stands."""
+    line, problem = ask(["scontrol", "--oneliner", "show", "job", job_id])
+    if "Invalid job id" in problem:
+        return Job(job_id, "UNKNOWN")
+    if problem:
+        return Job(job_id, problem=problem)
+    return read_job(job_id, line, time.strftime("%Y-%m-%dT%H:%M:%S"))
+
+
+def cancel(job_id: str, *options: str) -> str:
+    """Have Slurm end a job, or signal it; return its refusal, or ""."""
+    return ask(["scancel", *options, job_id])[1]
+
+
+class SrunTransport:
+    """Reaches the nodes of a job: each program is a step.
+
+    The node that this process is on needs none. A job that is over has no nodes: what its run
+    left, on the disk that they shared with this machine, is read here.
+    """
+
+    def __init__(self, slurm: SlurmSpec) -> None:
+        self._slurm = slurm
+        self._here = LocalTransport()
+        self._job: Job | None = None
+
+    def connect(self, node: Node) -> LocalTransport | SrunConnection:
+        """Return what starts programs on a node; raise LoginFailed."""
+        is_inside = os.environ.get("SLURM_JOB_ID") == self._slurm.job_id
+        if is_inside and os.environ.get("SLURMD_NODENAME") == node.name:
+            return self._here
+        self._job = self._job or job_of(self._slurm.job_id)
+        if self._job.problem:
+            raise LoginFailed(Kind.NO_SESSION, Problem(node.name, self._job.text))
+        if self._job.has_ended or self._job.is_queued:
+            return self._here
+        return SrunConnection(srun_words(node.name, self._slurm, os.environ))
+
+    def close(self) -> None:
+        """There is nothing that its programs share."""
+
+
+class SrunConnection:
+    """A way to one node of a job."""
+
+    def __init__(self, first_words: Sequence[str]) -> None:
+        self._first_words = first_words
+
+    def start(self, words: Sequence[str]) -> ProcessChannel:
+        """Start a program; what srun says by itself goes to our standard error."""
+        merged = ["/bin/sh", "-c", 'exec 2>&1; exec "$@"', "sh", *words]
+        argv = [*self._first_words, *merged]
+        return ProcessChannel(
+            argv, stderr=2, explain=Ending.of_status, environ=environ(), is_signalled=False
+        )
+
+    def close(self) -> None:
+        """There is nothing but its programs."""

@@ -1,0 +1,154 @@
+"""Launch in a job of Slurm: what Slurm says to it by signals, and the job's next start."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from runner.control.attempt.monitor import AttemptMonitor
+from runner.control.record.file_names import JOB_FILE, PLAN_FILE, RESULT_FILE
+from runner.control.rpc.session import Inbox
+from runner.core.codec import decode
+from runner.core.errors import SIGNAL_EXIT_BASE
+from runner.core.launch_request import LaunchRequest
+from runner.core.model.plan import Plan
+from runner.core.model.results import Failure
+from runner.core.model.run_info import PastAttempt
+from runner.core.outcome.verdict import LOST_CODE, STOPPED, Verdict
+from runner.core.planning.slurm_job import ENDINGS, ENDS, ERR_FILE
+from runner.core.protocol.events import ENDED_BY_SCHEDULER, LIMIT_REASON, TERMINATED
+from runner.core.relaunch.losses import past_attempt
+from runner.core.spec import SlurmSpec, Spec
+from runner.transport.srun import ask, job_of
+from runner.verbs.shared.host_pool import enqueue_signal
+
+DISCONNECT_S = 30.0
+"""How long ranks outlive the launch in their job: where Slurm does not find them, nobody else would
+end them.
+"""
+
+SAME_SIGNAL_S = 1.0
+"""Slurm sends TERM twice at the end of a job; a person does not do so as fast."""
+
+KILL_WAIT_S = 30.0
+RECORD_S = 3.0
+"""How long before Slurm's KILL what is left is killed here, so that the end can be recorded."""
+
+
+class OwnJob:
+    """The job that this process is the batch script of."""
+
+    def __init__(self, folder: Path, spec: Spec, inbox: Inbox) -> None:
+        self._folder = folder
+        self._begins_at = len((folder / ERR_FILE).read_text(errors="replace"))
+        self._slurm: SlurmSpec = spec.cluster.slurm
+        self._inbox = inbox
+        self._is_at_limit = False
+        self._is_stopped = False  # since the job could not start again at its limit
+        self._term_at = float("-inf")
+        self._why = ""
+        signal.signal(signal.SIGUSR1, lambda *_: enqueue_signal(inbox, signal.SIGUSR1))
+
+    def on_signal(self, monitor: AttemptMonitor, signum: int) -> bool:
+        """Do what Slurm asks for; return whether the signal ends the attempt as a user's does."""
+        if signum == signal.SIGUSR1:
+            self._is_at_limit = True
+            monitor.signal_ranks(signal.Signals[self._slurm.signal])
+            if self._slurm.requeue and self._slurm.signal_before:
+                self._later(self._slurm.signal_before / 2, signal.SIGALRM)
+            return False
+        if signum == signal.SIGALRM:
+            self._is_stopped = True
+            monitor.stop_by_user(LIMIT_REASON)
+            return False
+        if signum != signal.SIGTERM:
+            return True
+        is_repeated = time.monotonic() - self._term_at < SAME_SIGNAL_S
+        self._term_at = time.monotonic()
+        if is_repeated:
+            return False
+        self._why = self._why_ended()
+        if self._why:
+            self._later(_kill_wait_s() - RECORD_S, signal.SIGINT)
+            return True
+        monitor.stop_by_user("stop requested")  # by scancel --batch, as `stop` does
+        return False
+
+    def _later(self, seconds: float, signum: int) -> None:
+        timer = threading.Timer(seconds, enqueue_signal, (self._inbox, signum))
+        timer.daemon = True
+        timer.start()
+
+    def explain(self, plan: Plan, verdict: Verdict) -> Verdict:
+        """Return a verdict with why Slurm ended the attempt, if it did."""
+        first = verdict.first_failure
+        by_host = first is not None and first.reason == TERMINATED
+        if by_host and not self._why:
+            self._why = self._why_ended()
+        if not (by_host or first is None or _got_term(verdict, first)):
+            return verdict
+        if not (self._why or self._is_stopped):
+            return verdict
+        reason = f"{ENDED_BY_SCHEDULER}: {self._why}" if self._why else LIMIT_REASON
+        failure = Failure(plan.nodes[0].node, None, reason)
+        return replace(verdict, state=STOPPED, exit_code=1, first_failure=failure, stop_reason="")
+
+    def _why_ended(self) -> str:
+        words = (self._folder / ERR_FILE).read_text(errors="replace")
+        return job_of(self._slurm.job_id).why_ended(words[self._begins_at :])
+
+    def finish(self, verdict: Verdict, attempt: int) -> None:
+        """Have Slurm start the job again where it would not by itself; then this is no end."""
+        is_by_user = verdict.exit_code > SIGNAL_EXIT_BASE
+        is_taken = self._why in (ENDS["PREEMPTED"], ENDINGS["JOB REQUEUE"])
+        wants_again = self._is_at_limit or verdict.exit_code == LOST_CODE or is_taken
+        if self._slurm.requeue and wants_again and not is_by_user:
+            (self._folder / RESULT_FILE).rename(self._folder / f"result.{attempt}.json")
+            if self._why != ENDINGS["JOB REQUEUE"]:
+                ask(["scontrol", "requeue", self._slurm.job_id])
+
+
+def _got_term(verdict: Verdict, failure: Failure) -> bool:
+    ended = verdict.ranks.get(str(failure.rank))
+    return ended is not None and ended.signal == signal.SIGTERM
+
+
+def _kill_wait_s() -> float:
+    """Return how long after TERM Slurm sends KILL."""
+    for line in ask(["scontrol", "show", "config"])[0].splitlines():
+        name, _, value = line.partition("=")
+        if name.strip() == "KillWait":
+            return float(value.split()[0])
+    return KILL_WAIT_S
+
+
+def is_own_job(folder: Path, spec: Spec) -> bool:
+    """Return whether this launch is the one that a job was submitted for."""
+    is_inside = bool(spec.slurm and spec.slurm.job_id) and "SLURMD_NODENAME" in os.environ
+    return is_inside and (folder / JOB_FILE).exists()
+
+
+def with_lease(request: LaunchRequest) -> LaunchRequest:
+    """Return the request of a launch whose ranks do not outlive it for long, unless it says so."""
+    limit_s = request.spec.disconnect_s or DISCONNECT_S
+    return replace(request, spec=replace(request.spec, disconnect_s=limit_s), on_record=True)
+
+
+def past_attempts(folder: Path) -> tuple[PastAttempt, ...]:
+    """Return the attempts of earlier starts of the job."""
+    try:
+        plan = decode(Plan, json.loads((folder / PLAN_FILE).read_bytes()))
+    except (OSError, ValueError):
+        return ()
+    for name in (f"result.{plan.attempt}.json", RESULT_FILE):
+        with contextlib.suppress(OSError, ValueError):
+            verdict = decode(Verdict, json.loads((folder / name).read_bytes()))
+            return (*verdict.past_attempts, past_attempt(plan, verdict))
+    nodes = tuple(share.node for share in plan.nodes)
+    return (PastAttempt(plan.attempt, nodes, ENDED_BY_SCHEDULER),)

@@ -1,1 +1,0 @@
-"""Tests of what hosts do about Slurm."""
