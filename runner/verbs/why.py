@@ -26,7 +26,7 @@ def why(selection: Selection, run: str, json_: bool) -> int:
     """
     from runner.control.record import run_index
     from runner.control.record.contact_file import read_contact
-    from runner.control.record.file_names import RESULT_FILE
+    from runner.control.record.file_names import JOB_FILE, RESULT_FILE
     from runner.control.record.run_store import RunStore
     from runner.ui.reports import report
     from runner.verbs.shared.job_run import job_run
@@ -36,7 +36,7 @@ def why(selection: Selection, run: str, json_: bool) -> int:
     store = RunStore(record) if record else None
     is_proven = store and store.has_result and not run_index.has_unproven_end(store.folder)
     selector = ""
-    if record and (in_job := job_run(read_contact(record))):
+    if record and (record / JOB_FILE).exists() and (in_job := job_run(read_contact(record))):
         in_job.complete()
     if store is None or not (is_proven and _has_logs(store)):  # `stop` fetches no logs
         try:
