@@ -46,7 +46,7 @@ Hosts    deploy (push the code), exec, clean
 Keys     config (all of them), explain (who set one)
 
 Flags    --version, --shell-completion bash|zsh|fish
-Without --cluster or --run, a verb is about the latest run.
+Without --run, a verb takes the latest run, except stop.
 """
 ROOT_FLAGS = ("-h", "--help", "-V", "--version", "--shell-completion")
 
@@ -134,6 +134,7 @@ def _problem(error: click.UsageError, words: Sequence[str]) -> Problem:
     word = next((word for word in words if word.startswith(begin)), begin)
     flag = word.partition("=")[0]
     flags = [name for option in (*ctx.command.params, *program.params) for name in option.opts]
+    flags += ctx.help_option_names
     meant = unknown_flag(str(verb), flag, flags)
     return Problem(flag, f"{verb} has no such flag", f"{meant}\n{hint}" if meant else hint)
 

@@ -103,7 +103,7 @@ def misplaced_word(word: str, after: str, *, is_first: bool = False) -> Problem:
     message = f"neither KEY=VALUE nor a {'verb' if is_first else 'flag'}"
     hint = "a setting is KEY=VALUE; words for the program come after it, or after `--`"
     if OTHER_LAUNCHERS.fullmatch(path.name):
-        hint = OTHER_LINES
+        hint = f"`{this_program()} {after}`" if _is_program(after) else OTHER_LINES
     elif after == "=":
         hint = f"a setting is one word, without blanks: {word}=VALUE"
     elif "." in word and section is not None and section_of(section):
@@ -116,6 +116,8 @@ def misplaced_word(word: str, after: str, *, is_first: bool = False) -> Problem:
     elif names_file(word):
         message = "is a file whose name does not end in .py"
         hint = f"Python runs it by task.script={word}, bash by task.command='[bash, {word}]'"
+        if path.suffix == ".ipynb":
+            hint = f"jupyter nbconvert --to script {word}"
     elif word in verb_names():
         message = "a verb comes first"
         hint = f"`{this_program()} {word}`"

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig, OmegaConf
 
 from runner.config.kinds import Problems, read_value, scalar_text
+from runner.config.source import DOTTED
 from runner.config.words import as_word, escaped, hydra_value, key_of, literal
 from runner.core.errors import ConfigError, Problem
 from runner.core.planning.launch_command import LOCAL_RANK_MACRO
@@ -56,7 +57,6 @@ def take_words(config: DictConfig, overrides: Sequence[str], arguments: Sequence
     task: Any = OmegaConf.to_container(config.task, resolve=False)
     style = scalar_text(task.get("args_style")) or "argparse"
     _refuse_ours(arguments, style)
-    _refuse_both(overrides)
     words = literal(arguments)
     given = _flags(words, style)
     typed = [key_of(word) for word in overrides]
@@ -68,7 +68,11 @@ def take_words(config: DictConfig, overrides: Sequence[str], arguments: Sequence
         after = _without(own_words, replaced, style)
     args = task.get("args") or {}
     known = {key for key, _ in _leaves(args)} if isinstance(args, dict) else set()
-    is_first = not after or FLAG.fullmatch(str(after[0]))  # else a list would take in the next
+    if dotted := next(filter(DOTTED.fullmatch, args if isinstance(args, dict) else ()), ""):
+        hint = f"as a word of its own: {ARGS_PREFIX}{dotted}=VALUE"
+        raise ConfigError([Problem("task.args", f"a typed mapping cannot have {dotted}", hint)])
+    # Else a list would take in the next.
+    is_first = not after or str(after[0]) == "--" or FLAG.fullmatch(str(after[0]))
     can_be_args = is_first and isinstance(args, dict) and _come_out_of(given, style, words)
     for key, other in itertools.product(given, known):
         if key.startswith(f"{other}.") or other.startswith(f"{key}."):  # no mapping has both
@@ -96,17 +100,27 @@ def _refuse_ours(arguments: Sequence[str], style: str) -> None:
             raise ConfigError([Problem(word, message, hint)])
 
 
-def _refuse_both(overrides: Sequence[str]) -> None:
-    """Refuse a word that sets a flag and one that sets a flag below it: no mapping has both."""
+def refuse_both(overrides: Sequence[str], written: Iterable[object]) -> None:
+    """Refuse a word for a flag that takes the place of one below or above it.
+
+    No mapping has `--model` and `--model.lr`. `written` are the arguments of files.
+    """
     is_flag = re.compile(re.escape(ARGS_PREFIX) + r"[^=]+=(?!\{|null$)")
-    typed = [word for word in overrides if is_flag.match(word)]
-    for word, below in itertools.permutations(typed, 2):
-        if key_of(below).startswith(f"{key_of(word)}."):
-            message = f"takes the place of {word}: no mapping has both"
-            flags = [each.replace(ARGS_PREFIX, "--").replace("=", " ", 1) for each in (word, below)]
-            raise ConfigError(
-                [Problem(below, message, f"after the other keys: -- {' '.join(flags)}")]
-            )
+    typed = {key_of(word): word for word in overrides if is_flag.match(word)}
+    removed = [key_of(word) for word in overrides if word.startswith("~") or word.endswith("=null")]
+    flags = dict(typed)
+    for args in written:
+        for name, value in _leaves(args) if isinstance(args, Mapping) else ():
+            key = f"{ARGS_PREFIX}{name}"
+            if value is not None and not any(f"{key}.".startswith(f"{each}.") for each in removed):
+                flags.setdefault(key, f"{key} in the YAML")
+    for (key, word), other in itertools.product(typed.items(), flags):
+        if key.startswith(f"{other}.") or (other.startswith(f"{key}.") and other not in typed):
+            message = f"takes the place of {flags[other]}: no mapping has both"
+            hint = "to pass both, put this one after `--`"
+            if other not in typed:
+                hint = f"{hint}; ~{min(key, other, key=len)} in front takes that out"
+            raise ConfigError([Problem(word, message, hint)])
 
 
 def _come_out_of(flags: Mapping[str, Any], style: str, words: Sequence[str]) -> bool:
@@ -129,6 +143,9 @@ def _arguments(words: Iterable[str], style: str) -> Iterator[Argument]:
         key = name.removeprefix("--")
         if style == "hydra":
             yield Argument(name if equals else "", value, [word])
+        elif word == "--":  # what follows is no flag of this program
+            yield Argument("", "", [word, *rest])
+            return
         elif not FLAG.fullmatch(name):
             yield Argument("", "", [word])
         elif equals:
@@ -221,9 +238,9 @@ def _leaves(args: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def render(
-    problems: Problems, args: object, task: Task, given_later: Collection[str] = ()
+    problems: Problems, args: object, task: Task, given_later: Mapping[str, Any] | None = None
 ) -> list[str]:
-    """Return `task.args` as words of a command line, without what is given later.
+    """Return `task.args` as words of a command line, without what is given later, the same.
 
     argparse: `lr: 0.1` is `--lr 0.1`, true is the flag alone, null is nothing, a list is a flag
     with several values, a list of lists a flag several times, a mapping dotted flags. equals:
@@ -233,14 +250,17 @@ def render(
     if args in (None, "", [], {}):
         return []
     if (task.args_style == "raw") == isinstance(args, Mapping):
-        hint = "raw takes a list of words, the others a mapping"
-        problems.report("task.args", f"is {args!r}", hint)
+        legal = "words such as [--lr, 0.1]"
+        if task.args_style != "raw":
+            legal = "a mapping such as {lr: 0.1}"
+        hint = "args_style: raw takes words, the others a mapping"
+        problems.report("task.args", f"must be {legal}, not {args!r}", hint)
         return []
     if not isinstance(args, Mapping):
         return _raw_words(problems, "task.args", args)
     words: list[str] = []
     for key, value in _leaves(args):
-        if key in given_later:
+        if given_later and key in given_later and given_later[key] == value:
             continue
         if task.args_style == "hydra":
             words.append(f"{key}={_in_hydra_grammar(value)}")

@@ -20,7 +20,7 @@ from omegaconf import OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.config import rerun, words
-from runner.config.arguments import drops_false, take_words
+from runner.config.arguments import drops_false, refuse_both, take_words
 from runner.config.contact import CONTACT_KEYS, contact_words, is_among
 from runner.config.kinds import Problems, suggest
 from runner.config.layers import (
@@ -44,6 +44,7 @@ from runner.config.resolve import (
     unknown_keys,
 )
 from runner.config.source import (
+    NOT_OF_HYDRA,
     PRIMARY,
     SCHEMA,
     SUFFIXES,
@@ -180,6 +181,10 @@ class Composer:
             if os.environ.get("HYDRA_FULL_ERROR") == "1":
                 sys.excepthook(type(error), error, error.__traceback__)
             raise ConfigError([refusal(error, self.files, typed)]) from error
+        tasks = [record.config.task] if record and "task" not in keys else []
+        for file in self.files.loaded.values():
+            tasks += [file.content, file.content.get("task", {})]
+        refuse_both(typed, [task.get("args") for task in tasks])
         chosen = dict(config.hydra.runtime.choices)
         with open_dict(config):
             del config["hydra"]
@@ -211,12 +216,14 @@ class Composer:
         )
 
     def _refuse_unknown(self, typed: Sequence[str]) -> None:
-        """Refuse words of no section and no group, such as settings of Hydra."""
+        """Refuse words of no section and no group, and settings of Hydra."""
         problems = Problems()
         legal = [*keys_of(Spec)]
         for word in typed:
             section = re.split(r"[./]", words.key_of(word))[0]
-            if section and section not in legal and not self.files.has_group(section):
+            if section == "hydra":
+                problems.report(word, NOT_OF_HYDRA, "run_dir is where records go")
+            elif section and section not in legal and not self.files.has_group(section):
                 problems.append(no_such_key("", section, legal))
         problems.raise_any()
 
@@ -225,7 +232,7 @@ class Composer:
         group, equals, option = word.partition("=")
         if group not in GROUPS or not equals:
             return word
-        if option in ("", "null") or option.startswith("["):
+        if option in ("", "null") or "," in option or option.startswith("["):
             message = f"{group} takes the name of one file"
             hint = f"there are {', '.join(self.files.options(group))}"
             raise ConfigError([Problem(word, message, hint)])

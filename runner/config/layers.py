@@ -159,6 +159,11 @@ def refusal(error: Exception, files: ConfigFiles, typed: Sequence[str]) -> Probl
         named = [word for word in typed if words.key_of(word) == words.key_of(str(error.override))]
         text = [text, text, *rest][-2]  # before the address of a page
         hint = """quote a text for Hydra, and the whole for the shell: 'KEY=["a (b)", c]'"""
+    if named and text.startswith("Cannot merge"):
+        hint = f"~{words.key_of(named[-1])} in front takes out what is there"
+    if isinstance(error, RecursionError):
+        text = "its defaults lead back to it"
+        hint = "`defaults` names other files"
     if isinstance(error, MissingConfigException):
         config = error.missing_cfg_file or ""
         named = [word for word in typed if word.lstrip("+").replace("=", "/", 1) == config]
@@ -179,9 +184,10 @@ def refusal(error: Exception, files: ConfigFiles, typed: Sequence[str]) -> Probl
 def _next_step(group: str, option: str, files: ConfigFiles) -> str:
     """Return where a file that is missing may be, or how it is made."""
     hints = [suggest(option, files.options(group), f"{group}=")]
+    is_name = re.fullmatch(r"[a-z0-9][a-z0-9_-]*", option)
     if group == "task" and words.names_file(option):
         hints = [f"a program's file is task.script={option}"]
-    elif group in ("cluster", "task") and not hints[0]:
+    elif group in ("cluster", "task") and is_name and not hints[0]:
         hints = [f"`{this_program()} init --{group} {option}` writes one"]
     folders = [display_path(folder / group) for folder in files.folders]
     hints.append(f"looked in {' and '.join(folders)}")

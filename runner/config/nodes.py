@@ -111,7 +111,8 @@ def read_nodes(problems: Problems, cluster: Cluster) -> dict[str, Node]:
     entries = cluster.nodes or {}
     if not isinstance(entries, Mapping):
         message = f"must be a mapping of names to settings, not {entries!r}"
-        problems.report("cluster.nodes", message, "a number is for scheduler: slurm")
+        hint = "such as nodes: {gpu1: {}, gpu2: {}}; a number is for scheduler: slurm"
+        problems.report("cluster.nodes", message, hint)
         return {}
     if not entries:
         example = "such as nodes: {gpu1: {host: 192.168.1.109}}"
@@ -169,9 +170,10 @@ def select_nodes(
     }
     for key, words in filters.items():
         chosen = {name for word in words for name in _expand(problems, key, word)}
-        for name in sorted(chosen - nodes.keys()) if nodes else ():
-            message = f"there is no node {name}; the nodes are {listed(nodes)}"
-            problems.report(key, message, suggest(name, nodes))
+        missing = sorted(chosen - nodes.keys())
+        if nodes and missing:
+            message = f"there is no node {listed(missing)}; the nodes are {listed(nodes)}"
+            problems.report(key, message, suggest(missing[0], nodes))
         if chosen & nodes.keys():
             names = [name for name in names if (name in chosen) != (key == "cluster.exclude")]
     if nodes and not names:

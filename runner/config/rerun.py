@@ -18,6 +18,7 @@ from runner.control.record.file_names import (
     CONFIG_FILE,
     CONTACT_FILE,
     JOB_FILE,
+    LATEST,
     ORIGIN_FILE,
     PLAN_FILE,
     SWEEP_FILE,
@@ -150,4 +151,6 @@ def _no_such_run(name: str, folder: Path) -> Problem:
     run_names = [*run_index.records().values()]
     listed = join_some(run_names) if run_names else "none"
     message = f"there is no run {name} on record on this machine; there are {listed}"
+    if name == LATEST:
+        message = f"no run was launched from this folder; on record are {listed}"
     return Problem(KEY, message, suggest(name, run_names, f"{KEY}=") or elsewhere)

@@ -119,7 +119,10 @@ def unknown_keys(
 def no_such_key(where: str, key: str, legal: Sequence[str]) -> Problem:
     """Return the problem of an unknown key, with the section where it may belong."""
     problem = unknown_key(where, key, legal)
-    if problem.hint or problem.message.startswith("is gone") or where not in ("", "task"):
+    if where and key in keys_of(Spec):
+        hint = f"did you mean {key}? It stands at the top level, as in conf/runner.yaml"
+        return replace(problem, hint=hint)
+    if problem.hint or where not in ("", "task"):
         return problem
     sections = {name: section_of(option) for name, option in keys_of(Spec).items()}
     has_key = [f"{name}.{key}" for name, each in sections.items() if each and key in keys_of(each)]

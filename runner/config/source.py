@@ -26,11 +26,13 @@ PRIMARY = "runner"  # conf/runner.yaml
 SCHEMA = "runner_base"
 SUFFIXES = (".yaml", ".yml")
 DEFAULTS_BASE = r"^defaults:\s*(\[\s*|\n\s*-\s*)base\b"
+NOT_OF_HYDRA = "settings of Hydra have no effect on a launch"
 KeyPath = tuple[str, ...]
 """The path to a key: its parts from the top."""
 
 BOOL = re.compile(r"(true|True|TRUE|false|False|FALSE)\Z")
 NULL = re.compile(r"(~|null|Null|NULL|)\Z")
+DOTTED = re.compile(r"[^.]+(\.[^.]+)+")
 
 
 @dataclass
@@ -135,7 +137,7 @@ def _plain(loader: _Loader, node: yaml.Node, where: KeyPath, lines: dict[KeyPath
             below = (*where, str(key.value))
             lines[below] = key.start_mark.line + 1
             content[below[-1]] = _plain(loader, value, below, lines)
-        return _nested(content) if "args" in where[-1:] else content
+        return _nested(content, node.start_mark) if "args" in where[-1:] else content
     if isinstance(node, yaml.SequenceNode):
         items = []
         for index, item in enumerate(node.value):
@@ -151,12 +153,17 @@ def _plain(loader: _Loader, node: yaml.Node, where: KeyPath, lines: dict[KeyPath
     return node.value
 
 
-def _nested(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _nested(arguments: Mapping[str, Any], mark: yaml.Mark) -> dict[str, Any]:
     """Return arguments with `model.lr` as `model: {lr: …}`, as a typed word has it."""
     nested: dict[str, Any] = {}
     for name, value in arguments.items():
-        names = name.split(".") if re.fullmatch(r"[^.]+(\.[^.]+)+", name) else [name]
-        nested = merged(nested, nest(names, value))
+        names = name.split(".") if DOTTED.fullmatch(name) else [name]
+        both = merged(nested, nest(names, value))
+        if merged(both, nested) != both:
+            message = f"{name} takes the place of another argument: no mapping has both"
+            hint = "args_after takes the words of one, such as [--model, big]"
+            raise ConstructorError(None, None, f"{message}; {hint}", mark)
+        nested = both
     return nested
 
 
@@ -296,8 +303,7 @@ class YamlSource(ConfigSource):
         self.files.loaded[name] = yaml_file
         content = dict(yaml_file.content)
         if "hydra" in content:
-            message = "settings of Hydra have no effect on a launch"
-            raise ConfigError([Problem(yaml_file.place("hydra"), message, "leave them out")])
+            raise ConfigError([Problem(yaml_file.place("hydra"), NOT_OF_HYDRA, "leave them out")])
         for group in content.keys() & {*GROUPS}:
             if not isinstance(content[group], dict):
                 hint = f"under `defaults:` write `- {group}: NAME`"

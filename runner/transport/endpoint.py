@@ -27,8 +27,6 @@ class Endpoint:
     settings: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """By lower-case keyword, as `ssh -G` prints them."""
     is_jump: bool = False
-    has_own_key: bool = False  # by cluster.ssh.key
-    has_own_known_hosts: bool = False  # by cluster.ssh.known_hosts
     host: str = ""
     port: int = SSH_PORT
     user: str = ""
@@ -80,7 +78,7 @@ class Endpoint:
     def known_hosts_files(self) -> tuple[str, ...]:
         """The user's own first, to which keys are added."""
         own = _paths(self.first("userknownhostsfile"))
-        if not self.has_own_known_hosts:
+        if not any("UserKnownHostsFile" in option for option in self.options):
             own = [path for path in own if path != os.devnull] or [Ssh().known_hosts]
         files = [*own, *_paths(self.first("globalknownhostsfile"))]
         return tuple(self.expand(path) for path in files)

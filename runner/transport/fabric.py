@@ -34,7 +34,6 @@ READ_TIMEOUT_S = 60.0
 STATUS_TIMEOUT_S = 1.0
 MAX_LOGINS = 8
 """Logins at one bastion behind a ProxyCommand: sshd drops some from ten on (MaxStartups)."""
-PROHIBITED = 1  # RFC 4254, 5.1: "administratively prohibited"
 
 
 @functools.cache
@@ -107,10 +106,6 @@ class HostConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no 
         try:
             return super().open_gateway()
         except (paramiko.SSHException, EOFError, OSError) as error:
-            where = f"from jump host {self.gateway.host}"
-            if getattr(error, "code", None) == PROHIBITED:
-                hint = "see AllowTcpForwarding, PermitOpen and DisableForwarding in its sshd_config"
-                raise self._failures.failed(Kind.UNREACHED, f"is forbidden {where}", hint) from None
             asking = threading.Thread(
                 target=self.gateway.transport.global_request,
                 args=("keepalive@openssh.com",),
@@ -121,6 +116,7 @@ class HostConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no 
             if asking.is_alive():  # it fell silent itself, and would fail all later nodes, too
                 self.gateway.close()
             cause = getattr(error, "text", None) or str(error) or "it left"
+            where = f"from jump host {self.gateway.host}"
             raise self._failures.by_words([cause], where) from None
 
     def missing_host_key(self, _client: object, _name: str, shown: Any) -> None:

@@ -21,6 +21,10 @@ TRIES_HINT = (
     "it may allow few attempts (MaxAuthTries): set cluster.ssh.key to the right key,"
     " or IdentitiesOnly yes in your ssh config"
 )
+FORWARDING_HINT = (
+    "its jump host does not reach it, or may not:"
+    " see AllowTcpForwarding and PermitOpen in the sshd_config there"
+)
 REVOKED_HINT = "do not log in; give the machine a new host key"
 CERTIFICATE_HINT = "its host certificate must be valid, and made for its name"
 
@@ -170,6 +174,8 @@ class Failures:
         what = f"cannot be logged in to, {who}: {line.strip('@ ')}"
         hints = {
             "REVOKED": REVOKED_HINT,
+            "dministratively prohibited": FORWARDING_HINT,
+            "forwarding request failed": FORWARDING_HINT,
             "Too many authentication": TRIES_HINT,
             "Certificate invalid": "give it a host certificate that is valid for its name",
         }

@@ -153,7 +153,7 @@ def collect_offers(endpoint: Endpoint, agent: Agent | None) -> tuple[list[Offer]
         except UnusableKey as reason:
             notes.append(f"not offered: {path}: {reason}")
         else:
-            if number == 0 and endpoint.has_own_key:
+            if number == 0 and "-i" in endpoint.options:
                 chosen.append(offer)
             elif agent_key:
                 from_agent.append(offer)

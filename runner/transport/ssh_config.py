@@ -40,8 +40,7 @@ class Resolver:
             self._common += ["-F", expand_home(ssh.config)]
         if ssh.key:
             self._common += ["-i", expand_home(ssh.key)]
-        self._has_own_known_hosts = ssh.known_hosts != Ssh().known_hosts
-        if self._has_own_known_hosts:
+        if ssh.known_hosts != Ssh().known_hosts:
             path = expand_home(ssh.known_hosts)
             quoted = f'"{path}"' if " " in path else path
             self._common += ["-o", f"UserKnownHostsFile={quoted}"]
@@ -79,12 +78,13 @@ class Resolver:
         is_jump: bool = False,
     ) -> Endpoint:
         words = [*self._common, *words]
-        for given in (",".join(hops), ",".join(hops[:-1]) or "none"):
-            jump = ["-J", given] if given else []
+        jump = ["-J", ",".join(hops)] if hops else []
+        argv = ["ssh", "-T", "-G", *words, *jump, "--", name]
+        code, out, err = run_query(argv, self._ssh.connect_timeout)
+        if "jumphost loop" in err:  # it is its own jump host: `Host *`, or cluster.ssh.jump
+            jump = ["-J", ",".join(hops[:-1]) or "none"]
             argv = ["ssh", "-T", "-G", *words, *jump, "--", name]
             code, out, err = run_query(argv, self._ssh.connect_timeout)
-            if "jumphost loop" not in err:  # it is its own jump host: `Host *`, or cluster.ssh.jump
-                break
         settings: dict[str, list[str]] = {}
         for line in out.splitlines():
             keyword, _, value = line.strip().partition(" ")
@@ -95,8 +95,6 @@ class Resolver:
             jump=tuple(jump),
             settings=settings,
             is_jump=is_jump,
-            has_own_key=bool(self._ssh.key),
-            has_own_known_hosts=self._has_own_known_hosts,
             host=settings.get("hostname", [name])[0],
             port=int(settings.get("port", [SSH_PORT])[0]),
             user=settings.get("user", [local_user()])[0],

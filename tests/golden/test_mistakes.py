@@ -19,6 +19,8 @@ LINES = [
     PAIR,
     "-m",
     "task=mine cluster=nope",
+    "task=mine cluster=gpu1,gpu2",
+    "task=mine cluster=ada@gpu1",
     f"task=mine {PAIR} clustre=pair watch.stal_s=3 +foo=1 nnodes=2",
     f"task=mine {PAIR} relaunch.max=two lost_s=abc detach=ture",
     f"task=mine {PAIR} cluster.nodes.gpu2.gpus=4",
@@ -27,6 +29,11 @@ LINES = [
     "task=mine task.args.lr=1,2",
     f"task=mine {PAIR} hydra.run.dir=/tmp/x",
     f"{PAIR} task=mine -m cluster.backend=gloo,x",
+    f"task=mine {PAIR} cluster.only=gpu[7-8]",
+    f"task=mine {PAIR} cluster.nodes.gpu1=10.0.0.9 +cluster.nodes.x=[a]",
+    f"task=mine {PAIR} cluster.nodes=[gpu1]",
+    f"task=mine {PAIR} task.args.lr.x=1",
+    f"task=mine {PAIR} task.args={{model.lr:1}}",
     f"train.py {PAIR} --lr 0.1",
     "task=mine --foo",
     "task=mine --dry-run",
@@ -37,6 +44,9 @@ LINES = [
     "train.sh --lr 1",
     "lgos",
     "torchrun --nnodes=2 train.py --lr 1",
+    "python train.py --lr 1",
+    "train.ipynb",
+    "--hlep",
     "ps pair task.args.lr=1 lost_s=3 task=mine",
     "logs -tail 5",
     "logs --run a --run b",
@@ -46,7 +56,7 @@ LINES = [
 
 CLUSTERS = [
     "backend: ncll\nnodez: {}\nssh:\n  usr: ada\nnodes:\n  a: {gpuz: 3}\n",
-    "nodes: [a]\nssh:\n  user: [ada]\n  port: ssh\nenv: [A=1]\n",
+    "lost_s: 60\nnodes: [a]\nssh:\n  user: [ada]\n  port: ssh\nenv: [A=1]\n",
     "nodes: [a\nbackend: gloo\n",
     "python: ${oc.env:NOPE}\n",
     "defaults: [bse]\n",
@@ -79,7 +89,7 @@ def test_mistakes_on_the_command_line(
     here: Here, capsys: pytest.CaptureFixture[str], check_screen: Check
 ) -> None:
     """Each is told with where it is, what is legal and what next; exit 2, and no run."""
-    here.write({"train.py": "", "train.sh": ""})
+    here.write({"train.py": "", "train.sh": "", "train.ipynb": ""})
     page = [f"$ runner {line}\n{refused(here, capsys, line)}" for line in LINES]
     check_screen("mistakes-typed.txt", "\n".join(page))
 

@@ -235,6 +235,7 @@ def test_a_folder_for_all_runs_is_kept_and_one_for_one_run_is_not(composer: Comp
 def test_runs_that_are_not_there(wrong: Callable[..., str], composer: Composer) -> None:
     """The message names those that are."""
     assert "there is no run x on record on this machine; there are none" in wrong("rerun=x")
+    assert "no run was launched from this folder; on record are none" in wrong("rerun=latest")
     composed = composer.compose([*WORDS, "run_id=run-0"])
     for number in range(7):
         record(replace(composed, spec=replace(composed.spec, run_id=f"run-{number}")), PUSHED)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from runner.checks.base import CheckContext, evaluate_checks
-from runner.core.errors import Problem, Shared
+from runner.core.errors import Problem
 from runner.core.model.facts import Endpoint, Facts, GpuProcess, Interpreter, SetupResult
 from runner.core.model.hardware import System
 from runner.core.model.network_probe import (
@@ -20,6 +20,8 @@ from runner.core.model.network_probe import (
     Target,
 )
 from runner.core.spec import Node
+from runner.transport import endpoint as ssh_endpoint
+from runner.transport.failures import Failures
 from runner.ui.layout import wrap_lines
 from runner.ui.problems import render_findings
 from tests.golden.builders import TORCH, facts, gpus, spec
@@ -84,14 +86,13 @@ def ill() -> CheckContext:
 
 def no_answer(name: str) -> Problem:
     """What a launch says of a host that is off."""
-    by_hand = "ssh -v -i /home/ada/.ssh/id_cluster_ed25519 -o IdentitiesOnly=yes "
-    by_hand += f"-J ada@bastion.example.org ada@{ADDRESSES[name]}"
-    hint = "it is down, the address is wrong, or a firewall drops the packets\n"
-    hint += "to allow more time, set cluster.ssh.connect_timeout"
-    example = f"try by hand: {by_hand}"
-    said = "port 22 did not answer within 10 s"
-    shared = Shared(f"its {said}", hint, example=example)
-    return Problem(name, f"{ADDRESSES[name]} {said}", f"{hint}\n{example}", shared)
+    options = ("-i", "/home/ada/.ssh/id_cluster_ed25519", "-l", "ada")
+    jump = ("-J", "ada@bastion.example.org")
+    endpoint = ssh_endpoint.Endpoint(
+        name=ADDRESSES[name], host=ADDRESSES[name], options=options, jump=jump
+    )
+    failure = Failures(name, endpoint).by_words(["timed out after 10 s"], "while connecting")
+    return failure.problems[0]
 
 
 def probed(names: tuple[str, ...], blocked: tuple[str, str] | None = None) -> NetworkProbe:

@@ -15,9 +15,11 @@ from tests.lab.waiting import PATIENCE
 HEAVY = ("torch", "numpy", "fabric", "paramiko", "invoke", "rich", "ClusterShell", "asyncio")
 PROBE = """
 import sys
+import types
 from runner.cli.main import main
-from runner.verbs import launch
-launch.launcher = lambda count: lambda run: 0
+session = types.ModuleType("launch_session")
+session.run = lambda request: 0
+sys.modules["runner.verbs.launching.launch_session"] = session
 code = main(sys.argv[1:])
 print(*[name for name in {heavy!r} if name in sys.modules])
 sys.exit(code)

@@ -114,7 +114,7 @@ def test_dry_run_contacts_hosts_and_leaves_nothing(lab: Lab, on_lab: Launcher) -
     before = {name: host.sh(files) for name, host in lab.hosts.items()}
     done = on_lab.run_ranks("env=RANK", "cluster=lab", "dry_run=true")
     assert done.code == 0, done
-    assert "\nnode=node2 " in done.out
+    assert "\nmy_node=node2 " in done.out
     assert "GLOO_SOCKET_IFNAME=eth0" in done.out
     assert "NCCL_SOCKET_IFNAME='=eth0'" in done.out
     assert {path.name for path in on_lab.folder.iterdir()} == {"conf"}
@@ -141,7 +141,8 @@ def test_secrets_reach_the_ranks_and_nothing_else(lab: Lab, on_lab: Launcher) ->
 
 @pytest.mark.all
 @pytest.mark.promise(13)
-def test_odd_hosts(lab_factory: LabFactory, launcher: Launcher) -> None:
+@pytest.mark.parametrize("kind", ["ssh", "openssh"])
+def test_odd_hosts(lab_factory: LabFactory, launcher: Launcher, kind: str) -> None:
     """Names that resolve to 127.0.1.1, a fish login shell, banners: one launch over all of them."""
     with lab_factory(
         2,
@@ -149,19 +150,20 @@ def test_odd_hosts(lab_factory: LabFactory, launcher: Launcher) -> None:
         login_shell={"node2": "/usr/bin/fish"},
         rc_banner=True,
     ) as lab:
-        lab.write_cluster(launcher.conf)
+        lab.write_cluster(launcher.conf, transport=kind)
         words = ("task=collectives", "task.args.mode=smoke", "task.args.seconds=1")
         done = launcher("cluster=lab", *words, ONE_CORE, seconds=120)
         assert done.code == 0, done
 
 
-def test_hosts_behind_a_jump_host(lab_factory: LabFactory, launcher: Launcher) -> None:
+@pytest.mark.parametrize("kind", ["ssh", "openssh"])
+def test_hosts_behind_a_jump_host(lab_factory: LabFactory, launcher: Launcher, kind: str) -> None:
     """Two hosts that only a bastion reaches, over one connection: its sshd takes no two at once."""
     inner = ["inner1", "inner2"]
     options = {"bastion": ["MaxStartups 1:100:1"]}
     with lab_factory(names=["bastion", *inner], isolated=inner, sshd_options=options) as lab:
         jump = f"{LOGIN_USER}@{lab['bastion'].address}"
-        lab.write_cluster(launcher.conf, names=inner, ssh={"jump": jump})
+        lab.write_cluster(launcher.conf, names=inner, ssh={"jump": jump}, transport=kind)
         done = launcher("cluster=lab", "task=env", PLAIN_ENTRY)
         assert done.code == 0, done
         assert sorted(re.findall(r"host=(\w+)", done.out)) == ["inner1", "inner2"]

@@ -65,7 +65,7 @@ def test_unknown_host_keys(lab: Lab, launcher: Launcher, tmp_path: Path) -> None
     done = launcher("cluster=lab", "task=env", "dry_run=true")
     assert done.code == 3, done
     assert done.err.count("SHA256:") == 2
-    assert "node[1-2]: the host keys are not known" in done.err
+    assert "node[1-2]: its port 22 shows a host key that is not known" in done.err
     assert done.err.count("accept-new") == 1
     done = launcher("cluster=lab", "task=env", "dry_run=true", "cluster.ssh.host_keys=accept-new")
     assert done.code == 0, done

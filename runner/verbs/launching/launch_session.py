@@ -152,8 +152,8 @@ class LaunchSession:
 
     def run(self) -> int:
         """Return the exit code; a `RunnerError` means that nothing was started."""
+        here = str(Path.cwd())  # which may be removed before the first attempt
         attempt = self._attempts.first()
-        here = str(Path.cwd())  # which may be removed before the end
         self._started_at = time.monotonic()
         self._request = replace(self._request, launched_at=time.time(), launched_from=here)
         with self._store.required():

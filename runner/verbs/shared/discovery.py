@@ -109,18 +109,8 @@ class RunFinder:
         taken = {*run.asked, *run.asked.values()}
         nodes.update({name: node for name, node in self._nodes.items() if name not in taken})
         self._nodes = nodes
-        sessions = self.pool.sessions
-        self.pool.sessions = {}
-        for name, node in nodes.items():
-            session = sessions.pop(run.asked.get(name, name), None)
-            if session:
-                session.node = node
-                self.pool.sessions[name] = session
-        for session in sessions.values():
-            session.close()
-        self.pool.retarget(replace(self.pool.spec, nodes=self.cluster_nodes))
-        if not run.asked.keys() <= self.pool.sessions.keys():  # one machine may be several nodes
-            self.reconnect_all()
+        self.pool.close_sessions()
+        self.reconnect_all()
 
     def load_record(self, run: RemoteRun) -> HostRecord:
         """Return the record of a run, as its hosts have it; raise NotReady if none can be read."""

@@ -89,6 +89,9 @@ def test_a_key_has_its_line() -> None:
         ("a:\n\t- b", "/conf/task/t.yaml:2:1: while scanning for the next token"),
         ("a: &x {b: *x}", "/conf/task/t.yaml: maximum recursion depth"),
         ("a: {{ b }}", "/conf/task/t.yaml:1:5: a key must be a text"),
+        ("args: {o: a, o.lr: 1}", "/conf/task/t.yaml:1:7: o.lr takes the place of another"),
+        ("args: {o.lr: 1, o: a}", "/conf/task/t.yaml:1:7: o takes the place of another"),
+        ("args: {o.lr: 1, o: {lr: 2}}", "/conf/task/t.yaml:1:7: o takes the place of another"),
     ],
 )
 def test_a_mistake_has_its_place(text: str, told: str) -> None:
@@ -108,7 +111,7 @@ def test_a_mistake_has_its_place(text: str, told: str) -> None:
         ("cluster/c", "only: {a: {}}\n", "conf/cluster/c.yaml:1: cluster.only: must be a list of"),
         ("cluster/c", "ssh: [a]\n", "conf/cluster/c.yaml: Cannot merge DictConfig with ListConfig"),
         ("cluster/c", "defaults: base\n", "conf/cluster/c.yaml: Invalid defaults list in"),
-        ("cluster/c", "defaults: [c]\n", "conf/cluster/c.yaml: maximum recursion depth"),
+        ("cluster/c", "defaults: [c]\n", "conf/cluster/c.yaml: its defaults lead back to it"),
         ("cluster/c", "defaults: [d]\n", "conf/cluster/c.yaml: Could not load 'cluster/d'; there"),
         ("runner", "task:\n  env: [A]\n", "conf/runner.yaml:2: task.env: must be a mapping"),
         ("runner", "hydra: {run: {dir: x}}\n", "conf/runner.yaml:1: hydra: settings of Hydra"),

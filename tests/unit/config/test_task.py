@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from runner.config.arguments import render, take_words
+from runner.config.arguments import refuse_both, render, take_words
 from runner.config.arguments import words_of as words_of_task
 from runner.config.kinds import Problems
 from runner.config.words import hydra_value, literal, parse
@@ -210,12 +210,25 @@ def test_an_argument_has_one_value() -> None:
     assert taken(after, "task.args.epochs=3", "") == ({"epochs": "3"}, ["--amp"])
     assert taken(after, "", "--epochs 4") == ({"epochs": "4"}, ["--amp"])
     assert taken({"args_after": ["c"]}, "task.args_after=[c]", "d") == ({}, ["c", "d"])
+    assert taken({"args_after": ["--", "/d"]}, "", "--lr 2") == ({"lr": "2"}, ["--", "/d"])
     nested = {"args": {"m": {"lr": "1", "d": "2"}}}
     assert taken(nested, "", "--m.lr=3") == ({"m": {"lr": "3", "d": "2"}}, ["--m.lr=3"])
     for args, words in (({"o": {"lr": "1"}}, ["--o", "Adam"]), ({"o": "Adam"}, ["--o.lr", "1"])):
         assert taken({"args": args}, "", " ".join(words)) == (args, words)
     hydra = {"args": {"lr": "0.1"}, "args_style": "hydra"}
     assert taken(hydra, "", "lr=0.2 +x=1") == ({"lr": "0.2", "+x": "1"}, None)
+
+
+@pytest.mark.promise(14)
+def test_flags_of_another_program_are_left_alone() -> None:
+    """Such as those of a command that this one starts; after `--` words are no flags of its own."""
+    after = ["--", "python", "x.py", "--n", "4"]
+    assert taken({"args": {"n": "3"}, "args_after": after}, "task.args.n=3", "") == (
+        {"n": "3"},
+        after,
+    )
+    task = Task(script="t.py", kind="script", args={"n": "3"}, args_after=("x.py", "--n", "4"))
+    assert words_of_task(Problems(), task) == ("t.py", ("--n", "3", "x.py", "--n", "4"))
 
 
 def test_what_cannot_be_told_is_refused() -> None:
@@ -225,11 +238,39 @@ def test_what_cannot_be_told_is_refused() -> None:
         taken(after, "task.args.sizes=[3]", "")
     with pytest.raises(ConfigError, match=r"dry_run=offline: comes after the program or"):
         taken({}, "", "--lr 0.1 dry_run=offline")
-    with pytest.raises(ConfigError, match=r"has both\n    .* -- --o Adam --o.lr 1"):
-        taken({}, "task.args.o=Adam task.args.o.lr=1", "")
     assert taken({"args_style": "hydra"}, "", "task=x") == ({"task": "x"}, None)
     (said,) = problems_of({"task.args_after": [None]})
     assert 'quotes make a text of null: "null" or "~"' in said
+
+
+@pytest.mark.promise(14)
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            "task.args.o=SGD task.args.o.lr=1",
+            "task.args.o=SGD: no mapping has both\n    to pass both",
+        ),
+        (
+            "task.args.o.lr=1",
+            "task.args.o in the YAML: .*\n.* ~task.args.o in front takes that out",
+        ),
+        (
+            "task.args.m=big",
+            "task.args.m.x in the YAML: .*\n.* ~task.args.m in front takes that out",
+        ),
+        ("task.args.m.x=2 task.args.m.y=1 task.args.n.x=1 task.args.no=1", ""),
+        ("~task.args.m task.args.m=big task.args.o=null task.args.o.lr=1", ""),
+    ],
+)
+def test_a_flag_takes_no_other_out_in_silence(words: str, told: str) -> None:
+    """Such as `--o` that of `--o.lr`, which a mapping cannot have beside it."""
+    of_file = {"o": "Adam", "m": {"x": "1"}, "n": None}
+    if not told:
+        refuse_both(words.split(), [of_file])
+        return
+    with pytest.raises(ConfigError, match=f"takes the place of {told}"):
+        refuse_both(words.split(), [None, of_file])
 
 
 @pytest.mark.parametrize(
