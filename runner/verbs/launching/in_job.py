@@ -28,9 +28,9 @@ from runner.core.spec import SlurmSpec, Spec
 from runner.transport.srun import ask, job_of
 from runner.verbs.shared.host_pool import enqueue_signal
 
-DISCONNECT_S = 30.0
-"""How long ranks outlive the launch in their job: where Slurm does not find them, nobody else would
-end them.
+DISCONNECT_S = 180.0
+"""How long ranks outlive the launch in their job, which may wait for its disk: where Slurm does not
+find them, nobody else would end them.
 """
 
 SAME_SIGNAL_S = 1.0
