@@ -26,7 +26,7 @@ def why(selection: Selection, run: str, json_: bool) -> int:
     """
     from runner.control.record import run_index
     from runner.control.record.contact_file import read_contact
-    from runner.control.record.file_names import RESULT_FILE
+    from runner.control.record.file_names import JOB_FILE, RESULT_FILE
     from runner.control.record.run_store import RunStore
     from runner.ui.reports import report
     from runner.verbs.shared.job_run import job_run
@@ -34,8 +34,10 @@ def why(selection: Selection, run: str, json_: bool) -> int:
     is_here = not (selection.overrides or selection.config_dirs)
     record = record_of(run) if is_here else None
     store = RunStore(record) if record else None
-    if store and not store.has_result and (in_job := job_run(read_contact(store.folder))):
-        in_job.complete()
+    if store and not store.has_result and (store.folder / JOB_FILE).exists():
+        in_job = job_run(read_contact(store.folder))
+        if in_job:
+            in_job.complete()
     is_proven = store and store.has_result and not run_index.has_unproven_end(store.folder)
     selector = ""
     if store is None or not (is_proven and _has_logs(store)):  # `stop` fetches no logs

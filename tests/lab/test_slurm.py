@@ -133,7 +133,7 @@ def test_followers_come_and_go(slurm: Slurm, hpc: HpcLauncher, steps: Path) -> N
 
 def test_a_killed_launch_is_told(slurm: Slurm, hpc: HpcLauncher) -> None:
     """What it could not record is: that it was, by whoever asks."""
-    started = begun(hpc, "sleep=300")
+    started = begun(hpc, "sleep=300", "disconnect_s=10")
     slurm.sh(f"scancel --batch --signal=KILL --name={started.run_id}")
     done = started.wait()
     assert (done.code, "ended by Slurm: its launch was killed" in done.err) == (1, True), done

@@ -141,7 +141,8 @@ def _options(spec: Spec, slurm: SlurmSpec, folder: str) -> Iterator[str]:
     place = folder.replace("%", "%%")
     yield f"--job-name={spec.run_id}"
     yield f"--nodes={slurm.nodes}"
-    yield "--ntasks-per-node=1"
+    if "-" not in slurm.nodes:  # of a range, Slurm would give the fewest
+        yield "--ntasks-per-node=1"
     asked = {
         "partition": slurm.partition,
         "account": slurm.account,

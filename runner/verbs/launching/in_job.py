@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -23,14 +24,15 @@ from runner.core.model.run_info import PastAttempt
 from runner.core.outcome.verdict import LOST_CODE, STOPPED, Verdict
 from runner.core.planning.slurm_job import ENDINGS, ENDS, ERR_FILE
 from runner.core.protocol.events import ENDED_BY_SCHEDULER, LIMIT_REASON, TERMINATED
+from runner.core.protocol.states import AttemptState
 from runner.core.relaunch.losses import past_attempt
 from runner.core.spec import SlurmSpec, Spec
 from runner.transport.srun import ask, job_of
 from runner.verbs.shared.host_pool import enqueue_signal
 
-DISCONNECT_S = 30.0
-"""How long ranks outlive the launch in their job: where Slurm does not find them, nobody else would
-end them.
+DISCONNECT_S = 180.0
+"""How long ranks outlive the launch in their job, which may wait for its disk: where Slurm does not
+find them, nobody else would end them.
 """
 
 SAME_SIGNAL_S = 1.0
@@ -49,13 +51,25 @@ class OwnJob:
         self._begins_at = len((folder / ERR_FILE).read_text(errors="replace"))
         self._slurm: SlurmSpec = spec.cluster.slurm
         self._inbox = inbox
+        self._is_by_user = False
         self._is_at_limit = False
         self._is_stopped = False  # since the job could not start again at its limit
         self._term_at = float("-inf")
         self._why = ""
-        signal.signal(signal.SIGUSR1, lambda *_: enqueue_signal(inbox, signal.SIGUSR1))
+        self._monitor: AttemptMonitor | None = None
+        signal.signal(signal.SIGUSR1, lambda *_: self._note(signal.SIGUSR1))
 
-    def on_signal(self, monitor: AttemptMonitor, signum: int) -> bool:
+    def watch(self, monitor: AttemptMonitor) -> None:
+        """Have an attempt end as Slurm says."""
+        self._monitor = monitor
+        monitor.on_interrupt = functools.partial(self._on_signal, monitor)
+
+    def _note(self, signum: int) -> None:
+        """Pass on a signal, or that it is time for what one does, if an attempt is on."""
+        if self._monitor and self._monitor.state is not AttemptState.ENDED:
+            enqueue_signal(self._inbox, signum)
+
+    def _on_signal(self, monitor: AttemptMonitor, signum: int) -> bool:
         """Do what Slurm asks for; return whether the signal ends the attempt as a user's does."""
         if signum == signal.SIGUSR1:
             self._is_at_limit = True
@@ -77,11 +91,12 @@ class OwnJob:
         if self._why:
             self._later(_kill_wait_s() - RECORD_S, signal.SIGINT)
             return True
+        self._is_by_user = True
         monitor.stop_by_user("stop requested")  # by scancel --batch, as `stop` does
         return False
 
     def _later(self, seconds: float, signum: int) -> None:
-        timer = threading.Timer(seconds, enqueue_signal, (self._inbox, signum))
+        timer = threading.Timer(seconds, self._note, (signum,))
         timer.daemon = True
         timer.start()
 
@@ -93,7 +108,7 @@ class OwnJob:
             self._why = self._why_ended()
         if not (by_host or first is None or _got_term(verdict, first)):
             return verdict
-        if not (self._why or self._is_stopped):
+        if self._is_by_user or not (self._why or self._is_stopped):
             return verdict
         reason = f"{ENDED_BY_SCHEDULER}: {self._why}" if self._why else LIMIT_REASON
         failure = Failure(plan.nodes[0].node, None, reason)

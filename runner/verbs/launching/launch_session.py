@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import signal
 import time
@@ -250,7 +249,7 @@ class LaunchSession:
         monitor = self._pool.monitor(plan, reporter.record, reporter.log)
         self._monitor = monitor
         if self._job:
-            monitor.on_interrupt = functools.partial(self._job.on_signal, monitor)
+            self._job.watch(monitor)
         context = None
         if orders.voters:
             config = self._request.config_yaml

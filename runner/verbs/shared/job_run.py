@@ -194,13 +194,16 @@ class JobRun:
     def _end(self, job: Job) -> int:
         """Return the exit code of a run; record how it ended, if its launch could not do so."""
         store = RunStore(self._folder)
+        plan = decode(Plan, json.loads((self._folder / PLAN_FILE).read_bytes()))
+        last_end = self._folder / f"result.{plan.attempt}.json"
+        with contextlib.suppress(FileNotFoundError):  # it is there if no other attempt has begun
+            last_end.rename(self._folder / RESULT_FILE)
         was_killed = not job.exit_code.endswith(":0")
         deadline = time.monotonic() + (KILLED_LAG_S if was_killed else LAG_S)
         while not store.has_result and time.monotonic() < deadline:
             time.sleep(POLL_S)
         if store.has_result:
             return int(json.loads((self._folder / RESULT_FILE).read_bytes())["exit_code"])
-        plan = decode(Plan, json.loads((self._folder / PLAN_FILE).read_bytes()))
         events = [parse(line) for line in (self._folder / EVENTS_FILE).read_text().splitlines()]
         timed = [TimedEvent(event.wall, event) for event in events if event.attempt == plan.attempt]
         began_at = timed[0].at if timed else time.time()

@@ -37,7 +37,6 @@ def test_words_of_a_user_stay_words() -> None:
     assert [shlex.split(line) for line in lines] == [
         ["--job-name=r"],
         ["--nodes=2-4"],
-        ["--ntasks-per-node=1"],
         ["--partition=gpu,long"],
         ["--account=acme"],
         ["--time=1-12:00:00"],
@@ -58,8 +57,9 @@ def test_words_of_a_user_stay_words() -> None:
     assert rest[len(lines) :] == ["cd /home/ada || exit 3", "exec python3 -m runner 'a b'"]
 
 
-def test_a_site_may_not_start_a_job_again_that_is_not_to() -> None:
-    """It would, after the loss of a node."""
+def test_a_job_of_a_fixed_size() -> None:
+    """Its site may not start it again by itself, and ends it with a node of it."""
+    assert "--ntasks-per-node=1" in script(SlurmSpec(nodes="2"))
     assert "--no-requeue" in script(SlurmSpec(nodes="2"))
     assert "--no-kill" not in script(SlurmSpec(nodes="2"))
 
