@@ -9,7 +9,6 @@ from typing import Dict, Mapping, Sequence, Tuple
 
 from runner.core.model.facts import Facts, Interpreter
 from runner.core.model.plan import SPAWNER
-from runner.core.planning.container.base import engine_of
 from runner.core.planning.rendezvous_flags import NodePosition, flags, torch_version
 from runner.core.protocol.paths import RunPaths
 from runner.core.spec import Node, Spec, Task
@@ -307,7 +306,7 @@ def rank_environment(
     if node.gpu_ids or node.gpu_count is not None:
         if gpus:
             env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as in the facts; CUDA's: fastest first
-        is_renumbered = bool(spec.container) and engine_of(spec.container).RENUMBERS_DEVICES
+        is_renumbered = spec.container.engine in ("docker", "podman")  # apptainer shows all
         shown = range(len(gpus)) if is_renumbered else gpus
         env["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in shown)
     return {**env, **spec.env_of(node)}

@@ -13,7 +13,7 @@ from runner.core.errors import Problem
 from runner.core.model.container import ContainerProbe
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.release import CodeRef
-from runner.core.planning.container.base import engine_of
+from runner.core.planning.container import engines
 from runner.core.planning.container.problems import container_problems
 from runner.core.planning.endpoints import interface_problems
 from runner.core.planning.rendezvous_flags import unsupported_options
@@ -72,7 +72,7 @@ def facts_request(spec: Spec, node: Node, code: CodeRef) -> FactsRequest:
 
 
 def _container_probe(spec: Spec, node: Node) -> ContainerProbe:
-    probe = engine_of(spec.container).probe(spec)
+    probe = engines.probe(spec)
     limit_s = min(spec.container.prepare_timeout_s, probe.run_timeout_s)
     probe = replace(probe, run_timeout_s=limit_s)
     return replace(probe, gpus=()) if node.gpu_count == 0 else probe
