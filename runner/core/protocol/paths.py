@@ -113,10 +113,6 @@ class RunPaths:
         """Return the file of the samples of this host's load during an attempt."""
         return posixpath.join(self.attempt_folder(attempt), SAMPLES_FILE)
 
-    def flight_recorder_prefix(self, attempt: int) -> str:
-        """Return the path prefix of torch's flight recorder: each rank appends its number."""
-        return posixpath.join(self.attempt_folder(attempt), "flight_")
-
     def stream_log(self, attempt: int, source: str, stream: str) -> str:
         """Return the log file of `source` ("rank_3" or `PROGRAM_LOG`) and `stream`."""
         return posixpath.join(self.attempt_folder(attempt), f"{source}.{stream}")
