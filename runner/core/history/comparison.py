@@ -11,8 +11,19 @@ ARGUMENTS = "task.args."
 NOTHING = "null"
 
 WITHOUT_EFFECT = (
-    *("run_id", "run_dir", "rerun", "dry_run", "ui", "detach", "console_ranks", "skip_checks"),
-    *("pull_outputs", "notify", "deploy", "debug", "sample_s"),
+    "run_id",
+    "run_dir",
+    "rerun",
+    "dry_run",
+    "ui",
+    "detach",
+    "console_ranks",
+    "skip_checks",
+    "pull_outputs",
+    "notify",
+    "deploy",
+    "debug",
+    "sample_s",
 )
 """Keys, or what their keys begin with, by which no run computes anything else."""
 

@@ -111,7 +111,6 @@ class RunData:
     steps: Optional[int] = None  # in all
     loads: Tuple[NodeLoad, ...] = ()
     logs: Tuple[LogTail, ...] = ()
-    sweep_id: str = ""
     problems: Tuple[str, ...] = ()
 
     @property

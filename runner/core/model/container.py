@@ -5,12 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Dict, Tuple
 
-ENGINE_ENV = (
-    *("PATH", "HOME", "TMPDIR", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_DATA_HOME"),
-    *("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY"),
-    *("CONTAINER_HOST", "CONTAINER_CONNECTION", "CONTAINERS_CONF", "CONTAINERS_CONF_OVERRIDE"),
-    *("CONTAINERS_STORAGE_CONF", "STORAGE_DRIVER", "STORAGE_OPTS"),
+_HOST_ENV = ("PATH", "HOME", "TMPDIR", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
+_DOCKER_ENV = (
+    "DOCKER_HOST",
+    "DOCKER_CONTEXT",
+    "DOCKER_CONFIG",
+    "DOCKER_CERT_PATH",
+    "DOCKER_TLS_VERIFY",
 )
+_PODMAN_ENV = (
+    "CONTAINER_HOST",
+    "CONTAINER_CONNECTION",
+    "CONTAINERS_CONF",
+    "CONTAINERS_CONF_OVERRIDE",
+    "CONTAINERS_STORAGE_CONF",
+    "STORAGE_DRIVER",
+    "STORAGE_OPTS",
+)
+ENGINE_ENV = (*_HOST_ENV, *_DOCKER_ENV, *_PODMAN_ENV)
 """Variables by which the programs of engines, and by these their daemons and stores, are found."""
 
 
@@ -38,7 +50,8 @@ class ContainerProbe:
         return 4 * tool_timeout_s + pull_s + self.run_timeout_s
 
 
-TIMED_OUT, NOT_RUN = -1, -2
+TIMED_OUT = -1
+NOT_RUN = -2
 """Codes of commands that have none."""
 
 

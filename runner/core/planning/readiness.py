@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import posixpath
 from dataclasses import replace
-from typing import Callable, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Callable, Dict, Iterable, Iterator, List, Tuple
 
 from runner.core.errors import Problem
 from runner.core.model.container import ContainerProbe
@@ -170,7 +170,7 @@ def _storage_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]
             f"cluster.workdir: {facts.workdir} has {free >> 20} MiB free, "
             f"a run needs {MIN_DISK_BYTES >> 20} MiB and room for its logs"
         )
-        yield Problem(node.name, message, free_space_hint(spec, facts))
+        yield Problem(node.name, message, free_space_hint(spec))
     yield from _code_problems(spec, node, facts)
 
 
@@ -180,10 +180,8 @@ def is_tmp_full(spec: Spec, node: Node, facts: Facts) -> bool:
     return is_full and "TMPDIR" not in spec.env_of(node)
 
 
-def free_space_hint(spec: Spec, facts: Optional[Facts] = None) -> str:
+def free_space_hint(spec: Spec) -> str:
     """Return the ways to get more room below workdir."""
-    if facts and not facts.has_stored:
-        return "no run has left anything there: set cluster.workdir to another disk"
     return (
         f"see what ended runs left: {this_program()} clean {cluster_flag(spec.cluster.name)} "
         "--older-than 0s --dry-run\n"
@@ -203,7 +201,6 @@ def _code_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
         yield Problem(node.name, message, hint)
     elif not facts.script_exists:
         yield missing_script(spec.task, node, facts.project)
-    yield from _noexec_problems(spec.task, node, facts)
 
 
 def missing_script(task: Task, node: Node, project: str) -> Problem:
@@ -212,16 +209,6 @@ def missing_script(task: Task, node: Node, project: str) -> Problem:
     message = f"task.script: there is no file {task.target} {place}"
     hint = "name it relative to cluster.project, or as an absolute path on the hosts"
     return Problem(node.name, message, hint)
-
-
-def _noexec_problems(task: Task, node: Node, facts: Facts) -> Iterator[Problem]:
-    """Only a command that is a file of the code is executed there; Python reads its own."""
-    is_path = "/" in task.target and not posixpath.isabs(task.target)
-    if facts.code_noexec and task.kind == "command" and is_path:
-        key, folder = ("project", facts.project) if facts.project else ("workdir", facts.workdir)
-        message = f"task.command: {task.target} cannot be executed, {folder} is mounted noexec"
-        hint = f'name its interpreter, as in task.command=[bash,"{task.target}"], or set '
-        yield Problem(node.name, message, f"{hint}cluster.{key} to a folder on another disk")
 
 
 def _gpu_problems(_spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:

@@ -45,10 +45,13 @@ EVENTS_FILE = "events.jsonl"
 SAMPLES_FILE = "samples.jsonl"
 """The samples of a host's load in the folder of an attempt, and of all hosts in a record."""
 
-RUN_ID_PATTERN, NODE_PATTERN = re.compile(r"[a-z0-9][a-z0-9-]{0,62}"), re.compile(r"\w[\w.-]*")
+RUN_ID_PATTERN = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+NODE_PATTERN = re.compile(r"\w[\w.-]*")
 
-RUN_ID, NODE_NAME = matching(RUN_ID_PATTERN), matching(NODE_PATTERN)
-RANK, ATTEMPT = bounded(0, 10**9 - 1), bounded(0, 10**6 - 1)
+RUN_ID = matching(RUN_ID_PATTERN)
+NODE_NAME = matching(NODE_PATTERN)
+RANK = bounded(0, 10**9 - 1)
+ATTEMPT = bounded(0, 10**6 - 1)
 """Limits of decoded fields that become parts of paths."""
 
 
