@@ -11,7 +11,7 @@ from runner.core.model.facts import Facts
 from runner.core.model.plan import NodePlan, Notify, Order, Plan
 from runner.core.model.release import CodeRef
 from runner.core.planning import endpoints
-from runner.core.planning.container.base import facts_inside, wrap
+from runner.core.planning.container.base import wrap
 from runner.core.planning.launch_command import (
     LaunchCommand,
     launch_command,
@@ -190,7 +190,9 @@ def _node_plan(attempt: _AttemptPlan, index: int, host_facts: Facts) -> NodePlan
         first_rank=min(attempt.ranks[node.name], default=0),
         world_size=attempt.world_size,
     )
-    facts = facts_inside(host_facts) if spec.container else host_facts
+    facts = host_facts
+    if spec.container:  # its Python is also that of our shim; nothing of the host's environment
+        facts = replace(facts, host_python=facts.python.executable, preset_env={})
     script = _script(spec, facts, attempt.code)
     launch = launch_command(spec, node, position, facts, script=script, run_paths=run_paths)
     env = rank_environment(

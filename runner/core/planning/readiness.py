@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Callable, Dict, Iterable, Iterator, List, Tuple
 
 from runner.core.errors import Problem
-from runner.core.model.container import ContainerProbe
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.release import CodeRef
 from runner.core.planning.container import engines
@@ -45,6 +44,12 @@ def facts_request(spec: Spec, node: Node, code: CodeRef) -> FactsRequest:
     script = task.target if task.kind == "script" else ""
     if code.release and (code.script or not posixpath.isabs(script)):
         script = ""  # it comes with the release
+    probe = None
+    if spec.container:
+        probe = engines.probe(spec)
+        limit_s = min(spec.container.prepare_timeout_s, probe.run_timeout_s)
+        gpus = () if node.gpu_count == 0 else probe.gpus
+        probe = replace(probe, run_timeout_s=limit_s, gpus=gpus)
     is_master = node is spec.master
     is_voter = spec.relaunch.max > 0
     has_peers = len(spec.nodes) + len(spec.spares) > 1
@@ -54,7 +59,7 @@ def facts_request(spec: Spec, node: Node, code: CodeRef) -> FactsRequest:
         run_id=spec.run_id,
         setup=spec.setup_of(node),
         python=node.python,
-        container=_container_probe(spec, node) if spec.container else None,
+        container=probe,
         mounts=tuple(mount.source for mount in spec.container.mounts),
         project="" if task.shipped_file or code.release else spec.cluster.project,
         script=script,
@@ -69,13 +74,6 @@ def facts_request(spec: Spec, node: Node, code: CodeRef) -> FactsRequest:
         python_path=spec.env_of(node).get("PYTHONPATH", ""),
         find_users=bool(store_risk(spec)),
     )
-
-
-def _container_probe(spec: Spec, node: Node) -> ContainerProbe:
-    probe = engines.probe(spec)
-    limit_s = min(spec.container.prepare_timeout_s, probe.run_timeout_s)
-    probe = replace(probe, run_timeout_s=limit_s)
-    return replace(probe, gpus=()) if node.gpu_count == 0 else probe
 
 
 def store_risk(spec: Spec) -> str:
@@ -133,10 +131,6 @@ def _python_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
     if facts.python.error and needs_python(spec.task) and not spec.container:
         hint = "set cluster.python to the interpreter that has torch there"
         yield Problem(node.name, facts.python.error, hint)
-
-
-def _torch_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
-    return [] if spec.task.without_torchrun else without_torch(node, facts)  # it may do without
 
 
 def without_torch(node: Node, facts: Facts) -> List[Problem]:
@@ -267,7 +261,9 @@ REQUIREMENTS: Dict[str, Requirement] = {
     "setup": lambda _spec, node, facts: setup_problems(node, facts),
     "container": container_problems,
     "python": _python_problems,
-    "torch": _torch_problems,
+    "torch": lambda spec, node, facts: (
+        [] if spec.task.without_torchrun else without_torch(node, facts)  # it may do without
+    ),
     "storage": _storage_problems,
     "gpus": _gpu_problems,
     "network": _network_problems,

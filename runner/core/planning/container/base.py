@@ -15,14 +15,6 @@ from runner.core.protocol.paths import RunPaths, tasks_folder
 from runner.core.spec import Mount, Node, Spec
 
 
-def facts_inside(facts: Facts) -> Facts:
-    """Return the facts as programs in a container meet them.
-
-    Its Python is also that of our shim; of the host's environment nothing is there.
-    """
-    return replace(facts, host_python=facts.python.executable, preset_env={})
-
-
 def wrap(spec: Spec, node: Node, facts: Facts, plan: NodePlan, tasks_hash: str) -> NodePlan:
     """Return the part of a node in a plan with its command, and its order, run in a container.
 
