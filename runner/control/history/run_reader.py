@@ -26,7 +26,7 @@ from runner.control.record.metrics_record import (
     recorded_logs,
 )
 from runner.core.errors import reason_of
-from runner.core.history.run_data import MAX_POINTS, LogTail, RunData
+from runner.core.history import MAX_POINTS, LogTail, RunData
 from runner.core.model.plan import Plan
 from runner.core.model.run_info import RunInfo
 from runner.core.outcome.diagnosis import Diagnosis

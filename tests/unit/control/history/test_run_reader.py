@@ -14,7 +14,7 @@ from runner.control.history import run_reader
 from runner.control.history.files import Problems, read_config, read_lines
 from runner.control.history.run_reader import read_run
 from runner.control.record.run_store import RunStore
-from runner.core.history.run_data import Metric
+from runner.core.history import Metric
 from runner.core.model.results import Failure
 from runner.core.model.run_info import PastAttempt
 from runner.core.model.samples import GpuSample, Sample
