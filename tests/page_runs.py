@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from runner.core.history.run_data import GpuLoad, LogTail, Metric, NodeLoad, RunData, Series
+from runner.core.history import GpuLoad, LogTail, Metric, NodeLoad, RunData, Series
 from runner.core.model.plan import Plan
 from runner.core.model.results import Failure, NodeResult, RankResult
 from runner.core.model.run_info import PastAttempt

@@ -61,7 +61,7 @@ def storage(context: CheckContext) -> Iterator[Finding]:
             yield ok(node.name, f"{facts.workdir}, free space unknown")
         elif free < LOW_DISK_BYTES:
             message = f"{facts.workdir} has {free >> 20} MiB free for logs and checkpoints"
-            yield warning(node.name, message, free_space_hint(context.spec, facts))
+            yield warning(node.name, message, free_space_hint(context.spec))
         else:
             at_least = max(size for size in FREE_STEPS_GIB if size << 30 <= free)
             yield ok(node.name, f"{facts.workdir}, more than {at_least} GiB free")

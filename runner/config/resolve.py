@@ -18,8 +18,7 @@ from runner.config.kinds import Problems, choose, join_or, read_section, suggest
 from runner.config.nodes import listed, read_nodes, read_slurm, select_nodes
 from runner.core.errors import Problem
 from runner.core.notification import MIN_HIDDEN_CHARS, target_problem
-from runner.core.planning.container.base import engine_of
-from runner.core.planning.container.extra import extra_problems
+from runner.core.planning.container.engines import IGNORED_KEYS, extra_problems
 from runner.core.shell import expand_home, this_program
 from runner.core.spec import (
     ENGINES,
@@ -231,7 +230,7 @@ def _with_engine(problems: Problems, container: ContainerSpec) -> ContainerSpec:
         problems.report("container.image", f"{name} needs an image", hint)
     for message, hint in extra_problems(name, container.extra):
         problems.report("container.extra", message, hint)
-    ignored = engine_of(container).IGNORED_KEYS
+    ignored = IGNORED_KEYS.get(name, ())
     for key in changed:
         if key in ignored and getattr(container, key) != "never":  # nothing is pulled there anyway
             hint = "leave it out, or choose docker or podman"

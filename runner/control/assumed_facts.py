@@ -8,7 +8,7 @@ from pathlib import Path
 from runner.core.errors import NotReady
 from runner.core.model.container import CommandAnswer, ContainerFacts
 from runner.core.model.facts import ASSUMED, Facts, Gpu, Interpreter
-from runner.core.planning.build_plan import FoldNames
+from runner.core.planning.notes import FoldNames
 from runner.core.planning.readiness import missing_script
 from runner.core.shell import expand_home
 from runner.core.spec import Node, Spec, are_local

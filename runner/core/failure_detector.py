@@ -34,7 +34,8 @@ class FailureDetector:
     """
 
     def __init__(self, lost_s: float = NEVER, suspect_s: float = NEVER) -> None:
-        self.suspect_s, self._lost_s = suspect_s, lost_s
+        self.suspect_s = suspect_s
+        self._lost_s = lost_s
         self._may_judge = True
         self._last_check = NEVER
         self._judge_from = 0.0

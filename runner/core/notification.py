@@ -194,13 +194,11 @@ def deliver(
     if is_cancelled():
         why_killed = "it was killed, as nobody waits for it any more"
     reasons += [(command.target, command.end(why_killed)) for command in commands]
-    failed: List[Tuple[str, str]] = []
-    for target, reason in reasons:
-        if reason:
-            failed.append(
-                (_shorten(target, MAX_SHOWN), _shorten(_hide(reason, secrets), MAX_FAILURE))
-            )
-    return failed
+    return [
+        (_shorten(target, MAX_SHOWN), _shorten(_hide(reason, secrets), MAX_FAILURE))
+        for target, reason in reasons
+        if reason
+    ]
 
 
 def _shorten(text: str, limit: int) -> str:

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from runner.core.errors import ConfigError, Problem
-from runner.core.history.comparison import ARGUMENTS, best_word, code_text, differing_values
-from runner.core.history.run_data import RunData
+from runner.core.history import ARGUMENTS, RunData, best_word, code_text, differing_values
 from runner.core.text import format_duration, join_some, printable
 from runner.ui.figures import number_text
 from runner.ui.layout import aligned, columns_that_fit, wrap

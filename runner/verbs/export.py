@@ -15,8 +15,7 @@ from typing import Any
 import click
 
 from runner.core.errors import ConfigError, NotReady, Problem, reason_of
-from runner.core.history.comparison import set_values
-from runner.core.history.run_data import RunData
+from runner.core.history import RunData, set_values
 from runner.core.shell import line
 from runner.core.text import join_some
 from runner.ui.output import note, note_incomplete, show
@@ -121,7 +120,7 @@ def _events(run: RunData) -> Iterator[Any]:
 
 def _hparams(run: RunData) -> dict[str, str | float | bool]:
     """Return the keys that were set, but for those of machines; numbers as numbers."""
-    from runner.core.history.comparison import default_values
+    from runner.core.history import default_values
 
     hparams: dict[str, str | float | bool] = {}
     for key, text in set_values(run, default_values()).items():

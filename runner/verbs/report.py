@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from runner.core.errors import ConfigError, NotReady, Problem
-from runner.core.history.run_data import RunData
+from runner.core.history import RunData
 from runner.core.text import counted, format_size
 from runner.ui.output import note_incomplete, show
 from runner.verbs.shared.verb import parse_duration, runs_option, verb
@@ -67,7 +67,7 @@ def _write(records: Sequence[Path], path: Path, every_s: int, *, is_named: bool)
     from runner.control.history.run_reader import read_run
     from runner.control.record import run_index
     from runner.control.record.run_store import RunStore
-    from runner.core.history.comparison import default_values
+    from runner.core.history import default_values
     from runner.core.outcome.diagnosis import diagnose_stall
     from runner.core.protocol.events import Stalled
     from runner.ui.page.page import render_page

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from runner.core.errors import ConfigError
-from runner.core.history.run_data import Metric, RunData, Series
+from runner.core.history import Metric, RunData, Series
 from runner.core.outcome.verdict import Verdict
 from runner.core.planning.build_plan import build_plan
 from runner.core.spec import Node

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from runner.core.history.run_data import RunData
+from runner.core.history import RunData
 from runner.ui.page.page import render_page
 from tests.lab.browser import open_browser, open_page
 from tests.lab.launching import SECRET, USE_OF_SECRET, Launcher

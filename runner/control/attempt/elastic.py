@@ -11,7 +11,7 @@ from typing import NamedTuple
 from runner.control.attempt.node import AttemptNode
 from runner.core.model.plan import NodePlan, Plan
 from runner.core.outcome.membership import Membership, Memberships, nodes_after_loss
-from runner.core.planning.build_plan import FoldNames
+from runner.core.planning.notes import FoldNames
 from runner.core.protocol.events import (
     Ended,
     EventBody,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from runner.control.attempt.node import AttemptNode
 from runner.core.model.plan import Plan
-from runner.core.planning.build_plan import FoldNames
+from runner.core.planning.notes import FoldNames
 from runner.core.protocol import events
 from runner.core.protocol.events import EventBody
 from runner.core.protocol.frames import Frame

@@ -17,7 +17,6 @@ from runner.control.record.file_names import (
     HOSTS_FOLDER,
     PLAN_FILE,
     RESULT_FILE,
-    SWEEP_FILE,
 )
 from runner.control.record.metrics_record import (
     METRICS_FILE,
@@ -27,8 +26,7 @@ from runner.control.record.metrics_record import (
     recorded_logs,
 )
 from runner.core.errors import reason_of
-from runner.core.history.run_data import MAX_POINTS, LogTail, RunData
-from runner.core.launch_request import SweepPlace
+from runner.core.history import MAX_POINTS, LogTail, RunData
 from runner.core.model.plan import Plan
 from runner.core.model.run_info import RunInfo
 from runner.core.outcome.diagnosis import Diagnosis
@@ -112,7 +110,6 @@ def _read_outline(folder: Path, problems: Problems) -> RunData:
     if last and end and end.attempt < last.attempt:
         verdict = None
         end = None
-    place = read_as(SweepPlace, folder / SWEEP_FILE, problems)
     files = sorted(folder.glob(f"{HOSTS_FOLDER}/*/run.json"))  # where `pull` has been
     infos = (read_as(RunInfo, file, Problems()) for file in files)
     return RunData(
@@ -127,7 +124,6 @@ def _read_outline(folder: Path, problems: Problems) -> RunData:
         diagnosis=end.diagnosis if end else None,
         plans=plans,
         config=read_config(folder / CONFIG_FILE, problems),
-        sweep_id=place.sweep if place else "",
     )
 
 

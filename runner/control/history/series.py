@@ -13,7 +13,7 @@ from runner.control.history.files import Problems, read_lines
 from runner.control.record.file_names import HOSTS_FOLDER
 from runner.control.record.metrics_record import METRICS_FILE
 from runner.core.codec import parse_json
-from runner.core.history.run_data import LOAD_FIGURES, GpuLoad, Metric, NodeLoad, Series
+from runner.core.history import LOAD_FIGURES, GpuLoad, Metric, NodeLoad, Series
 from runner.core.protocol.paths import SAMPLES_FILE
 from runner.core.text import natural_key
 

@@ -32,7 +32,7 @@ from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.launch_request import LaunchRequest
 from runner.core.model.plan import Plan
 from runner.core.outcome.diagnosis import Diagnosis, diagnose
-from runner.core.outcome.module_causes import ProjectFiles
+from runner.core.outcome.known_failures import ProjectFiles
 from runner.core.outcome.verdict import LOST, Verdict
 from runner.core.protocol.events import Event, parse
 from runner.core.protocol.paths import EVENTS_FILE, STACKS_LOG, local_log_name

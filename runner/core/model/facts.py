@@ -195,12 +195,10 @@ class Facts:
     workdir_error: str = ""  # why no file can be written below it, or not safely
     workdir_exposed: str = ""  # what other users can change: "above" it, or "inside"
     disk_free: Optional[int] = None  # bytes, there
-    code_noexec: bool = False  # whether the code is on a mount that executes no file (`noexec`)
     project: str = ""  # absolute
     project_exists: bool = True
     script_exists: bool = True
     run_exists: bool = False  # whether this run has a folder here already
-    has_stored: bool = True  # whether runs or releases of any time are here
     run_stopped: bool = False  # whether a stop of this run was requested here
     has_tasks: bool = False  # whether the shipped tasks with the requested hash are here
     has_release: bool = False  # whether the release is here

@@ -26,8 +26,8 @@ def _parse_host(text: str) -> None:
     _parse_user(text, _REFUSED + "$\\")
 
 
-HOST, USER = parsed_by(_parse_host), parsed_by(_parse_user)
-
+HOST = parsed_by(_parse_host)
+USER = parsed_by(_parse_user)
 
 SPAWNER = "srun"
 """The launcher in messages where our spawner starts ranks as srun starts its tasks."""

@@ -16,7 +16,8 @@ from runner.core.protocol.paths import ATTEMPT, NODE_NAME
 SAMPLES_VERSION = 1
 
 PERCENT = bounded(0, 100)
-WATTS, CELSIUS = bounded(0, 1e5), bounded(-300, 1e4)
+WATTS = bounded(0, 1e5)
+CELSIUS = bounded(-300, 1e4)
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,8 @@ from typing import Callable, List, Optional, Sequence, Tuple
 from runner.core.model.plan import Plan
 from runner.core.model.results import Failure
 from runner.core.outcome import stacks, tracebacks
-from runner.core.outcome.known_failures import explain
-from runner.core.outcome.module_causes import ProjectFiles, explain_import
-from runner.core.outcome.verdict import LOST, OWN_MASTER, STOP_SIGNALS, Verdict
+from runner.core.outcome.known_failures import ProjectFiles, explain, explain_import
+from runner.core.outcome.verdict import LOST, OWN_MASTER, Verdict
 from runner.core.protocol.events import is_scheduled, is_unattended
 from runner.core.protocol.paths import PROGRAM_LOG, STACKS_LOG, local_log_name, rank_source
 from runner.core.shell import cluster_flag
@@ -79,8 +78,6 @@ def diagnose(
         remedy = OWN_MASTER
         planned = f"plan: {plan.master_addr}:{plan.master_port}"
         meaning = f"the program itself looks for the master at {sought} on each node ({planned})"
-    if cause and failure.rank is not None:
-        meaning += _nodes_alike(plan, verdict, failure)
     finished_ranks = [int(rank) for rank, end in verdict.ranks.items() if end.code == 0]
     if cause in PEER_GONE_CAUSES and failure.rank is not None and finished_ranks:
         meaning, remedy = _explain_early_exit(verdict, finished_ranks)
@@ -172,23 +169,3 @@ def _last_log_lines(plan: Plan, failure: Failure, tail: Tail) -> List[str]:
         if lines:
             return tracebacks.strip_rank_prefix(lines)
     return []
-
-
-def _nodes_alike(plan: Plan, verdict: Verdict, failure: Failure) -> str:
-    """Return on how many other nodes a rank ended as the first one did, as text; "" for none."""
-    own = verdict.ranks[str(failure.rank)]
-    was_stopped = own.code is None and own.signal in STOP_SIGNALS
-    if not own.exception and (was_stopped or own.code == 1):  # it may be a consequence there
-        return ""
-    alike = {
-        end.node
-        for end in verdict.ranks.values()
-        if end.exception == own.exception
-        and (own.exception or (end.code, end.signal) == (own.code, own.signal))
-    }
-    names = [share.node for share in plan.nodes if share.node in alike - {failure.node}]
-    if len(names) == len(plan.nodes) - 1:
-        return ", on every node" if names else ""
-    if not names:
-        return ""
-    return f", also on {names[0] if len(names) == 1 else f'{len(names)} other nodes'}"

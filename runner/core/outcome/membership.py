@@ -76,7 +76,8 @@ class Memberships:
         previous = max(earlier, key=lambda other: other.started_at, default=None)
         if previous is not None and previous.is_complete:
             membership.diff_known = True
-            before, now = previous.nodes, membership.nodes
+            before = previous.nodes
+            now = membership.nodes
             membership.joined = tuple(name for name in now if name not in before)
             membership.departed = tuple(name for name in before if name not in now)
         return membership

@@ -92,7 +92,8 @@ def last_traceback(lines: Sequence[str]) -> Tuple[List[str], List[str]]:
     starts = traceback_starts(lines)
     if not starts:
         return [], list(lines[-EXCERPT_LINES:])
-    start, end = starts[-1], _exception_start(lines, starts[-1])
+    start = starts[-1]
+    end = _exception_start(lines, start)
     while end < len(lines) and lines[end].strip():
         end += 1
     return [line for line in lines[:start] if line.strip()], list(lines[start:end])

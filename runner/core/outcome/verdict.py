@@ -122,7 +122,8 @@ def fold_events(
     stuck = any(r.survivors for r in nodes.values()) or not lost.issuperset(unverified)
     state, code = _outcome(first, stop, succeeded)
     if stuck or (stop and unverified):
-        state, code = STUCK, STUCK_CODE
+        state = STUCK
+        code = STUCK_CODE
     consequences, same_failures = _others(ranks, first.failure) if first else (0, 0)
     return Verdict(
         state=state,
@@ -176,7 +177,8 @@ def _memberships(history: Iterable[TimedEvent]) -> Tuple[Optional[Membership], i
 def _node_results(plan: Plan, history: Iterable[TimedEvent]) -> Dict[str, NodeResult]:
     nodes = {node_plan.node: NodeResult() for node_plan in plan.nodes}
     for timed in history:
-        name, body = timed.event.node, timed.event.body
+        name = timed.event.node
+        body = timed.event.body
         if isinstance(body, ProgramStarted):  # again, if a lost node rejoined
             nodes[name] = NodeResult()
         elif isinstance(body, ProgramExited):
@@ -201,7 +203,8 @@ def _rank_results(
         rank: RankResult(node_plan.node) for node_plan in plan.nodes for rank in node_plan.ranks
     }
     for timed in history:
-        name, body = timed.event.node, timed.event.body
+        name = timed.event.node
+        body = timed.event.body
         if not isinstance(body, (RankStarted, RankExited)):
             continue
         if last and not last.contains(name, body.rank, body.start):

@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import posixpath
 from dataclasses import asdict, dataclass, replace
-from typing import Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, Iterable, Mapping, Optional, Sequence, Tuple
 
 from runner.core.errors import NotReady, Problem
-from runner.core.model.facts import ASSUMED, Facts
+from runner.core.model.facts import Facts
 from runner.core.model.plan import NodePlan, Notify, Order, Plan
 from runner.core.model.release import CodeRef
 from runner.core.planning import endpoints
-from runner.core.planning.container.base import facts_inside, wrap
-from runner.core.planning.debug_rank import debug_env, debug_note, no_such_rank
+from runner.core.planning.container.base import wrap
 from runner.core.planning.launch_command import (
     LaunchCommand,
-    flight_recorder_env,
     launch_command,
     path_folder,
     rank_environment,
 )
-from runner.core.planning.readiness import (
-    TMP_HINT,
-    is_tmp_full,
-    problems_of,
-    visible_gpus,
-    without_removed_env,
-)
+from runner.core.planning.notes import FoldNames, plan_notes
+from runner.core.planning.readiness import problems_of, visible_gpus, without_removed_env
 from runner.core.planning.rendezvous_flags import NO_SHARED_STORE, NodePosition
 from runner.core.protocol.paths import RunPaths, tasks_folder
 from runner.core.spec import Node, Spec
@@ -34,7 +27,8 @@ from runner.core.text import counted, join_some
 
 NO_CODE = CodeRef()
 
-FoldNames = Callable[[Sequence[str]], str]
+DEBUG_VARIABLE = "RUNNER_DEBUG_RANK"
+"""RANK:PORT, by which the shim (`host/ranks/shim.py`) starts debugpy; ranks do not get it."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +41,9 @@ class _AttemptPlan:
     endpoints: endpoints.AttemptEndpoints
     backend: str
     nproc: Mapping[str, int]
-    ranks: Mapping[str, Tuple[int, ...]]
+    ranks: Mapping[str, Tuple[int, ...]]  # in the order of the YAML; () if torch assigns them
     gpus: Mapping[str, Tuple[int, ...]]
+    world_size: int
 
 
 def build_plan(
@@ -68,23 +63,25 @@ def build_plan(
     """
     facts = {n.name: without_removed_env(spec, n, facts[n.name]) for n in spec.nodes}
     problems = [p for node in spec.nodes for p in problems_of(spec, node, facts[node.name])]
+    problems = problems or endpoints.duplicate_addresses(spec, facts)
     if problems:
         raise NotReady(problems)
-    chosen = endpoints.choose_endpoints(spec, facts)
-    if problems := endpoints.duplicate_addresses(spec, facts):
-        raise NotReady(problems)
     gpus = {node.name: select_gpus(node, facts[node.name]) for node in spec.nodes}
-    nproc = {
-        node.name: 1 if spec.task.is_plain else node.nproc_per_node or len(gpus[node.name]) or 1
-        for node in spec.nodes
-    }
     pythons = {name: facts[name].python for name in gpus if gpus[name]}
     without_cuda = [
         name for name, python in pythons.items() if python.torch and not python.torch_cuda
     ]
-    backend = _choose_backend(spec, gpus, nproc, without_cuda)
-    ranks = _ranks(spec, nproc)
-    attempt_plan = _AttemptPlan(spec, attempt, code, chosen, backend, nproc, ranks, gpus)
+    attempt_plan = _decide(spec, facts, gpus, without_cuda, code=code, attempt=attempt)
+    chosen = attempt_plan.endpoints
+    notes = plan_notes(
+        spec,
+        facts,
+        gpus=gpus,
+        ranks=attempt_plan.ranks,
+        without_cuda=without_cuda,
+        release=code.release,
+        fold_names=fold_names,
+    )
     return Plan(
         run_id=spec.run_id,
         cluster=spec.cluster.name,
@@ -94,8 +91,8 @@ def build_plan(
             _node_plan(attempt_plan, index, facts[node.name])
             for index, node in enumerate(spec.nodes)
         ),
-        world_size=_world_size(spec, nproc),
-        backend=backend,
+        world_size=attempt_plan.world_size,
+        backend=attempt_plan.backend,
         master_addr=chosen.addr,
         master_port=chosen.port,
         rendezvous_reason=chosen.reason,
@@ -104,7 +101,7 @@ def build_plan(
         **asdict(code),
         image=spec.container.image,
         outputs=spec.task.outputs,
-        notes=tuple(_notes(attempt_plan, facts, without_cuda, fold_names)),
+        notes=tuple(notes),
         min_nodes=spec.min_nodes or 0,
         max_nodes=(spec.max_nodes or len(spec.nodes)) if spec.min_nodes else 0,
     )
@@ -118,23 +115,34 @@ def select_gpus(node: Node, facts: Facts) -> Tuple[int, ...]:
     return visible if node.gpu_count is None else visible[: node.gpu_count]
 
 
-def _world_size(spec: Spec, nproc: Mapping[str, int]) -> int:
-    """Return the number of ranks; raise NotReady if the debugged one is not among them."""
+def _decide(
+    spec: Spec,
+    facts: Mapping[str, Facts],
+    gpus: Mapping[str, Tuple[int, ...]],
+    without_cuda: Sequence[str],
+    *,
+    code: CodeRef,
+    attempt: int,
+) -> _AttemptPlan:
+    """Decide about an attempt; `without_cuda` are nodes whose torch cannot use their GPUs."""
+    chosen = endpoints.choose_endpoints(spec, facts)
+    nproc = {
+        node.name: 1 if spec.task.is_plain else node.nproc_per_node or len(gpus[node.name]) or 1
+        for node in spec.nodes
+    }
+    backend = _choose_backend(spec, gpus, nproc, without_cuda)
     world_size = sum(nproc.values())
     if spec.debug_rank and spec.debug_rank.rank >= world_size:
-        raise NotReady([no_such_rank(spec.debug_rank, world_size)])
-    return world_size
-
-
-def _ranks(spec: Spec, nproc: Mapping[str, int]) -> Dict[str, Tuple[int, ...]]:
-    """Return each node's ranks in the order of the YAML; () if torch assigns them."""
-    if spec.rendezvous.torch_assigns_ranks:
-        return {node.name: () for node in spec.nodes}
-    ranks, base = {}, 0
+        legal = f"0 to {world_size - 1}" if world_size > 1 else "0 alone"
+        message = f"there is no rank {spec.debug_rank.rank}: this run has {legal}"
+        raise NotReady([Problem("debug.rank", message)])
+    ranks: Dict[str, Tuple[int, ...]] = {}
+    base = 0
     for node in spec.nodes:
-        ranks[node.name] = tuple(range(base, base + nproc[node.name]))
-        base += nproc[node.name]
-    return ranks
+        count = 0 if spec.rendezvous.torch_assigns_ranks else nproc[node.name]
+        ranks[node.name] = tuple(range(base, base + count))
+        base += count
+    return _AttemptPlan(spec, attempt, code, chosen, backend, nproc, ranks, gpus, world_size)
 
 
 def _choose_backend(
@@ -143,7 +151,6 @@ def _choose_backend(
     nproc: Mapping[str, int],
     without_cuda: Sequence[str],
 ) -> str:
-    """Choose the backend; `without_cuda` are nodes with GPUs whose torch was built without CUDA."""
     lacking_gpus = [name for name, chosen in gpus.items() if len(chosen) < nproc[name]]
     if spec.cluster.backend == "auto":
         return "gloo" if lacking_gpus or without_cuda else "nccl"
@@ -164,13 +171,15 @@ def _choose_backend(
     return spec.cluster.backend
 
 
-def _node_plan(attempt: _AttemptPlan, index: int, facts: Facts) -> NodePlan:
-    spec, chosen, node = attempt.spec, attempt.endpoints, attempt.spec.nodes[index]
+def _node_plan(attempt: _AttemptPlan, index: int, host_facts: Facts) -> NodePlan:
+    spec = attempt.spec
+    chosen = attempt.endpoints
+    node = spec.nodes[index]
     gpus = attempt.gpus[node.name]
-    run_paths = RunPaths(facts.workdir, spec.run_id, node.name)
-    interface = endpoints.training_interface(node, facts, chosen.route)
+    run_paths = RunPaths(host_facts.workdir, spec.run_id, node.name)
+    interface = endpoints.training_interface(node, host_facts, chosen.route)
     if spec.is_single_node and not node.interface:
-        interface = next((i.name for i in facts.interfaces if i.loopback), "lo")
+        interface = next((i.name for i in host_facts.interfaces if i.loopback), "lo")
     position = NodePosition(
         index=index,
         nproc=attempt.nproc[node.name],
@@ -179,17 +188,26 @@ def _node_plan(attempt: _AttemptPlan, index: int, facts: Facts) -> NodePlan:
         local_addr=chosen.local_addrs.get(node.name, ""),
         attempt=attempt.number,
         first_rank=min(attempt.ranks[node.name], default=0),
-        world_size=sum(attempt.nproc.values()),
+        world_size=attempt.world_size,
     )
+    facts = host_facts
+    if spec.container:  # its Python is also that of our shim; nothing of the host's environment
+        facts = replace(facts, host_python=facts.python.executable, preset_env={})
     script = _script(spec, facts, attempt.code)
-    host_facts, facts = facts, facts_inside(facts) if spec.container else facts
-    launch = launch_command(*(spec, node, position, facts), script=script, run_paths=run_paths)
-    env = {
-        **(NO_SHARED_STORE if spec.elastic else {}),
-        **launch.env,
-        **rank_environment(spec, node, facts, position, attempt.backend, interface, gpus),
-    }
-    env = {**flight_recorder_env(env, run_paths.flight_recorder_prefix(attempt.number)), **env}
+    launch = launch_command(spec, node, position, facts, script=script, run_paths=run_paths)
+    env = rank_environment(
+        spec,
+        node,
+        facts,
+        position,
+        backend=attempt.backend,
+        interface=interface,
+        gpus=gpus,
+        run_paths=run_paths,
+    )
+    env = {**(NO_SHARED_STORE if spec.elastic else {}), **launch.env, **env}
+    debug = spec.debug_rank
+    debug_env = {DEBUG_VARIABLE: f"{debug.rank}:{debug.port}"} if debug else {}
     order = _order(attempt, node, facts, run_paths, launch)
     removed = spec.removed_env_of(node)
     node_plan = NodePlan(
@@ -202,7 +220,7 @@ def _node_plan(attempt: _AttemptPlan, index: int, facts: Facts) -> NodePlan:
         ranks=order.ranks,
         gpus=gpus,
         interface=interface,
-        order=replace(order, env={**env, **launch.internal_env, **debug_env(spec.debug_rank)}),
+        order=replace(order, env={**env, **launch.internal_env, **debug_env}),
         nproc=order.nproc,
         user=node.user or spec.cluster.ssh.user or "",
         port=node.port or spec.cluster.ssh.port or 0,
@@ -217,7 +235,13 @@ def _order(
     attempt: _AttemptPlan, node: Node, facts: Facts, run_paths: RunPaths, launch: LaunchCommand
 ) -> Order:
     """Return the order of a node, without its environment."""
-    spec, chosen = attempt.spec, attempt.endpoints
+    spec = attempt.spec
+    chosen = attempt.endpoints
+    cwd = run_paths.work
+    if not spec.task.shipped_file and not attempt.code.release:
+        cwd = facts.project
+    elif not spec.task.shipped_file and attempt.code.subdirectory:
+        cwd = posixpath.join(run_paths.work, attempt.code.subdirectory)
     return Order(
         run_id=spec.run_id,
         node=node.name,
@@ -225,7 +249,7 @@ def _order(
         workdir=facts.workdir,
         argv=launch.argv,
         env={},
-        cwd=_cwd(spec, run_paths, facts, attempt.code),
+        cwd=cwd,
         ranks=attempt.ranks[node.name],
         rank_prefix=launch.rank_prefix,
         path_folder=path_folder(spec, node, facts),
@@ -259,81 +283,7 @@ def notify_part(spec: Spec, secrets: Iterable[str] = ()) -> Optional[Notify]:
     return Notify(spec.notify, spec.cluster.name, spec.task.name, nodes, names, spec.program)
 
 
-def _cwd(spec: Spec, run_paths: RunPaths, facts: Facts, code: CodeRef) -> str:
-    if spec.task.shipped_file or not code.release:
-        return run_paths.work if spec.task.shipped_file else facts.project
-    return (
-        posixpath.join(run_paths.work, code.subdirectory) if code.subdirectory else run_paths.work
-    )
-
-
 def _script(spec: Spec, facts: Facts, code: CodeRef) -> str:
     if spec.task.shipped_file:
         return posixpath.join(tasks_folder(facts.workdir, code.tasks_hash), spec.task.shipped_file)
     return (code.script or spec.task.target) if spec.task.kind == "script" else ""
-
-
-def _notes(
-    attempt: _AttemptPlan,
-    facts: Mapping[str, Facts],
-    without_cuda: Sequence[str],
-    fold_names: FoldNames,
-) -> Iterator[str]:
-    """Yield the decisions that the user should read."""
-    spec, code = attempt.spec, attempt.code
-    cpu_nodes = [
-        n.name for n in spec.nodes if not attempt.gpus[n.name] and n.nproc_per_node is None
-    ]
-    if cpu_nodes:
-        is_assumed = facts[cpu_nodes[0]].gpu_source == ASSUMED
-        yield _cpu_note(spec, fold_names(cpu_nodes), len(cpu_nodes), is_assumed)
-    if without_cuda:
-        yield f"GPUs, but a torch built without CUDA, on {fold_names(without_cuda)}: gloo is used"
-    if spec.may_shrink and not spec.torchrun.max_restarts:
-        yield (
-            "torchrun.max_restarts is 0: nodes may join, and one that leaves ends the run "
-            "(each one that leaves takes a restart of every node's)"
-        )
-    if spec.relaunch.max:
-        times = "once" if spec.relaunch.max == 1 else f"up to {spec.relaunch.max} times in all"
-        named = fold_names([node.name for node in spec.spares])
-        spares = f"spare: {named}" if named else "no spare"
-        yield f"if it fails it starts again, {times}; {spares}"
-    if name := spec.deciding_node:
-        yield f"the run ends when the program on {name} ends; the other nodes are stopped then"
-    if spec.debug_rank:
-        yield debug_note(spec, spec.debug_rank, attempt.ranks)
-    yield from _logind_notes(spec, facts, fold_names)
-    full = [n.name for n in spec.nodes if is_tmp_full(spec, n, facts[n.name])]
-    if full:
-        folder, on = facts[full[0]].tmp, fold_names(full)
-        yield f"{folder} is full on {on}: what programs write there is lost; {TMP_HINT}"
-    missing = [n.name for n in spec.nodes if code.release and not facts[n.name].has_release]
-    if missing:
-        on = fold_names(missing)
-        yield f"release {code.release} is not on {on} yet: a launch pushes it first"
-
-
-def _cpu_note(spec: Spec, named: str, count: int, is_assumed: bool) -> str:
-    ranks_text = "1 rank" if count == 1 else "1 rank each"
-    if is_assumed:
-        return f"the GPUs of {named} are found at launch: {ranks_text} is shown here"
-    how_to_add = "" if spec.task.is_plain else " (cluster.nproc_per_node sets more)"
-    return f"no GPU on {named}: {ranks_text} on the CPU{how_to_add}"
-
-
-def _logind_notes(spec: Spec, facts: Mapping[str, Facts], fold_names: FoldNames) -> Iterator[str]:
-    """Name the hosts where logind would kill a run at logout."""
-    nodes_by_setting: Dict[Tuple[str, str], List[str]] = {}
-    for node in spec.nodes:
-        host_facts = facts[node.name]
-        if host_facts.logind_kill_setting:
-            key = (host_facts.logind_kill_setting, host_facts.user)
-            nodes_by_setting.setdefault(key, []).append(node.name)
-    for (setting, user), names in nodes_by_setting.items():
-        there = "there" if len(names) == 1 else "on them"
-        yield (
-            f"logind on {fold_names(names)} kills your processes when you log out "
-            f"({setting}): without this launch the run would die {there}; an administrator "
-            f"can set KillUserProcesses=no, or KillExcludeUsers={user}"
-        )

@@ -40,39 +40,30 @@ def choose_endpoints(spec: Spec, facts: Mapping[str, Facts]) -> AttemptEndpoints
         NotReady: No address is known that every node can reach.
     """
     addr, reason, route = training_address(spec, spec.nodes, facts)
-    master_facts = facts[spec.master.name]
-    local_addrs = _local_addrs(spec, facts)
-    if spec.rendezvous.endpoint:
-        reason = "rendezvous.endpoint"
+    master = spec.master.name
+    local_addrs = {master: LOOPBACK}
+    hub = None
+    if not spec.is_single_node:
+        # torch would publish names that may not resolve.
+        peers = peer_endpoints(spec, spec.nodes, facts)
+        local_addrs = {node.name: node.addr or peers[node.name].address for node in spec.nodes}
+        if facts[master].hub_port:
+            hub = Hub(
+                node=master,
+                addr=addr if is_numeric(addr) else route or addr,
+                port=facts[master].hub_port,
+                member_count=len(spec.nodes) - 1,
+                lost_s=spec.lost_s,
+                min_nodes=spec.min_nodes or 0,
+                required=spec.rendezvous.uses_master_store,
+            )
     return AttemptEndpoints(
         addr=addr,
-        port=master_facts.reserved_port if spec.rendezvous.uses_master_store else 0,
-        reason=reason,
+        port=facts[master].reserved_port if spec.rendezvous.uses_master_store else 0,
+        reason="rendezvous.endpoint" if spec.rendezvous.endpoint else reason,
         route=route,
         local_addrs=local_addrs,
-        hub=_choose_hub(spec, addr if is_numeric(addr) else route or addr, master_facts.hub_port),
-    )
-
-
-def _local_addrs(spec: Spec, facts: Mapping[str, Facts]) -> Dict[str, str]:
-    """Return the address of each node's ranks; torch would publish a name that may not resolve."""
-    if spec.is_single_node:
-        return {spec.master.name: LOOPBACK}
-    endpoints = peer_endpoints(spec, spec.nodes, facts)
-    return {node.name: node.addr or endpoints[node.name].address for node in spec.nodes}
-
-
-def _choose_hub(spec: Spec, addr: str, port: int) -> Optional[Hub]:
-    if spec.is_single_node or not port:
-        return None
-    return Hub(
-        node=spec.master.name,
-        addr=addr,
-        port=port,
-        member_count=len(spec.nodes) - 1,
-        lost_s=spec.lost_s,
-        min_nodes=spec.min_nodes or 0,
-        required=spec.rendezvous.uses_master_store,
+        hub=hub,
     )
 
 
@@ -173,7 +164,11 @@ def duplicate_addresses(spec: Spec, facts: Mapping[str, Facts]) -> List[Problem]
     first: Dict[str, str] = {}
     for name, endpoint in peer_endpoints(spec, spec.nodes, facts).items():
         other = first.setdefault(endpoint.address, name)
-        if not endpoint.address or _is_same_machine(facts[name], facts[other], endpoint.interface):
+        pair = (facts[name], facts[other])
+        # Two nodes may be one machine, whose other interfaces may come and go.
+        named = [[i for i in each.interfaces if i.name == endpoint.interface] for each in pair]
+        is_same_machine = pair[0].hostname == pair[1].hostname and named[0] == named[1]
+        if not endpoint.address or is_same_machine:
             continue
         message = f"{endpoint.address} ({endpoint.interface}) is the address of {other}, too"
         hint = (
@@ -193,12 +188,6 @@ def interface_problems(node: Node, facts: Facts) -> Iterator[Problem]:
         if name and not known.get(name):
             why = f"{name} has no address" if name in known else f"there is no interface {name}"
             yield Problem(node.name, f"cluster.nodes.{node.name}.interface: {why}", hint)
-
-
-def _is_same_machine(facts: Facts, other: Facts, name: str) -> bool:
-    """Return whether two nodes are one machine: its other interfaces may come and go."""
-    interfaces = [[i for i in each.interfaces if i.name == name] for each in (facts, other)]
-    return facts.hostname == other.hostname and interfaces[0] == interfaces[1]
 
 
 def training_interface(node: Node, facts: Facts, route: str) -> str:

@@ -9,7 +9,6 @@ from typing import Dict, Mapping, Sequence, Tuple
 
 from runner.core.model.facts import Facts, Interpreter
 from runner.core.model.plan import SPAWNER
-from runner.core.planning.container.base import engine_of
 from runner.core.planning.rendezvous_flags import NodePosition, flags, torch_version
 from runner.core.protocol.paths import RunPaths
 from runner.core.spec import Node, Spec, Task
@@ -35,8 +34,9 @@ DASHED_SINCE = (2, 0)
 SYSTEM_FOLDERS = ("/usr/bin", "/usr/local/bin", "/bin")
 """The folders of programs that are on every PATH, with much else than an interpreter in them."""
 
-ENV_PROGRAM, REMOVE_OPTION = "env", "-u"
-"""The program that takes names out of an environment, and its option, in commands to paste."""
+RECORDER_SIZE_VARS = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+RECORDER_PATH_VARS = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+"""Variables of torch's flight recorder, by their new and their old name (ProcessGroupNCCL.cpp)."""
 
 UNBUFFERED = "-u"
 """torchrun starts Python with this option, too: output reaches the log at once."""
@@ -68,46 +68,135 @@ def launch_command(
 
     `script` is the path of the script on the host, "" for a module or a command.
     """
-    task, python = spec.task, facts.python
-    prefix = () if task.kind == "command" else (python.executable,)
-    program = (*prefix, *_program(task, script))
+    task = spec.task
+    python = facts.python
+    program = (task.target,)
+    if task.kind != "command":
+        program = (python.executable, UNBUFFERED, *((script,) if script else ("-m", task.target)))
     removed = spec.removed_env_of(node)
+    without_removed = [word for name in removed for word in ("-u", name)]
+    if removed:
+        without_removed.insert(0, "env")
     attempt_folder = run_paths.attempt_folder(position.attempt)
     internal_env = {} if task.without_torchrun else _internal_env(spec, node, facts, attempt_folder)
     own_python = facts.host_python or spec.cluster.host_python
     site = run_paths.site if spec.watch.stacks == "auto" else ""
     hidden = ",".join((*internal_env, *removed))
     shim = (own_python, "-I", "-S", run_paths.shim, attempt_folder, site, hidden)
+    if task.without_torchrun:
+        return _command_by_us(
+            spec, position, run_paths, program=program, shim=shim, without_removed=without_removed
+        )
+    return _torchrun_command(
+        spec,
+        position,
+        python,
+        run_paths,
+        script=script,
+        program=program,
+        shim=shim,
+        without_removed=without_removed,
+        internal_env=internal_env,
+    )
+
+
+def _command_by_us(
+    spec: Spec,
+    position: NodePosition,
+    run_paths: RunPaths,
+    *,
+    program: Tuple[str, ...],
+    shim: Tuple[str, ...],
+    without_removed: Sequence[str],
+) -> LaunchCommand:
+    """Return the command of a plain program, or of ranks that are started as srun starts tasks."""
+    task = spec.task
+    prefix = () if task.kind == "command" else program[:1]
+    meeting = {
+        "MASTER_ADDR": position.addr,
+        "MASTER_PORT": str(position.port),
+        "NODE_RANK": str(position.index),
+        "NNODES": str(len(spec.nodes)),
+    }
     if task.is_plain:
-        env = _rendezvous_env(spec, position)
-        args = _expand(task.words, env) if task.args_expand else task.words
-        command = (*program, *args)
+        # Of what torchrun sets, LOCAL_RANK and LOCAL_WORLD_SIZE are left out: by them libraries
+        # that start their own workers (Lightning, accelerate) conclude that somebody else has.
+        # TORCHELASTIC_* is left out as well: ranks would look for a store that torchrun serves.
+        env = {**meeting, "RANK": str(position.index), "WORLD_SIZE": str(len(spec.nodes))}
+        words = _expand(task.words, env) if task.args_expand else task.words
         return LaunchCommand(
-            *((*env_command(removed), *command), (*shim, *command), prefix, len(args)), env=env
+            command=(*without_removed, *program, *words),
+            argv=(*shim, *program, *words),
+            rank_prefix=prefix,
+            arg_count=len(words),
+            env=env,
         )
-    if task.entry == SPAWNER:
-        return _spawn_command(spec, position, run_paths, shim, (*program, *task.words), prefix)
+    words = (*program, *task.words)
+    numbers = (str(position.nproc), str(position.first_rank))
+    return LaunchCommand(
+        command=("srun", f"--ntasks-per-node={position.nproc}", *words),
+        argv=(*shim[:3], run_paths.spawner, *numbers, *shim, *words),
+        rank_prefix=prefix,
+        arg_count=len(task.words),
+        launcher=SPAWNER,
+        env={**meeting, "WORLD_SIZE": str(position.world_size)},
+    )
+
+
+def _torchrun_command(
+    spec: Spec,
+    position: NodePosition,
+    python: Interpreter,
+    run_paths: RunPaths,
+    *,
+    script: str,
+    program: Tuple[str, ...],
+    shim: Tuple[str, ...],
+    without_removed: Sequence[str],
+    internal_env: Dict[str, str],
+) -> LaunchCommand:
+    """Return the command of torchrun, or of its predecessor.
+
+    `without_removed` are the words before a program that take names out of its environment.
+    """
+    task = spec.task
     launcher_name, module = LAUNCHERS[task.entry]
-    modules = preloaded_modules(spec)
-    torchrun = (module, *flags(spec, position))
-    launcher = (python.executable, *_module_start(python, module), *torchrun[1:])
-    local_rank = local_rank_argument(task, python.torch)
+    options = flags(spec, position)
+    launcher = (python.executable, *_module_start(python, module), *options)
     started_launcher = launcher
-    if modules:
+    # One process of a node imports for its ranks, unless they have a memory policy of their own.
+    if task.preload and task.kind != "command" and not spec.torchrun.numa_binding:
         started_launcher = (
-            *(python.executable, UNBUFFERED, run_paths.preload, ",".join(modules)),
-            *(",".join(internal_env), script or f"-m{task.target}", *torchrun),
+            python.executable,
+            UNBUFFERED,
+            run_paths.preload,
+            ",".join(task.preload),
+            ",".join(internal_env),
+            script or f"-m{task.target}",
+            module,
+            *options,
         )
-    words = map(escape, (*shim[1:], *program, *local_rank, *task.words))
-    shown, arg_count = torchrun_program(task, script), len(task.words)
-    if removed:  # torchrun may set them itself, just before
-        without = (*env_command(removed), *program, *local_rank, *task.words)
-        shown = (*_program_options(task), *map(escape, without))
-        arg_count += len(local_rank)
+    no_python: Tuple[str, ...] = ("--no_python", "--")
+    if task.entry == "launch":  # it passes --local-rank by default, but only to Python
+        no_python = ("--use_env", *no_python)
+    words = (*program, *_local_rank_argument(task, python.torch), *task.words)
+    escaped = tuple(map(escape, words))
+    args = escaped[len(escaped) - len(task.words) :]
+    arg_count = len(args)
+    # Without the `--`, torchrun's argparse takes a script's `--n` for its own option.
+    if without_removed:  # torchrun may set them itself, just before
+        shown = (*no_python, *without_removed, *escaped)
+        arg_count = len(words) - len(program)
+    elif task.kind == "command":
+        shown = (*no_python, task.target, *args)
+    elif script:
+        shown = ("--", escape(script), *args)
+    else:
+        shown = ("-m", "--", escape(task.target), *args)
     return LaunchCommand(
         command=(*launcher, *shown),
-        argv=(*started_launcher, *_program_options(task), shim[0], *words),
-        rank_prefix=prefix,
+        argv=(*started_launcher, *no_python, shim[0], *map(escape, shim[1:]), *escaped),
+        rank_prefix=() if task.kind == "command" else (python.executable,),
         arg_count=arg_count,
         launcher=launcher_name,
         internal_env=internal_env,
@@ -120,42 +209,6 @@ def _module_start(python: Interpreter, module: str) -> Tuple[str, ...]:
     if version and version < (3, 11):
         return ("-c", f"import sys; del sys.path[0]; from {module} import main; sys.exit(main())")
     return ("-P", "-m", module) if version else ("-m", module)
-
-
-def preloaded_modules(spec: Spec) -> Tuple[str, ...]:
-    """Return the modules that one process of a node imports for its ranks.
-
-    None where the ranks are no Python under torchrun, or have a memory policy of their own.
-    """
-    task = spec.task
-    is_served = task.kind != "command" and not task.without_torchrun
-    return task.preload if is_served and not spec.torchrun.numa_binding else ()
-
-
-def _spawn_command(
-    spec: Spec,
-    position: NodePosition,
-    run_paths: RunPaths,
-    shim: Tuple[str, ...],
-    program: Tuple[str, ...],
-    prefix: Tuple[str, ...],
-) -> LaunchCommand:
-    """Return the command of ranks that are started as srun starts its tasks."""
-    numbers = (str(position.nproc), str(position.first_rank))
-    return LaunchCommand(
-        command=("srun", f"--ntasks-per-node={position.nproc}", *program),
-        argv=(*shim[:3], run_paths.spawner, *numbers, *shim, *program),
-        rank_prefix=prefix,
-        arg_count=len(spec.task.words),
-        launcher=SPAWNER,
-        env={
-            "MASTER_ADDR": position.addr,
-            "MASTER_PORT": str(position.port),
-            "NODE_RANK": str(position.index),
-            "NNODES": str(len(spec.nodes)),
-            "WORLD_SIZE": str(position.world_size),
-        },
-    )
 
 
 def _internal_env(spec: Spec, node: Node, facts: Facts, attempt_folder: str) -> Dict[str, str]:
@@ -175,12 +228,6 @@ def _internal_env(spec: Spec, node: Node, facts: Facts, attempt_folder: str) -> 
     return env
 
 
-def env_command(removed: Sequence[str]) -> Tuple[str, ...]:
-    """Return the words before a program that take names out of its environment."""
-    options = [word for name in removed for word in (REMOVE_OPTION, name)]
-    return (ENV_PROGRAM, *options) if options else ()
-
-
 def _expand(args: Sequence[str], env: Mapping[str, str]) -> Tuple[str, ...]:
     """Return arguments with `$NAME` and `${NAME}` of the rendezvous replaced; others stay."""
     values = {**env, "LOCAL_RANK": "0"}
@@ -191,14 +238,7 @@ def _expand(args: Sequence[str], env: Mapping[str, str]) -> Tuple[str, ...]:
     return tuple(re.sub(r"\$(?:(\w+)|\{(\w+)\})", value, arg) for arg in args)
 
 
-def _program(task: Task, script: str) -> Tuple[str, ...]:
-    """Return the program, without the interpreter and its own arguments."""
-    if task.kind == "command":
-        return (task.target,)
-    return (UNBUFFERED, *((script,) if script else ("-m", task.target)))
-
-
-def local_rank_argument(task: Task, torch: str) -> Tuple[str, ...]:
+def _local_rank_argument(task: Task, torch: str) -> Tuple[str, ...]:
     """Return the argument that torch.distributed.launch passes to Python programs by itself.
 
     With our shim before them it would get the argument instead.
@@ -207,40 +247,6 @@ def local_rank_argument(task: Task, torch: str) -> Tuple[str, ...]:
         return ()
     name = "local_rank" if (torch_version(torch) or DASHED_SINCE) < DASHED_SINCE else "local-rank"
     return (f"--{name}={LOCAL_RANK_MACRO}",)
-
-
-def _rendezvous_env(spec: Spec, position: NodePosition) -> Dict[str, str]:
-    """Return the variables by which the one process of a node finds the others.
-
-    Of what torchrun sets, LOCAL_RANK and LOCAL_WORLD_SIZE are left out: by them libraries that
-    start their own workers (Lightning, accelerate) conclude that somebody else has. TORCHELASTIC_*
-    is left out as well: ranks would look for a store that torchrun serves.
-    """
-    return {
-        "MASTER_ADDR": position.addr,
-        "MASTER_PORT": str(position.port),
-        "NODE_RANK": str(position.index),
-        "NNODES": str(len(spec.nodes)),
-        "RANK": str(position.index),
-        "WORLD_SIZE": str(len(spec.nodes)),
-    }
-
-
-def _program_options(task: Task) -> Tuple[str, ...]:
-    """Return the options by which torchrun starts the words after them as they are."""
-    # torch.distributed.launch passes --local-rank by default, but only to Python.
-    return (*(("--use_env",) if task.entry == "launch" else ()), "--no_python", "--")
-
-
-def torchrun_program(task: Task, script: str) -> Tuple[str, ...]:
-    """Return the words after torchrun's options, as a person would type them."""
-    args = tuple(escape(arg) for arg in task.words)
-    # Without the `--`, torchrun's argparse takes a script's `--n` for its own option.
-    if task.kind == "command":
-        return (*_program_options(task), task.target, *args)
-    if script:
-        return ("--", escape(script), *args)
-    return ("-m", "--", escape(task.target), *args)
 
 
 def escape(arg: str) -> str:
@@ -265,31 +271,21 @@ def path_folder(spec: Spec, node: Node, facts: Facts) -> str:
     return folder
 
 
-RECORDER_SIZE_VARS = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-RECORDER_PATH_VARS = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-"""Variables of torch's flight recorder, by their new and their old name (ProcessGroupNCCL.cpp)."""
-
-
-def flight_recorder_env(env: Mapping[str, str], path_prefix: str) -> Dict[str, str]:
-    """Return the variables that put flight recorder dumps beside the logs, if it is switched on."""
-    disabled = all(env.get(name, "0") == "0" for name in RECORDER_SIZE_VARS)
-    if disabled or any(name in env for name in RECORDER_PATH_VARS):
-        return {}
-    return dict.fromkeys(RECORDER_PATH_VARS, path_prefix)
-
-
 def rank_environment(
     spec: Spec,
     node: Node,
     facts: Facts,
     position: NodePosition,
+    *,
     backend: str,
     interface: str,
     gpus: Tuple[int, ...],
+    run_paths: RunPaths,
 ) -> Dict[str, str]:
     """Return our variables, overridden by the cluster's, the node's, and the task's.
 
-    `RUNNER_ATTEMPT` is set from the second attempt on.
+    `RUNNER_ATTEMPT` is set from the second attempt on. Where torch's flight recorder is switched
+    on, its dumps go beside the logs.
     """
     env = {
         "DIST_BACKEND": backend,
@@ -307,7 +303,12 @@ def rank_environment(
     if node.gpu_ids or node.gpu_count is not None:
         if gpus:
             env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as in the facts; CUDA's: fastest first
-        is_renumbered = bool(spec.container) and engine_of(spec.container).RENUMBERS_DEVICES
+        is_renumbered = spec.container.engine in ("docker", "podman")  # apptainer shows all
         shown = range(len(gpus)) if is_renumbered else gpus
         env["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in shown)
-    return {**env, **spec.env_of(node)}
+    env.update(spec.env_of(node))
+    records = any(env.get(name, "0") != "0" for name in RECORDER_SIZE_VARS)
+    if records and not any(name in env for name in RECORDER_PATH_VARS):
+        prefix = posixpath.join(run_paths.attempt_folder(position.attempt), "flight_")
+        env.update(dict.fromkeys(RECORDER_PATH_VARS, prefix))
+    return env

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import posixpath
 from dataclasses import replace
-from typing import Callable, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Callable, Dict, Iterable, Iterator, List, Tuple
 
 from runner.core.errors import Problem
-from runner.core.model.container import ContainerProbe
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.release import CodeRef
-from runner.core.planning.container.base import engine_of
+from runner.core.planning.container import engines
 from runner.core.planning.container.problems import container_problems
 from runner.core.planning.endpoints import interface_problems
 from runner.core.planning.rendezvous_flags import unsupported_options
@@ -45,6 +44,12 @@ def facts_request(spec: Spec, node: Node, code: CodeRef) -> FactsRequest:
     script = task.target if task.kind == "script" else ""
     if code.release and (code.script or not posixpath.isabs(script)):
         script = ""  # it comes with the release
+    probe = None
+    if spec.container:
+        probe = engines.probe(spec)
+        limit_s = min(spec.container.prepare_timeout_s, probe.run_timeout_s)
+        gpus = () if node.gpu_count == 0 else probe.gpus
+        probe = replace(probe, run_timeout_s=limit_s, gpus=gpus)
     is_master = node is spec.master
     is_voter = spec.relaunch.max > 0
     has_peers = len(spec.nodes) + len(spec.spares) > 1
@@ -54,7 +59,7 @@ def facts_request(spec: Spec, node: Node, code: CodeRef) -> FactsRequest:
         run_id=spec.run_id,
         setup=spec.setup_of(node),
         python=node.python,
-        container=_container_probe(spec, node) if spec.container else None,
+        container=probe,
         mounts=tuple(mount.source for mount in spec.container.mounts),
         project="" if task.shipped_file or code.release else spec.cluster.project,
         script=script,
@@ -69,13 +74,6 @@ def facts_request(spec: Spec, node: Node, code: CodeRef) -> FactsRequest:
         python_path=spec.env_of(node).get("PYTHONPATH", ""),
         find_users=bool(store_risk(spec)),
     )
-
-
-def _container_probe(spec: Spec, node: Node) -> ContainerProbe:
-    probe = engine_of(spec.container).probe(spec)
-    limit_s = min(spec.container.prepare_timeout_s, probe.run_timeout_s)
-    probe = replace(probe, run_timeout_s=limit_s)
-    return replace(probe, gpus=()) if node.gpu_count == 0 else probe
 
 
 def store_risk(spec: Spec) -> str:
@@ -135,10 +133,6 @@ def _python_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
         yield Problem(node.name, facts.python.error, hint)
 
 
-def _torch_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
-    return [] if spec.task.without_torchrun else without_torch(node, facts)  # it may do without
-
-
 def without_torch(node: Node, facts: Facts) -> List[Problem]:
     """Return the problem that a usable interpreter has no torch."""
     if facts.python.error or facts.python.torch:
@@ -170,7 +164,7 @@ def _storage_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]
             f"cluster.workdir: {facts.workdir} has {free >> 20} MiB free, "
             f"a run needs {MIN_DISK_BYTES >> 20} MiB and room for its logs"
         )
-        yield Problem(node.name, message, free_space_hint(spec, facts))
+        yield Problem(node.name, message, free_space_hint(spec))
     yield from _code_problems(spec, node, facts)
 
 
@@ -180,10 +174,8 @@ def is_tmp_full(spec: Spec, node: Node, facts: Facts) -> bool:
     return is_full and "TMPDIR" not in spec.env_of(node)
 
 
-def free_space_hint(spec: Spec, facts: Optional[Facts] = None) -> str:
+def free_space_hint(spec: Spec) -> str:
     """Return the ways to get more room below workdir."""
-    if facts and not facts.has_stored:
-        return "no run has left anything there: set cluster.workdir to another disk"
     return (
         f"see what ended runs left: {this_program()} clean {cluster_flag(spec.cluster.name)} "
         "--older-than 0s --dry-run\n"
@@ -203,7 +195,6 @@ def _code_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
         yield Problem(node.name, message, hint)
     elif not facts.script_exists:
         yield missing_script(spec.task, node, facts.project)
-    yield from _noexec_problems(spec.task, node, facts)
 
 
 def missing_script(task: Task, node: Node, project: str) -> Problem:
@@ -212,16 +203,6 @@ def missing_script(task: Task, node: Node, project: str) -> Problem:
     message = f"task.script: there is no file {task.target} {place}"
     hint = "name it relative to cluster.project, or as an absolute path on the hosts"
     return Problem(node.name, message, hint)
-
-
-def _noexec_problems(task: Task, node: Node, facts: Facts) -> Iterator[Problem]:
-    """Only a command that is a file of the code is executed there; Python reads its own."""
-    is_path = "/" in task.target and not posixpath.isabs(task.target)
-    if facts.code_noexec and task.kind == "command" and is_path:
-        key, folder = ("project", facts.project) if facts.project else ("workdir", facts.workdir)
-        message = f"task.command: {task.target} cannot be executed, {folder} is mounted noexec"
-        hint = f'name its interpreter, as in task.command=[bash,"{task.target}"], or set '
-        yield Problem(node.name, message, f"{hint}cluster.{key} to a folder on another disk")
 
 
 def _gpu_problems(_spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
@@ -280,7 +261,9 @@ REQUIREMENTS: Dict[str, Requirement] = {
     "setup": lambda _spec, node, facts: setup_problems(node, facts),
     "container": container_problems,
     "python": _python_problems,
-    "torch": _torch_problems,
+    "torch": lambda spec, node, facts: (
+        [] if spec.task.without_torchrun else without_torch(node, facts)  # it may do without
+    ),
     "storage": _storage_problems,
     "gpus": _gpu_problems,
     "network": _network_problems,

@@ -68,8 +68,8 @@ def unsupported_options(spec: Spec, torch: str) -> List[Tuple[str, str, str]]:
     unsupported = []
     for name, since in ADDED_IN.items():
         if requested[name] and version < since:
-            key, hint = f"torchrun.{name}", f"leave it out (torchrun.{name}=null)"
-            hint += ", or install a newer torch"
+            key = f"torchrun.{name}"
+            hint = f"leave it out ({key}=null), or install a newer torch"
             if name == "local_addr":
                 key = f"rendezvous={spec.rendezvous.backend} (--local_addr)"
                 hint = "install a newer torch there, or set rendezvous=static"
@@ -149,7 +149,8 @@ def _conf_flag(spec: Spec, **overrides: str) -> Tuple[str, ...]:
 
 def _extra_flags(spec: Spec) -> Tuple[str, ...]:
     """Return torchrun's other options, as far as they are set."""
-    options, interval = spec.torchrun, spec.torchrun.monitor_interval
+    options = spec.torchrun
+    interval = options.monitor_interval
     chosen = {
         "monitor_interval": "" if interval is None else f"{interval:g}",
         "role": options.role,

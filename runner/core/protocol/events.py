@@ -14,7 +14,8 @@ from runner.core.protocol.states import State
 
 EVENT_VERSION = 1
 
-COUNT, TIME = bounded(0, 1 << 62), bounded(-1e11, 1e11)
+COUNT = bounded(0, 1 << 62)
+TIME = bounded(-1e11, 1e11)
 """Limits of decoded fields: amounts, and times in seconds."""
 
 

@@ -42,10 +42,13 @@ EVENTS_FILE = "events.jsonl"
 SAMPLES_FILE = "samples.jsonl"
 """The samples of a host's load in the folder of an attempt, and of all hosts in a record."""
 
-RUN_ID_PATTERN, NODE_PATTERN = re.compile(r"[a-z0-9][a-z0-9-]{0,62}"), re.compile(r"\w[\w.-]*")
+RUN_ID_PATTERN = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+NODE_PATTERN = re.compile(r"\w[\w.-]*")
 
-RUN_ID, NODE_NAME = matching(RUN_ID_PATTERN), matching(NODE_PATTERN)
-RANK, ATTEMPT = bounded(0, 10**9 - 1), bounded(0, 10**6 - 1)
+RUN_ID = matching(RUN_ID_PATTERN)
+NODE_NAME = matching(NODE_PATTERN)
+RANK = bounded(0, 10**9 - 1)
+ATTEMPT = bounded(0, 10**6 - 1)
 """Limits of decoded fields that become parts of paths."""
 
 
@@ -109,10 +112,6 @@ class RunPaths:
     def samples(self, attempt: int) -> str:
         """Return the file of the samples of this host's load during an attempt."""
         return posixpath.join(self.attempt_folder(attempt), SAMPLES_FILE)
-
-    def flight_recorder_prefix(self, attempt: int) -> str:
-        """Return the path prefix of torch's flight recorder: each rank appends its number."""
-        return posixpath.join(self.attempt_folder(attempt), "flight_")
 
     def stream_log(self, attempt: int, source: str, stream: str) -> str:
         """Return the log file of `source` ("rank_3" or `PROGRAM_LOG`) and `stream`."""

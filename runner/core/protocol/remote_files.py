@@ -14,12 +14,21 @@ from typing import Any, FrozenSet, Iterable, List, Optional, Set, Tuple
 
 from runner.core.protocol.paths import EVENTS_FILE, SAMPLES_FILE
 
-RECORD, LOG, SAMPLES, OUTPUT = "record", "log", "samples", "output"
+RECORD = "record"
+LOG = "log"
+SAMPLES = "samples"
+OUTPUT = "output"
 FILE_KINDS = (RECORD, LOG, SAMPLES, OUTPUT)
 
 RECORD_FILES = (
-    *("format", "run.json", "plan.json", "config.yaml", "order.json"),
-    *("state.json", EVENTS_FILE, "supervisor.log"),
+    "format",
+    "run.json",
+    "plan.json",
+    "config.yaml",
+    "order.json",
+    "state.json",
+    EVENTS_FILE,
+    "supervisor.log",
 )
 """Files of the run folder on a host that are downloaded."""
 
@@ -41,7 +50,7 @@ MAX_INT = 1 << 62
 LOG_PATH = re.compile(
     r"attempt_([0-9]{1,6})/("
     r"(?:rank_[0-9]{1,9}|program|stacks)\.(?:out|err)|rank_[0-9]{1,9}\.metrics"
-    r"|sizes\.jsonl|flight_[0-9]{1,9})"
+    r"|flight_[0-9]{1,9})"
 )
 
 SAMPLES_PATH = re.compile(rf"attempt_([0-9]{{1,6}})/{re.escape(SAMPLES_FILE)}")

@@ -104,5 +104,10 @@ def failure_reason(verdict: Verdict) -> str:
 
 def past_attempt(plan: Plan, verdict: Verdict) -> PastAttempt:
     """Return the record of an attempt that another one follows."""
-    nodes, reason = tuple(node_plan.node for node_plan in plan.nodes), failure_reason(verdict)
-    return PastAttempt(plan.attempt, nodes, reason, verdict.seconds, verdict.unverified)
+    return PastAttempt(
+        attempt=plan.attempt,
+        nodes=tuple(node_plan.node for node_plan in plan.nodes),
+        reason=failure_reason(verdict),
+        seconds=verdict.seconds,
+        unverified=verdict.unverified,
+    )

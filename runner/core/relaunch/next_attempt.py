@@ -68,8 +68,8 @@ def plan_next_attempt(
     while True:
         spec = next_spec(last_spec, excluded, suspected)
         if spec is None:
-            left, needed = len(all_names - excluded), len(last_spec.nodes)
-            message = f"{left} of {len(all_names)} nodes are left for {needed}"
+            left = len(all_names - excluded)
+            message = f"{left} of {len(all_names)} nodes are left for {len(last_spec.nodes)}"
             raise NotReady([Problem("", message), *all_problems])
         found = {node.name: problems_of(spec, node, facts[node.name]) for node in spec.nodes}
         unready = {name for name, problems in found.items() if problems}
@@ -128,7 +128,8 @@ def assign_voters(
         port = facts[spec.master.name].hub_port
         hub = Hub(spec.master.name, voters[0].addr, port, 0, spec.lost_s) if port else None
     if hub is None and len(voters) > 1:  # they could not tell each other to stop
-        voters, spares = (), []
+        voters = ()
+        spares = []
     if hub is not None:
         hub = replace(hub, spares=tuple(node.name for node in spares))
     order_changes = {"hub": hub, "relaunches_left": relaunches_left, "voter_count": len(voters)}

@@ -13,9 +13,6 @@ from runner.host.agent.server import RequestHandler, clocks
 from runner.host.facts.collect import collect
 from runner.host.process.event_loop import Steps
 
-KEPT = ("runs", "releases")
-"""Folders below workdir that take room after a run."""
-
 
 class Handler(RequestHandler):
     """Reports the facts, and keeps them for the requests that follow."""
@@ -45,7 +42,6 @@ class Handler(RequestHandler):
         facts = replace(
             result.facts,
             run_exists=os.path.isdir(folder.root),
-            has_stored=any(os.path.isdir(os.path.join(workdir, name)) for name in KEPT),
             run_stopped=os.path.lexists(folder.stop_marker),
             has_release=is_stored and context.get_handler("manifest").pin(request.release),
         )

@@ -289,7 +289,6 @@ def _survey(request: FactsRequest, home: str, tmp: str) -> None:
 
         report_facts(has_tasks=has_tasks(workdir, request.tasks_hash))
     project = absolute(request.project, home)
-    report_facts(code_noexec=_is_noexec(project if request.project else workdir))
     if request.project:
         report_facts(project_exists=os.path.isdir(project))
     if request.script:
@@ -316,12 +315,6 @@ def _nearest_existing(path: str) -> str:
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     return path
-
-
-def _is_noexec(path: str) -> bool:
-    with contextlib.suppress(OSError):
-        return bool(os.statvfs(_nearest_existing(path)).f_flag & os.ST_NOEXEC)
-    return False
 
 
 def _free_bytes(path: str) -> Optional[int]:

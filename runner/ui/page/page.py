@@ -15,8 +15,16 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
-from runner.core.history.comparison import code_text, flat_config, gpu_hours, set_values
-from runner.core.history.run_data import LOAD_FIGURES, LoadFigure, RunData, Series
+from runner.core.history import (
+    LOAD_FIGURES,
+    LoadFigure,
+    RunData,
+    Series,
+    code_text,
+    flat_config,
+    gpu_hours,
+    set_values,
+)
 from runner.core.outcome.first_failure import failure_text, node_stops, stop_before
 from runner.core.protocol import events
 from runner.core.protocol.events import EVENT_TYPES, Event

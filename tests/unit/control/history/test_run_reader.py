@@ -14,8 +14,7 @@ from runner.control.history import run_reader
 from runner.control.history.files import Problems, read_config, read_lines
 from runner.control.history.run_reader import read_run
 from runner.control.record.run_store import RunStore
-from runner.core.history.run_data import Metric
-from runner.core.launch_request import SweepPlace
+from runner.core.history import Metric
 from runner.core.model.results import Failure
 from runner.core.model.run_info import PastAttempt
 from runner.core.model.samples import GpuSample, Sample
@@ -30,7 +29,7 @@ RUN_ID = "0101-1200-train-abcd"
 SAMPLES = "hosts/a/attempt_1/samples.jsonl"
 FILES = [
     *("contact.json", "plan.json", "plan.0.json", "result.json", "config.yaml"),
-    *("events.jsonl", "metrics.jsonl", SAMPLES, "sweep.json"),
+    *("events.jsonl", "metrics.jsonl", SAMPLES),
 ]
 
 
@@ -42,8 +41,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
     store = RunStore(tmp_path / RUN_ID)
     store.reserve()
     yaml = "task:\n  args: {lr: 0.1, steps: [1, 2]}\nrun_id: x\n"
-    place = SweepPlace("0101-1200-sweep", 1, 2, ())
-    store.create(replace(request(store.folder, yaml), launched_at=BEGAN, sweep=place))
+    store.create(replace(request(store.folder, yaml), launched_at=BEGAN))
     first = replace(plan(1, 1), run_id=RUN_ID)
     store.write_plan(first)
     store.write_plan(replace(first, attempt=1))
@@ -87,7 +85,6 @@ def test_a_whole_record_is_read_without_problems(store: RunStore) -> None:
     data = read_run(store.folder)
     assert data.problems == ()
     assert (data.run_id, data.cluster, data.task) == (RUN_ID, "lab", "train")
-    assert data.sweep_id == "0101-1200-sweep"
     assert (data.launched_at, data.seconds) == (BEGAN, 20.0)
     assert [each.attempt for each in data.plans] == [0, 1]
     assert data.config["task"] == {"args": {"lr": 0.1, "steps": [1, 2]}}

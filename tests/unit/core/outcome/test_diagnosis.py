@@ -150,26 +150,6 @@ FACTS = {"path": "/bin", "uid": "7", "nofile": "1024", "shm": "64 MiB", "left": 
 
 
 @pytest.mark.parametrize(
-    ("of_0", "told"),
-    [
-        (RankResult("a", 139), "crashed"),
-        (RankResult("a", 1, exception="E: x"), "crashed"),
-        (RankResult("a", signal=15), "crashed"),
-        (RankResult("a", signal=11), "crashed, on every node"),
-    ],
-)
-def test_other_nodes_are_named_only_if_their_ranks_ended_the_same_way(
-    of_0: RankResult, told: str
-) -> None:
-    """The same last line says nothing: all ranks print some."""
-    verdict = failed(signum=11)
-    verdict = replace(verdict, ranks={**verdict.ranks, "0": of_0})
-    diagnosis = diagnose(MADE, verdict, logs(b_2_out="starting", a_0_out="starting"))
-    assert diagnosis is not None
-    assert diagnosis.meaning.endswith(told)
-
-
-@pytest.mark.parametrize(
     ("text", "facts", "image", "meaning", "remedy"),
     [
         (FULL_SHM, FACTS, "", "(/dev/shm: 64 MiB)", "mount -o remount"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner.core.model.plan import Plan
-from runner.core.outcome.module_causes import ProjectFiles, explain_import
+from runner.core.outcome.known_failures import ProjectFiles, explain_import
 from runner.core.planning.build_plan import build_plan
 from runner.core.spec import Node, Task
 from tests.golden.builders import facts, spec

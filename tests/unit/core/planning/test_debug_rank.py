@@ -1,6 +1,6 @@
 """The way to a debugged rank."""
 
-from runner.core.planning.debug_rank import ssh_forward
+from runner.core.planning.notes import ssh_forward
 from runner.core.spec import Node, Ssh
 
 

@@ -75,28 +75,6 @@ def test_an_interface_that_the_host_lacks(chosen: str | None, problem: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("kind", "target", "others", "refused_by"),
-    [
-        ("command", "./train.sh", {"project": ""}, "workdir"),
-        ("command", "bin/train", {}, "project"),
-        ("command", "bash", {}, ""),
-        ("command", "./train.sh", {"code_noexec": False}, ""),
-    ],
-)
-def test_what_would_be_executed_on_a_noexec_mount(
-    kind: str, target: str, others: dict[str, Any], refused_by: str
-) -> None:
-    """Only a command that is a file of the code; Python only reads its files."""
-    task = Task(name="t", kind=kind, target=target, entry="plain")
-    problem = text(spec(NODE, task=task), told(**{"code_noexec": True, **others}))
-    if not refused_by:
-        assert problem == ""
-        return
-    assert f"task.command: {target} cannot be executed, /home/ada/" in problem
-    assert f'task.command=[bash,"{target}"], or set cluster.{refused_by} to' in problem
-
-
-@pytest.mark.parametrize(
     ("chosen", "expected"),
     [
         pytest.param("", (), id="empty"),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from runner.core.history.run_data import NodeLoad, RunData, Series
+from runner.core.history import NodeLoad, RunData, Series
 from runner.core.protocol import events
 from runner.core.protocol.events import Event, StopCause
 from runner.core.protocol.states import State

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runner.core.model.container import CommandAnswer, ContainerFacts, InsideFacts
+from runner.core.model.container import NOT_ASKED, CommandAnswer, ContainerFacts, InsideFacts
 from runner.core.model.facts import Interpreter
 from runner.core.planning.container.problems import container_problems
 from runner.core.spec import ContainerSpec, Node
@@ -45,6 +45,11 @@ def test_nothing_is_wrong_with_what_is_well() -> None:
             "apptainer",
             {"image": CommandAnswer(255, "FATAL: no such file\n")},
             ("container.image: train:1 cannot be read: FATAL: no such file", "put the file there"),
+        ),
+        (
+            "podman",
+            {"engine": NOT_ASKED, "image": NOT_ASKED, "endpoint": CommandAnswer(0, "ssh://far\n")},
+            ("podman is set to use ssh://far, another machine", "CONTAINER_HOST unset there"),
         ),
         (
             "docker",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.core.planning.container.extra import extra_problems
+from runner.core.planning.container.engines import extra_problems
 
 
 def said(*words: str, engine: str = "docker") -> list[str]:

@@ -1,0 +1,109 @@
+"""Plan notes: the decisions of a plan that the user should read."""
+
+from __future__ import annotations
+
+from typing import Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+from runner.core import shell
+from runner.core.model.facts import ASSUMED, Facts
+from runner.core.model.plan import DebugRank
+from runner.core.planning.readiness import TMP_HINT, is_tmp_full
+from runner.core.spec import Node, Spec, Ssh
+
+GUIDE = "docs/debugging.md"
+
+FoldNames = Callable[[Sequence[str]], str]
+
+
+def plan_notes(
+    spec: Spec,
+    facts: Mapping[str, Facts],
+    *,
+    gpus: Mapping[str, Tuple[int, ...]],
+    ranks: Mapping[str, Tuple[int, ...]],
+    without_cuda: Sequence[str],
+    release: str,
+    fold_names: FoldNames,
+) -> Iterator[str]:
+    """Yield the notes of a plan; `without_cuda` are nodes whose torch cannot use their GPUs."""
+    if names := [n.name for n in spec.nodes if not gpus[n.name] and n.nproc_per_node is None]:
+        each = "1 rank" if len(names) == 1 else "1 rank each"
+        if facts[names[0]].gpu_source == ASSUMED:
+            yield f"the GPUs of {fold_names(names)} are found at launch: {each} is shown here"
+        else:
+            how_to_add = "" if spec.task.is_plain else " (cluster.nproc_per_node sets more)"
+            yield f"no GPU on {fold_names(names)}: {each} on the CPU{how_to_add}"
+    if without_cuda:
+        yield f"GPUs, but a torch built without CUDA, on {fold_names(without_cuda)}: gloo is used"
+    if spec.may_shrink and not spec.torchrun.max_restarts:
+        yield (
+            "torchrun.max_restarts is 0: nodes may join, and one that leaves ends the run "
+            "(each one that leaves takes a restart of every node's)"
+        )
+    if spec.relaunch.max:
+        times = "once" if spec.relaunch.max == 1 else f"up to {spec.relaunch.max} times in all"
+        named = fold_names([node.name for node in spec.spares])
+        spares = f"spare: {named}" if named else "no spare"
+        yield f"if it fails it starts again, {times}; {spares}"
+    if name := spec.deciding_node:
+        yield f"the run ends when the program on {name} ends; the other nodes are stopped then"
+    if spec.debug_rank:
+        yield _debug_note(spec, spec.debug_rank, ranks)
+    yield from _logind_notes(spec, facts, fold_names)
+    if names := [n.name for n in spec.nodes if is_tmp_full(spec, n, facts[n.name])]:
+        folder = facts[names[0]].tmp
+        lost = "what programs write there is lost"
+        yield f"{folder} is full on {fold_names(names)}: {lost}; {TMP_HINT}"
+    if names := [n.name for n in spec.nodes if release and not facts[n.name].has_release]:
+        yield f"release {release} is not on {fold_names(names)} yet: a launch pushes it first"
+
+
+def _logind_notes(spec: Spec, facts: Mapping[str, Facts], fold_names: FoldNames) -> Iterator[str]:
+    """Name the hosts where logind would kill a run at logout."""
+    nodes_by_setting: Dict[Tuple[str, str], List[str]] = {}
+    for node in spec.nodes:
+        host_facts = facts[node.name]
+        if host_facts.logind_kill_setting:
+            key = (host_facts.logind_kill_setting, host_facts.user)
+            nodes_by_setting.setdefault(key, []).append(node.name)
+    for (setting, user), names in nodes_by_setting.items():
+        there = "there" if len(names) == 1 else "on them"
+        yield (
+            f"logind on {fold_names(names)} kills your processes when you log out "
+            f"({setting}): without this launch the run would die {there}; an administrator "
+            f"can set KillUserProcesses=no, or KillExcludeUsers={user}"
+        )
+
+
+def _debug_note(spec: Spec, debug: DebugRank, ranks: Mapping[str, Tuple[int, ...]]) -> str:
+    """Return that a rank waits, and how a debugger attaches to it."""
+    is_only = len(spec.nodes) == 1
+    nodes = [node for node in spec.nodes if is_only or debug.rank in ranks[node.name]]
+    where = f" on {nodes[0].name}" if nodes and not is_only else ""
+    if nodes and nodes[0].transport == "local":
+        how = f"have your editor attach to 127.0.0.1:{debug.port}"
+    else:
+        line = ssh_forward(spec.cluster.ssh, nodes[0] if nodes else None, debug.port)
+        how = f"`{line}` in another terminal, and have your editor attach to 127.0.0.1:{debug.port}"
+    waits = f"rank {debug.rank}{where} waits for a debugger: {how} ({GUIDE})"
+    return f"{waits}; the hang watchdog is off"
+
+
+def ssh_forward(ssh: Ssh, node: Optional[Node], port: int) -> str:
+    """Return the line that brings a port of a node's loopback here; None is any node, as HOST."""
+    usual = Ssh()
+    words = ["ssh", "-N", "-L", f"{port}:127.0.0.1:{port}"]
+    if ssh.config != usual.config:
+        words += ["-F", shell.path(ssh.config)]
+    if ssh.key:
+        words += ["-i", shell.path(ssh.key)]
+    if ssh.known_hosts != usual.known_hosts:
+        words += ["-o", shell.quote(f"UserKnownHostsFile={ssh.known_hosts}")]
+    if ssh.jump:
+        words += ["-J", shell.quote(",".join(ssh.jump))]
+    if user := (node and node.user) or ssh.user:
+        words += ["-l", shell.quote(user)]
+    if sshd_port := (node and node.port) or ssh.port:
+        words += ["-p", str(sshd_port)]
+    words.append(shell.quote(node.host) if node else "HOST")
+    return " ".join(words)
