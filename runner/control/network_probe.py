@@ -14,7 +14,8 @@ from runner.core.model.network_probe import HostProbe, NetworkProbe, Target
 from runner.core.planning.endpoints import is_numeric, peer_endpoints
 from runner.core.spec import Node, Spec, are_local
 
-LISTEN_TIMEOUT_S, PROBE_TIMEOUT_S = 10.0, 30.0
+LISTEN_TIMEOUT_S = 10.0
+PROBE_TIMEOUT_S = 30.0
 """How long to wait for a host that answers pings but not the probe."""
 
 

@@ -33,7 +33,8 @@ class RemoteCommand(WaitLoop):
 
     def stream_to(self, sink: OutputSink, is_full: Callable[[], bool]) -> None:
         """Pass output on as it comes, instead of keeping it; hosts wait while `is_full`."""
-        self._sink, self._is_full = sink, is_full
+        self._sink = sink
+        self._is_full = is_full
 
     def run(self, argv: Sequence[str], timeout_s: float) -> None:
         """Return when it has ended everywhere, even after a signal; see `results`."""

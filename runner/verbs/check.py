@@ -99,7 +99,7 @@ def _run_preflight(composed: LaunchRequest) -> dict[str, list[Finding]]:
     with open_pool(composed) as pool:
         code = CodeRef()
         if spec.pushes_code:
-            code = Snapshot.take(spec, Path.cwd(), composed.run_dir).code
+            code = Snapshot.take(spec, Path.cwd()).code
 
         def request(node: Node) -> FactsRequest:
             return replace(facts_request(spec, node, code), run_id="", thorough=True)

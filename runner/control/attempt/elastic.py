@@ -71,7 +71,8 @@ class ElasticMembership:
     ) -> None:
         self.plan = plan  # with the nodes that joined
         self.is_finishing = False  # a rank of the last membership succeeded, so no node may join
-        self._nodes, self._fold_names = nodes, fold_names
+        self._nodes = nodes
+        self._fold_names = fold_names
         self._participations = defaultdict[str, Participation](Participation)
         self._memberships = Memberships()
         self._failed_membership: Membership | None = None
@@ -86,7 +87,8 @@ class ElasticMembership:
         """Take an event that happened `at` on our clock; return what to do about it."""
         if not self.plan.torch_assigns_ranks:
             return Reaction()
-        part, next_state = self.participation(node.name), None
+        part = self.participation(node.name)
+        next_state = None
         if isinstance(body, ProgramStarted) and self._on_program_started(node, part, body, at):
             next_state = NodeState.RUNNING
         if part.replaying:
@@ -176,7 +178,8 @@ class ElasticMembership:
     def depart(self, departure: Departure) -> None:
         """Note that a node left."""
         part = self.participation(departure.name)
-        part.departed, part.departed_at = True, departure.at
+        part.departed = True
+        part.departed_at = departure.at
 
     def _on_loss_event(
         self, node: AttemptNode, body: PeerDeparted | PeerLost, at: float, *, may_depart: bool
@@ -188,7 +191,8 @@ class ElasticMembership:
 
     def _on_peer_departed(self, reporter: AttemptNode, body: PeerDeparted, at: float) -> Reaction:
         """The hub reports that a node left, or a member that the hub did."""
-        peer, hub = self._nodes.get(body.peer), reporter.node_plan.order.hub
+        peer = self._nodes.get(body.peer)
+        hub = reporter.node_plan.order.hub
         if peer is None or hub is None or hub.node not in (reporter.name, body.peer):
             return Reaction(handled=True)
         is_present = peer.state in (NodeState.STARTING, NodeState.RUNNING)
@@ -211,7 +215,8 @@ class ElasticMembership:
 
     def _partition(self, node: AttemptNode, body: PeerLost) -> Departure | None:
         """Return the departure of a node that lost the hub while all the others are present."""
-        hub, remaining = self._nodes.get(body.peer), self.remaining_without(node)
+        hub = self._nodes.get(body.peer)
+        remaining = self.remaining_without(node)
         others_intact = hub is not None and hub.live_session and remaining == len(self._nodes) - 1
         if self.is_absent(node) or not remaining or not others_intact:
             return None
@@ -222,13 +227,15 @@ class ElasticMembership:
 
     def start_late(self, name: str, *, rejoins: bool) -> NodePlan:
         """Return the part of the plan of a node that joins or rejoins now."""
-        part, node_plan = self.participation(name), self.plan.node(name)
+        part = self.participation(name)
+        node_plan = self.plan.node(name)
         part.joined_late = True
         if rejoins:
             order = replace(node_plan.order, rejoin_count=part.order_count)
             node_plan = replace(node_plan, order=order)
             part.order_count += 1
-            part.departed, part.replaying = False, True
+            part.departed = False
+            part.replaying = True
         return node_plan
 
     def refuse(self, name: str, reason: str) -> PeerDeparted | None:
@@ -243,7 +250,8 @@ class ElasticMembership:
 
 def describe_membership(membership: Membership, fold_names: FoldNames) -> str:
     """Return which nodes take part from now on, and what changed."""
-    nodes, ranks = len(membership.nodes), len(membership.ranks)
+    nodes = len(membership.nodes)
+    ranks = len(membership.ranks)
     changes = [
         f"{fold_names(names)} {word}"
         for names, word in ((membership.departed, "left"), (membership.joined, "joined"))

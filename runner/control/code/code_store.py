@@ -100,7 +100,8 @@ def _has_size(path: Path, size: int) -> bool:
 
 def read_verified(path: Path, file: File) -> Iterator[bytes]:
     """Yield a file in chunks; raise ValueError at its end if that was not the content of `file`."""
-    digest, remaining = hashlib.sha256(), file.size
+    digest = hashlib.sha256()
+    remaining = file.size
     with path.open("rb", buffering=0) as stream:
         while remaining and (chunk := stream.read(min(CHUNK, remaining))):
             digest.update(chunk)
@@ -170,7 +171,8 @@ class CodeKeeper:
     """The background copy of a launch's code into a store; training does not wait for it."""
 
     def __init__(self, store: CodeStore, source: PushSource) -> None:
-        self._store, self._source = store, source
+        self._store = store
+        self._source = source
         self._problem = ""
         self._thread = threading.Thread(target=self._keep, daemon=True, name="keep code")
         self._thread.start()

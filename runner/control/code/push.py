@@ -29,7 +29,9 @@ WINDOW = 2 << 20
 CHUNK = 256 << 10
 SAMPLE = 16 << 10
 REPORT_S = 0.2
-IDLE_POLL_S, BUSY_POLL_S, SLICE_S = 0.05, 0.002, 0.02
+IDLE_POLL_S = 0.05
+BUSY_POLL_S = 0.002
+SLICE_S = 0.02
 RETRY_HINT = "what it had is intact; see if it is up (ssh, ping), and start again"
 KEEP_HINT = "deploy.keep=0 removes older releases with the next push"
 ANSWERED_STATES = {
@@ -127,14 +129,17 @@ class CodePush(WaitLoop):
             raise FrameError(f"{frame.kind!r} that nobody asked for")
         if frame.kind == "store":
             # One without an id, such as a power cut may leave, is taken for a disk of its own.
-            target.store_id, target.state = frame.data["store_id"] or name, "waiting"
+            target.store_id = frame.data["store_id"] or name
+            target.state = "waiting"
         elif frame.kind == "absent":  # an id copied with a disk image proves no shared disk
-            target.store_id, target.state = name, "waiting"
+            target.store_id = name
+            target.state = "waiting"
         elif frame.kind == "missing":
             target.missing_digests = self._digests(frame.data["missing"])
             target.state = "lacking"
         elif frame.kind == "stored":
-            target.state, target.is_new = "stored", frame.data["new"]
+            target.state = "stored"
+            target.is_new = frame.data["new"]
             self._show(name, "has the code")
             self._release_shared(target.store_id, stored=True)
         elif frame.kind == "refused":
@@ -160,7 +165,8 @@ class CodePush(WaitLoop):
             target.session.close()
         disk_full = any(marker in reason for marker in ("No space left", "quota exceeded"))
         hint = self._disk_full_hint if disk_full else RETRY_HINT
-        target.state, target.problem = "failed", Problem(name, reason, hint)
+        target.state = "failed"
+        target.problem = Problem(name, reason, hint)
         self._show(name, "failed")
         self._release_shared(target.store_id, stored=False)
 
@@ -260,7 +266,8 @@ class StreamGroup:
 
     def flush(self) -> None:
         """Queue what is buffered."""
-        data, self._buffer = bytes(self._buffer), bytearray()
+        data = bytes(self._buffer)
+        self._buffer = bytearray()
         if not data:
             return
         sample = data[:SAMPLE]

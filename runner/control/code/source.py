@@ -111,8 +111,9 @@ class CodeOnHosts:
 class RerunCode:
     """The code of a past run, kept here or on the hosts; or the shipped tasks."""
 
-    def __init__(self, recorded: RecordedCode, spec: Spec, cwd: Path, exclude: Path) -> None:
-        self._recorded, self._cwd = recorded, cwd
+    def __init__(self, recorded: RecordedCode, spec: Spec, cwd: Path) -> None:
+        self._recorded = recorded
+        self._cwd = cwd
         self._stores = [CodeStore(place / STORE) for place in recorded.places]
         self._candidate: PushSource | None = None
         self._here: Snapshot | None = None
@@ -121,7 +122,7 @@ class RerunCode:
             _check_tasks(recorded, spec)
             return
         try:
-            self._here = Snapshot.take(spec, cwd, exclude)
+            self._here = Snapshot.take(spec, cwd)
         except ConfigError as error:
             self._problems = error.problems  # matters only where a host lacks the release
         found = (store.find(self.code.release) for store in self._stores)

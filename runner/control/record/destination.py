@@ -152,7 +152,8 @@ class FileDownload:
     """The download of one file to `dest`, its path below the run's folder."""
 
     def __init__(self, folder: DownloadFolder, dest: PathParts, source: RemoteFile) -> None:
-        self.dest, self.source = dest, source
+        self.dest = dest
+        self.source = source
         self.total = source.size  # bytes
         self.tries = 0
         self.position = 0  # bytes

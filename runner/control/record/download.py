@@ -25,7 +25,8 @@ from runner.core.protocol.frames import Frame, decompress
 from runner.core.protocol.remote_files import CHUNK, FILE_KINDS, MAX_FILES, OUTPUT, RemoteFile
 from runner.core.text import printable
 
-WINDOW, MAX_REQUESTS = 8 << 20, 256
+WINDOW = 8 << 20
+MAX_REQUESTS = 256
 """Bytes, and chunks, requested from one host and not received yet."""
 
 ALL_WINDOWS = 256 << 20
@@ -138,8 +139,11 @@ class HostDownload:
     ) -> None:
         self.result = PullResult()
         self.is_done = False
-        self._name, self._session = name, session
-        self._destination, self._show, self._window = destination, show, window
+        self._name = name
+        self._session = session
+        self._destination = destination
+        self._show = show
+        self._window = window
         self._remote_files: list[RemoteFile] = []
         self._downloads: deque[FileDownload] = deque()
         self._chunks: Iterator[Chunk] = iter(())
@@ -210,8 +214,10 @@ class HostDownload:
 
     def _store_chunk(self, chunk: Chunk, frame: Frame) -> None:
         """Write one chunk; raise ValueError if it is not what was requested, or OSError."""
-        download, reply = chunk.download, frame.data
-        size, mtime_ns = reply["size"], reply["mtime_ns"]
+        download = chunk.download
+        reply = frame.data
+        size = reply["size"]
+        mtime_ns = reply["mtime_ns"]
         if download.has_changed(size, mtime_ns):
             self._restart(download, size, mtime_ns)
             return

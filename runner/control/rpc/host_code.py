@@ -28,15 +28,21 @@ KEY = MAGIC_NUMBER.hex()
 _PACKAGE = Path(runner.__file__).parent
 
 PROGRAMS = (
-    *("ranks/shim", "ranks/spawner", "ranks/rank_facts", "ranks/sitecustomize"),
+    "ranks/shim",
+    "ranks/spawner",
+    "ranks/rank_facts",
+    "ranks/sitecustomize",
     "ranks/fault_dump",
-    *("container/client", "container/entry", "ranks/preload/preload"),
+    "container/client",
+    "container/entry",
+    "ranks/preload/preload",
     *(f"ranks/preload/{name}" for name in PRELOAD_MODULES),
 )
 """Modules of ours, below `runner/host`, that become files on a host."""
 _LOCK = threading.Lock()
 
-_UNCHECKED, _CHECKED = b"\1\0\0\0", b"\3\0\0\0"
+_UNCHECKED = b"\1\0\0\0"
+_CHECKED = b"\3\0\0\0"
 """Flags of a .pyc that has a hash of the source (PEP 552): whether that is compared."""
 
 
