@@ -22,9 +22,6 @@ _PACKAGE = Path(runner.__file__).parent
 
 CURRENT_CODE_HINT = "or start it without rerun, with the code there is now"
 
-MAX_LISTED = 4
-"""The number of changed files a note lists."""
-
 
 @dataclass(frozen=True)
 class ShippedTasks:
@@ -136,11 +133,7 @@ class RerunCode:
                 return ()
         except NotReady:
             return ()
-        kept = self._candidate if self._candidate is not self._here else None
-        then = set(kept.manifest.files) if kept else set()
-        changed = sorted({file.path for file in then ^ {*self._here.manifest.files}})
-        what = f": {join_some(changed, MAX_LISTED)}" if kept and changed else ""
-        return (f"the recorded code runs; that in {self._cwd} differs from it{what}",)
+        return (f"the recorded code runs; that in {self._cwd} differs from it",)
 
     @property
     def code(self) -> CodeRef:

@@ -10,6 +10,7 @@ import os
 import re
 import stat
 import subprocess
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -115,29 +116,16 @@ def head_commit(tree: WorkTree) -> str:
 
 
 def largest(sizes: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Return the largest files and folders of a tree, largest first, none within another.
-
-    A folder is listed in place of its contents, unless one entry makes up most of it.
-    """
-    totals: dict[str, int] = {}
-    children: dict[str, set[str]] = {}
+    """Return the largest files and folders at the top, or the file that makes up most of one."""
+    folders: dict[str, dict[str, int]] = defaultdict(dict)
     for path, size in sizes.items():
-        totals[path] = size
-        child = path
-        for parent in map(str, PurePosixPath(path).parents):
-            totals[parent] = totals.get(parent, 0) + size
-            children.setdefault(parent, set()).add(child)
-            child = parent
-    chosen = []
-    queue = list(children.get(".", ()))
-    while queue:
-        path = queue.pop()
-        biggest = max((totals[child] for child in children.get(path, ())), default=0)
-        if biggest * 2 > totals[path]:
-            queue += children[path]
-        else:
-            chosen.append((path + ("/" if path in children else ""), totals[path]))
-    return sorted(chosen, key=lambda entry: (-entry[1], entry[0]))[:MOST_LISTED]
+        folders[path.partition("/")[0]][path] = size
+    entries = []
+    for name, files in folders.items():
+        total = sum(files.values())
+        path = max(files, key=files.__getitem__)
+        entries.append((path if files[path] * 2 > total else f"{name}/", total))
+    return sorted(entries, key=lambda entry: (-entry[1], entry[0]))[:MOST_LISTED]
 
 
 def _add_path(tree: WorkTree, path: str, ignored: GitIgnoreSpec | None) -> None:

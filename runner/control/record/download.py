@@ -65,13 +65,18 @@ def pull(
         NotReady: The folder cannot be written to, or another process does so.
         Interrupted: By a signal; the next pull continues from there.
     """
+    window = max(MIN_CHUNKS * CHUNK, min(WINDOW, ALL_WINDOWS // max(1, len(sessions))))
     with contextlib.closing(DownloadFolder(folder)) as destination:
+        downloads = {
+            name: HostDownload(session, run_id, destination, show, window)
+            for name, session in sessions.items()
+        }
         loop = PullLoop(sessions, inbox, lost_s, show)
-        results = loop.run(destination, run_id, kinds, limit_s, patience_s)
-        for name, result in results.items():
-            if result.is_complete and OUTPUT in kinds:
+        loop.run(downloads, kinds, limit_s, patience_s)
+        for name, download in downloads.items():
+            if download.result.is_complete and OUTPUT in kinds:
                 destination.remove_partials(name)
-        return results
+        return {name: download.result for name, download in downloads.items()}
 
 
 class PullLoop(WaitLoop):
@@ -79,24 +84,18 @@ class PullLoop(WaitLoop):
 
     def run(
         self,
-        destination: DownloadFolder,
-        run_id: str,
+        downloads: Mapping[str, HostDownload],
         kinds: Collection[str],
         limit_s: float,
         patience_s: float,
-    ) -> dict[str, PullResult]:
-        """Return the result of each node."""
-        window = min(WINDOW, max(MIN_CHUNKS * CHUNK, ALL_WINDOWS // max(1, len(self.sessions))))
-        self._downloads = {
-            name: HostDownload(session, run_id, destination, self._show, window)
-            for name, session in self.sessions.items()
-        }
-        for download in self._downloads.values():
+    ) -> None:
+        """Return when all downloads are done."""
+        self._downloads = downloads
+        for download in downloads.values():
             download.start(kinds)
         self._deadline = time.monotonic() + limit_s
         self._patience_s = patience_s
         self.wait()
-        return {name: download.result for name, download in self._downloads.items()}
 
     def _pending(self) -> list[str]:
         return [name for name, download in self._downloads.items() if not download.is_done]
