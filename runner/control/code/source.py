@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import runner
 from runner.control.code.code_store import STORE, CodeKeeper, CodeStore, PushSource
@@ -67,24 +67,6 @@ def _check_shipped(task: Task) -> None:
         near = [module for module in sorted(modules) if module.endswith(f".{name}")]
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(modules))}"
         raise ConfigError([Problem("task.module", f"there is no {task.target}", hint)])
-
-
-class CodeSource(Protocol):
-    """Where the code that the ranks run comes from."""
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What the user should know about it."""
-
-    @property
-    def code(self) -> CodeRef:
-        """The reference to it in a plan."""
-
-    def keep(self, store: CodeStore) -> CodeKeeper | None:
-        """Begin to copy the code into a store; return None if it is not here, or never pushed."""
-
-    def snapshot_if_needed(self, facts: Mapping[str, Facts]) -> PushSource | None:
-        """Return the code if hosts lack it; raise NotReady if it is not here either."""
 
 
 class CodeOnHosts:
@@ -175,6 +157,10 @@ class RerunCode:
             return "restore the code here as it was, and start again"
         changed = ", restore what was not committed" if commit.endswith("+") else ""
         return f"git checkout {commit.rstrip('+')}{changed}, and start again"
+
+
+CodeSource = Snapshot | RerunCode | CodeOnHosts
+"""Where the code that the ranks run comes from."""
 
 
 def _check_tasks(recorded: RecordedCode, spec: Spec) -> None:
