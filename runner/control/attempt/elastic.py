@@ -73,13 +73,9 @@ class ElasticMembership:
         self.is_finishing = False  # a rank of the last membership succeeded, so no node may join
         self._nodes = nodes
         self._fold_names = fold_names
-        self._participations = defaultdict[str, Participation](Participation)
+        self.parts = defaultdict[str, Participation](Participation)  # by node
         self._memberships = Memberships()
         self._failed_membership: Membership | None = None
-
-    def participation(self, name: str) -> Participation:
-        """Return how a node takes part."""
-        return self._participations[name]
 
     def on_event(
         self, node: AttemptNode, body: EventBody, at: float, *, is_stopping: bool, may_stop: bool
@@ -87,7 +83,7 @@ class ElasticMembership:
         """Take an event that happened `at` on our clock; return what to do about it."""
         if not self.plan.torch_assigns_ranks:
             return Reaction()
-        part = self.participation(node.name)
+        part = self.parts[node.name]
         next_state = None
         if isinstance(body, ProgramStarted) and self._on_program_started(node, part, body, at):
             next_state = NodeState.RUNNING
@@ -117,14 +113,14 @@ class ElasticMembership:
     def _surplus_nodes(self) -> tuple[str, ...]:
         """Return the nodes to stop once the membership succeeded: torch would wait for others."""
         last = self._memberships.last
-        if last is None or not all(self.participation(name).succeeded for name in last.nodes):
+        if last is None or not all(self.parts[name].succeeded for name in last.nodes):
             return ()
         surplus = []
         for name, node in self._nodes.items():
             is_present = node.state in (NodeState.STARTING, NodeState.RUNNING)
             if is_present and node.live_session and name not in last.nodes:
                 surplus.append(name)
-                self.participation(name).surplus = True
+                self.parts[name].surplus = True
         return tuple(surplus)
 
     # Memberships
@@ -167,7 +163,7 @@ class ElasticMembership:
 
     def is_absent(self, node: AttemptNode) -> bool:
         """Return whether a node was lost or departed, and has not come back."""
-        return node.is_lost or self.participation(node.name).departed
+        return node.is_lost or self.parts[node.name].departed
 
     def remaining_without(self, node: AttemptNode) -> int:
         """Return with how many nodes the attempt goes on without this one; 0 if it does not."""
@@ -177,7 +173,7 @@ class ElasticMembership:
 
     def depart(self, departure: Departure) -> None:
         """Note that a node left."""
-        part = self.participation(departure.name)
+        part = self.parts[departure.name]
         part.departed = True
         part.departed_at = departure.at
 
@@ -198,7 +194,7 @@ class ElasticMembership:
         is_present = peer.state in (NodeState.STARTING, NodeState.RUNNING)
         departure = None
         declared_at = at + body.silence_s
-        if is_present and declared_at > self.participation(body.peer).program_started_at:
+        if is_present and declared_at > self.parts[body.peer].program_started_at:
             remaining = self.remaining_without(peer) or body.nodes
             departure = Departure(body.peer, body.reason, declared_at, remaining)
         return Reaction(handled=True, departure=departure, hub_lost=hub.node == body.peer)
@@ -227,7 +223,7 @@ class ElasticMembership:
 
     def start_late(self, name: str, *, rejoins: bool) -> NodePlan:
         """Return the part of the plan of a node that joins or rejoins now."""
-        part = self.participation(name)
+        part = self.parts[name]
         node_plan = self.plan.node(name)
         part.joined_late = True
         if rejoins:
@@ -240,7 +236,7 @@ class ElasticMembership:
 
     def refuse(self, name: str, reason: str) -> PeerDeparted | None:
         """Return the departure of a joining node that refused its order, None if it is no such."""
-        part = self.participation(name)
+        part = self.parts[name]
         if not part.joined_late:
             return None
         part.departed = True

@@ -170,9 +170,7 @@ class AttemptMonitor(WaitLoop):
     def detach(self) -> None:
         """Leave once the hosts know that the attempt goes on without a controller."""
         self._move_to(AttemptState.DETACHING)
-        joined_late = {
-            n for n in self._nodes if self._node_monitor.elastic.participation(n).joined_late
-        }
+        joined_late = {n for n in self._nodes if self._node_monitor.elastic.parts[n].joined_late}
         self._detach.begin({n for n in joined_late if not self._nodes[n].supervisor_started})
 
     def stop_by_user(self, reason: str) -> None:
@@ -262,7 +260,11 @@ class AttemptMonitor(WaitLoop):
 
     def _dispatch(self, session: HostSession | None, frame: Frame) -> None:
         if session is None:
-            self._on_local_frame(frame)
+            if frame.kind == "admission_failed":
+                name = str(frame.data["node"])
+                self._node_monitor.on_admission_failed(name, str(frame.data["reason"]))
+            elif self.on_interrupt is None or self.on_interrupt(int(frame.data["signal"])):
+                self.interrupt(int(frame.data["signal"]))
             return
         name = session.node.name
         node = self._nodes.get(name)
@@ -274,14 +276,6 @@ class AttemptMonitor(WaitLoop):
             self._node_monitor.show(self.peer_status.on_standby_reply(name, frame))
         elif session is node.connection.session:
             self._on_node_frame(node, session, frame)
-
-    def _on_local_frame(self, frame: Frame) -> None:
-        if frame.kind == "admission_failed":
-            name = str(frame.data["node"])
-            reason = str(frame.data["reason"])
-            self._node_monitor.on_admission_failed(name, reason)
-        elif self.on_interrupt is None or self.on_interrupt(int(frame.data["signal"])):
-            self.interrupt(int(frame.data["signal"]))
 
     def _on_node_frame(self, node: AttemptNode, session: HostSession, frame: Frame) -> None:
         if frame.kind == "data":

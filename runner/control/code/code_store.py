@@ -77,7 +77,7 @@ class CodeStore:
         (self.folder / ".gitignore").write_text("*\n", encoding="ascii")
         for file in unique_contents(source.manifest):
             path = self.content_path(file.digest)
-            if not _has_size(path, file.size):
+            if not path.exists() or path.stat().st_size != file.size:
                 path.parent.mkdir(mode=0o700, exist_ok=True)
                 replace_file(path, source.read(file), CONTENT_MODE)
         if not release.exists():
@@ -89,13 +89,6 @@ class CodeStore:
 
     def _release_path(self, release: str) -> Path:
         return self.folder / "releases" / release
-
-
-def _has_size(path: Path, size: int) -> bool:
-    try:
-        return path.stat().st_size == size
-    except OSError:
-        return False
 
 
 def read_verified(path: Path, file: File) -> Iterator[bytes]:
