@@ -38,7 +38,8 @@ def assumed_facts(
     if not spec.cluster.master_port.first and spec.rendezvous.uses_master_store:
         assumed.append(f"port {ASSUMED_PORT}; a launch takes a free one of the master's")
     if spec.container:
-        engine, image = spec.container.engine, spec.container.image
+        engine = spec.container.engine
+        image = spec.container.image
         assumed.append(f"{engine} works, {image} is there, and you are root on the hosts")
         if any(path.startswith("~/") for path in (spec.cluster.workdir, spec.cluster.project)):
             assumed.append(f"before you paste: {engine} mounts no ~/…, only whole paths")

@@ -29,14 +29,20 @@ class RemoteCommand(WaitLoop):
     """One command on all hosts at once."""
 
     received_signal = 0  # the last one that asked to end it
-    _sink: OutputSink | None = None
 
-    def stream_to(self, sink: OutputSink, is_full: Callable[[], bool]) -> None:
-        """Pass output on as it comes, instead of keeping it; hosts wait while `is_full`."""
-        self._sink, self._is_full = sink, is_full
+    def run(
+        self,
+        argv: Sequence[str],
+        timeout_s: float,
+        sink: OutputSink | None = None,
+        is_full: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Return when it has ended everywhere, even after a signal; see `results`.
 
-    def run(self, argv: Sequence[str], timeout_s: float) -> None:
-        """Return when it has ended everywhere, even after a signal; see `results`."""
+        With a `sink`, output is passed on as it comes and not kept; hosts wait while `is_full`.
+        """
+        self._sink = sink
+        self._is_full = is_full
         self.results = {name: CommandResult(name) for name in self.sessions}
         self._shown_bytes = dict.fromkeys(self.sessions, 0)  # not yet reported to the host
         request: dict[str, Any] = {"argv": [*argv], "limit_s": timeout_s, "window": WINDOW_BYTES}
@@ -54,7 +60,7 @@ class RemoteCommand(WaitLoop):
         return False  # a command may be silent up to its own limit
 
     def _tick(self) -> float:
-        if self._sink is None or not self._is_full():
+        if not self._is_full():
             for name, size in self._shown_bytes.items():
                 if size >= WINDOW_BYTES // 2:
                     self.sessions[name].request("more_output", {"bytes": size})
@@ -82,7 +88,14 @@ class RemoteCommand(WaitLoop):
         result = self.results[name]
         if frame.kind == "output":
             self._shown_bytes[name] += len(frame.payload)
-            self._on_output(result, str(frame.data["stream"]), frame.payload)
+            stream = str(frame.data["stream"])
+            if self._sink:
+                self._sink(name, stream, frame.payload)
+                return False
+            buffer = result.stdout if stream == "out" else result.stderr
+            space = max(0, MAX_OUTPUT_BYTES - len(buffer))
+            buffer += frame.payload[:space]
+            result.truncated |= space < len(frame.payload)
         elif frame.kind == "exited":
             self._on_exit(result, frame.data)
             self._show(name, "ended")
@@ -90,15 +103,6 @@ class RemoteCommand(WaitLoop):
             result.problem = f"cannot be started: {frame.data['reason']}"
             self._show(name, "failed")
         return False  # its own limit is its only deadline
-
-    def _on_output(self, result: CommandResult, stream: str, data: bytes) -> None:
-        if self._sink:
-            self._sink(result.node, stream, data)
-            return
-        buffer = result.stdout if stream == "out" else result.stderr
-        space = max(0, MAX_OUTPUT_BYTES - len(buffer))
-        buffer += data[:space]
-        result.truncated |= space < len(data)
 
     def _on_exit(self, result: CommandResult, reply: Mapping[str, Any]) -> None:
         result.exit_code = reply["code"]

@@ -13,7 +13,7 @@ import click
 from runner.checks.base import CheckContext, evaluate_checks
 from runner.config.words import key_of
 from runner.control.code.snapshot import Snapshot
-from runner.control.network_probe import NetworkProber
+from runner.control.network_probe import probe_network
 from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, NotReady, Problem
 from runner.core.launch_request import LaunchRequest
 from runner.core.model.facts import FactsRequest
@@ -99,7 +99,7 @@ def _run_preflight(composed: LaunchRequest) -> dict[str, list[Finding]]:
     with open_pool(composed) as pool:
         code = CodeRef()
         if spec.pushes_code:
-            code = Snapshot.take(spec, Path.cwd(), composed.run_dir).code
+            code = Snapshot.take(spec, Path.cwd()).code
 
         def request(node: Node) -> FactsRequest:
             return replace(facts_request(spec, node, code), run_id="", thorough=True)
@@ -110,7 +110,7 @@ def _run_preflight(composed: LaunchRequest) -> dict[str, list[Finding]]:
         if context.ready and "pairs" not in spec.skip_checks:
             pool.console.phase("trying the network")
             nodes = tuple(node for node, _ in context.ready)
-            probe = NetworkProber(spec, pool.broadcast).run(nodes, facts)
+            probe = probe_network(spec, pool.broadcast, nodes, facts)
             context = replace(context, network_probe=probe)
         return evaluate_checks(context, spec.skip_checks)
 

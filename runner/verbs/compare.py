@@ -36,14 +36,13 @@ def compare(run: tuple[str, ...], sort: str, code: bool, csv: bool, json_: bool)
 
     Without a RUN, these are the last 10 runs launched from this folder.
     """
-    from runner.control.history.named_runs import named_records
     from runner.control.history.run_reader import read_run
-    from runner.control.record import run_index
     from runner.control.record.file_names import LATEST
+    from runner.control.record.run_index import launched_here, named_records
     from runner.ui.comparison import compare_runs, render_runs, sort_runs
     from runner.ui.layout import terminal_width
 
-    newest = itertools.islice(run_index.launched_here(), 2 if code else LAST)
+    newest = itertools.islice(launched_here(), 2 if code else LAST)
     records = named_records(run) if run else [*newest][::-1] or named_records([LATEST])
     runs = [read_run(record, is_whole=False) for record in records]
     if code:

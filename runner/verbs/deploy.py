@@ -39,7 +39,7 @@ def deploy(selection: Selection, json_: bool) -> int:
         if not selection.names_cluster:
             hint = f"which cluster? {this_program()} deploy --cluster NAME"
         raise ConfigError([Problem("cluster.project", message, hint)])
-    snapshot = Snapshot.take(spec, Path.cwd(), composed.run_dir)
+    snapshot = Snapshot.take(spec, Path.cwd())
     with open_pool(composed) as pool:
         for note in unsaid("code", snapshot.notes):
             pool.console.message(f"note: {note}")

@@ -92,9 +92,10 @@ def exec_(
                 was_gone = True
                 enqueue_signal(pool.inbox, signal.SIGPIPE)
 
-        if not (json_ or quiet_equal):
-            remote.stream_to(show_output, lambda: console.is_full)
-        remote.run(argv, timeout_s)
+        if json_ or quiet_equal:
+            remote.run(argv, timeout_s)
+        else:
+            remote.run(argv, timeout_s, show_output, lambda: console.is_full)
     results = [remote.results[node.name] for node in spec.nodes]
     if json_:
         print(json.dumps({result.node: _as_data(result) for result in results}))

@@ -40,8 +40,8 @@ def export(run: tuple[str, ...], tensorboard: str) -> int:
 
     Without a RUN, it is the latest one. A repeated export replaces the one before.
     """
-    from runner.control.history.named_runs import named_records
     from runner.control.history.run_reader import read_run
+    from runner.control.record.run_index import named_records
 
     if not tensorboard:
         raise ConfigError([Problem("export", "needs a folder", "--tensorboard DIR")])

@@ -37,7 +37,7 @@ def report(run: tuple[str, ...], out: str, watch: str) -> int:
 
     How it ended and why, metrics, nodes and ranks, load, logs; several runs beside each other.
     """
-    from runner.control.history.named_runs import named_records
+    from runner.control.record.run_index import named_records
 
     every_s = max(1, round(parse_duration("--watch", watch))) if watch else 0
     records = named_records(run or ("latest",))

@@ -71,14 +71,11 @@ class ElasticMembership:
     ) -> None:
         self.plan = plan  # with the nodes that joined
         self.is_finishing = False  # a rank of the last membership succeeded, so no node may join
-        self._nodes, self._fold_names = nodes, fold_names
-        self._participations = defaultdict[str, Participation](Participation)
+        self._nodes = nodes
+        self._fold_names = fold_names
+        self.parts = defaultdict[str, Participation](Participation)  # by node
         self._memberships = Memberships()
         self._failed_membership: Membership | None = None
-
-    def participation(self, name: str) -> Participation:
-        """Return how a node takes part."""
-        return self._participations[name]
 
     def on_event(
         self, node: AttemptNode, body: EventBody, at: float, *, is_stopping: bool, may_stop: bool
@@ -86,7 +83,8 @@ class ElasticMembership:
         """Take an event that happened `at` on our clock; return what to do about it."""
         if not self.plan.torch_assigns_ranks:
             return Reaction()
-        part, next_state = self.participation(node.name), None
+        part = self.parts[node.name]
+        next_state = None
         if isinstance(body, ProgramStarted) and self._on_program_started(node, part, body, at):
             next_state = NodeState.RUNNING
         if part.replaying:
@@ -115,14 +113,14 @@ class ElasticMembership:
     def _surplus_nodes(self) -> tuple[str, ...]:
         """Return the nodes to stop once the membership succeeded: torch would wait for others."""
         last = self._memberships.last
-        if last is None or not all(self.participation(name).succeeded for name in last.nodes):
+        if last is None or not all(self.parts[name].succeeded for name in last.nodes):
             return ()
         surplus = []
         for name, node in self._nodes.items():
             is_present = node.state in (NodeState.STARTING, NodeState.RUNNING)
             if is_present and node.live_session and name not in last.nodes:
                 surplus.append(name)
-                self.participation(name).surplus = True
+                self.parts[name].surplus = True
         return tuple(surplus)
 
     # Memberships
@@ -165,7 +163,7 @@ class ElasticMembership:
 
     def is_absent(self, node: AttemptNode) -> bool:
         """Return whether a node was lost or departed, and has not come back."""
-        return node.is_lost or self.participation(node.name).departed
+        return node.is_lost or self.parts[node.name].departed
 
     def remaining_without(self, node: AttemptNode) -> int:
         """Return with how many nodes the attempt goes on without this one; 0 if it does not."""
@@ -175,8 +173,9 @@ class ElasticMembership:
 
     def depart(self, departure: Departure) -> None:
         """Note that a node left."""
-        part = self.participation(departure.name)
-        part.departed, part.departed_at = True, departure.at
+        part = self.parts[departure.name]
+        part.departed = True
+        part.departed_at = departure.at
 
     def _on_loss_event(
         self, node: AttemptNode, body: PeerDeparted | PeerLost, at: float, *, may_depart: bool
@@ -188,13 +187,14 @@ class ElasticMembership:
 
     def _on_peer_departed(self, reporter: AttemptNode, body: PeerDeparted, at: float) -> Reaction:
         """The hub reports that a node left, or a member that the hub did."""
-        peer, hub = self._nodes.get(body.peer), reporter.node_plan.order.hub
+        peer = self._nodes.get(body.peer)
+        hub = reporter.node_plan.order.hub
         if peer is None or hub is None or hub.node not in (reporter.name, body.peer):
             return Reaction(handled=True)
         is_present = peer.state in (NodeState.STARTING, NodeState.RUNNING)
         departure = None
         declared_at = at + body.silence_s
-        if is_present and declared_at > self.participation(body.peer).program_started_at:
+        if is_present and declared_at > self.parts[body.peer].program_started_at:
             remaining = self.remaining_without(peer) or body.nodes
             departure = Departure(body.peer, body.reason, declared_at, remaining)
         return Reaction(handled=True, departure=departure, hub_lost=hub.node == body.peer)
@@ -211,7 +211,8 @@ class ElasticMembership:
 
     def _partition(self, node: AttemptNode, body: PeerLost) -> Departure | None:
         """Return the departure of a node that lost the hub while all the others are present."""
-        hub, remaining = self._nodes.get(body.peer), self.remaining_without(node)
+        hub = self._nodes.get(body.peer)
+        remaining = self.remaining_without(node)
         others_intact = hub is not None and hub.live_session and remaining == len(self._nodes) - 1
         if self.is_absent(node) or not remaining or not others_intact:
             return None
@@ -222,18 +223,20 @@ class ElasticMembership:
 
     def start_late(self, name: str, *, rejoins: bool) -> NodePlan:
         """Return the part of the plan of a node that joins or rejoins now."""
-        part, node_plan = self.participation(name), self.plan.node(name)
+        part = self.parts[name]
+        node_plan = self.plan.node(name)
         part.joined_late = True
         if rejoins:
             order = replace(node_plan.order, rejoin_count=part.order_count)
             node_plan = replace(node_plan, order=order)
             part.order_count += 1
-            part.departed, part.replaying = False, True
+            part.departed = False
+            part.replaying = True
         return node_plan
 
     def refuse(self, name: str, reason: str) -> PeerDeparted | None:
         """Return the departure of a joining node that refused its order, None if it is no such."""
-        part = self.participation(name)
+        part = self.parts[name]
         if not part.joined_late:
             return None
         part.departed = True
@@ -243,7 +246,8 @@ class ElasticMembership:
 
 def describe_membership(membership: Membership, fold_names: FoldNames) -> str:
     """Return which nodes take part from now on, and what changed."""
-    nodes, ranks = len(membership.nodes), len(membership.ranks)
+    nodes = len(membership.nodes)
+    ranks = len(membership.ranks)
     changes = [
         f"{fold_names(names)} {word}"
         for names, word in ((membership.departed, "left"), (membership.joined, "joined"))

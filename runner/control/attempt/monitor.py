@@ -14,7 +14,7 @@ from typing import Any
 
 from runner.control.attempt.admission import AdmissionHooks, NodeAdmission, OrderSender
 from runner.control.attempt.node import AttemptNode, Reconnector
-from runner.control.attempt.node_monitor import TICK_S, NodeMonitor
+from runner.control.attempt.node_monitor import NodeMonitor
 from runner.control.attempt.observer import EventLog, Role, RunObserver
 from runner.control.attempt.stop import DetachSequence
 from runner.control.rpc.session import Connector, HostSession, Inbox
@@ -31,22 +31,10 @@ from runner.core.protocol.timing import PING_S
 from runner.core.spec import Spec
 from runner.core.text import describe_exit
 
+TICK_S = 0.05
 
-class _NodesWithout:
-    """Whether any node does not meet a condition yet, without a look at all of them each time."""
-
-    def __init__(
-        self, nodes: Mapping[str, AttemptNode], condition: Callable[[AttemptNode], bool]
-    ) -> None:
-        self._nodes, self._condition = nodes, condition
-        self._last_found: AttemptNode | None = None
-
-    def exist(self) -> bool:
-        """Look at the others only when the node that was found last meets the condition."""
-        if self._last_found is None or self._condition(self._last_found):
-            found = (n for n in self._nodes.values() if not self._condition(n))
-            self._last_found = next(found, None)
-        return self._last_found is not None
+FEW_NODES = 64
+"""Of more nodes, each is looked at less often: the time for that is the same for any number."""
 
 
 class AttemptMonitor(WaitLoop):
@@ -66,18 +54,19 @@ class AttemptMonitor(WaitLoop):
         self.ping_interval_s = min(PING_S, *(limit / 5 for limit in limits))
         self.state = AttemptState.STARTING
         self.on_interrupt: Callable[[int], bool] | None = None  # whether a signal stops the run
-        self._connector, self._observer = connector, observer
+        self._connector = connector
+        self._observer = observer
         self._event_log = EventLog(spec.run_id, plan.attempt, observer.record)
         self._node_monitor = NodeMonitor(
             spec, plan, sessions, Reconnector(connector, inbox), observer, self._event_log
         )
-        self._nodes, self._stop = self._node_monitor.nodes, self._node_monitor.stop
+        self._nodes = self._node_monitor.nodes
+        self._stop = self._node_monitor.stop
         self.peer_status = self._node_monitor.peer_status
         self._detach = DetachSequence(self._nodes, sessions, self.peer_status)
         self._began_at = time.monotonic()
         self._all_started_at: float | None = None
-        self._unfinished = _NodesWithout(self._nodes, lambda node: node.is_finished)
-        self._unstarted = _NodesWithout(self._nodes, self._has_started)
+        self._next_tick = 0.0
 
     def start(
         self,
@@ -137,7 +126,8 @@ class AttemptMonitor(WaitLoop):
         return ()  # the node monitor judges silent nodes
 
     def _is_finished(self) -> bool:
-        return not self._unfinished.exist() or (self.detached and self._stop.may_leave)
+        is_over = all(node.is_finished for node in self._nodes.values())
+        return is_over or (self.detached and self._stop.may_leave)
 
     def _pinged(self) -> list[HostSession]:
         sessions = (node.connection.session for node in self._nodes.values())
@@ -146,7 +136,9 @@ class AttemptMonitor(WaitLoop):
 
     def _tick(self) -> float:
         now = time.monotonic()
-        if self._node_monitor.tick_if_due(now):
+        if now >= self._next_tick:
+            self._next_tick = now + TICK_S * max(1.0, len(self._nodes) / FEW_NODES)
+            self._node_monitor.tick(now)
             self._stop.name_reason(self._failure_text)
         self._advance()
         return TICK_S
@@ -178,9 +170,7 @@ class AttemptMonitor(WaitLoop):
     def detach(self) -> None:
         """Leave once the hosts know that the attempt goes on without a controller."""
         self._move_to(AttemptState.DETACHING)
-        joined_late = {
-            n for n in self._nodes if self._node_monitor.elastic.participation(n).joined_late
-        }
+        joined_late = {n for n in self._nodes if self._node_monitor.elastic.parts[n].joined_late}
         self._detach.begin({n for n in joined_late if not self._nodes[n].supervisor_started})
 
     def stop_by_user(self, reason: str) -> None:
@@ -277,7 +267,11 @@ class AttemptMonitor(WaitLoop):
 
     def _dispatch(self, session: HostSession | None, frame: Frame) -> None:
         if session is None:
-            self._on_local_frame(frame)
+            if frame.kind == "admission_failed":
+                name = str(frame.data["node"])
+                self._node_monitor.on_admission_failed(name, str(frame.data["reason"]))
+            elif self.on_interrupt is None or self.on_interrupt(int(frame.data["signal"])):
+                self.interrupt(int(frame.data["signal"]))
             return
         name = session.node.name
         node = self._nodes.get(name)
@@ -289,13 +283,6 @@ class AttemptMonitor(WaitLoop):
             self._node_monitor.show(self.peer_status.on_standby_reply(name, frame))
         elif session is node.connection.session:
             self._on_node_frame(node, session, frame)
-
-    def _on_local_frame(self, frame: Frame) -> None:
-        if frame.kind == "admission_failed":
-            name, reason = str(frame.data["node"]), str(frame.data["reason"])
-            self._node_monitor.on_admission_failed(name, reason)
-        elif self.on_interrupt is None or self.on_interrupt(int(frame.data["signal"])):
-            self.interrupt(int(frame.data["signal"]))
 
     def _on_node_frame(self, node: AttemptNode, session: HostSession, frame: Frame) -> None:
         if frame.kind == "data":
@@ -324,7 +311,8 @@ class AttemptMonitor(WaitLoop):
         self._event_log.append(at, event)
         if self._node_monitor.on_membership_event(node, event.body, at):
             return
-        name, body = node.name, event.body
+        name = node.name
+        body = event.body
         if isinstance(body, events.RankStarted):
             node.on_rank_started(body.rank, body.master, is_forked=body.forked)
             self._observer.console.node_status(name, node.progress)
@@ -350,8 +338,12 @@ class AttemptMonitor(WaitLoop):
             self._node_monitor.show(self.peer_status.on_event(name, body))
 
     def _check_all_started(self) -> None:
-        if self._all_started_at is not None or self._unstarted.exist():
+        if self._all_started_at is not None:
             return
+        for node in self._nodes.values():
+            is_complete = len(node.started_ranks) == node.node_plan.nproc
+            if not is_complete and not self._node_monitor.elastic.is_absent(node):
+                return
         self._all_started_at = time.monotonic()
         elapsed_s = self._all_started_at - self._began_at
         if not self.is_stopping and self._move_to(AttemptState.RUNNING):
@@ -360,11 +352,6 @@ class AttemptMonitor(WaitLoop):
             has_torch = all(node.are_forked for node in self._nodes.values())
             after = f"{elapsed_s:.1f} s{', torch imported' if has_torch else ''}"
             self._observer.message(f"every rank started after {after}")
-
-    def _has_started(self, node: AttemptNode) -> bool:
-        """Return whether all ranks of a node have started, if it takes part."""
-        is_absent = self._node_monitor.elastic.is_absent(node)
-        return is_absent or len(node.started_ranks) == node.node_plan.nproc
 
     def _move_to(self, state: AttemptState) -> bool:
         """Change the state of the attempt if that is legal; return whether it did."""

@@ -20,7 +20,8 @@ from runner.core.protocol.states import NODE_TRANSITIONS, NodeState
 from runner.core.protocol.timing import ANSWER_TIMEOUT_S
 from runner.core.spec import Node
 
-MIN_BACKOFF_S, MAX_BACKOFF_S = 0.3, 15.0
+MIN_BACKOFF_S = 0.3
+MAX_BACKOFF_S = 15.0
 """The pause before the first attempt to reconnect, and the longest pause."""
 
 STABLE_AFTER_S = 10.0
@@ -104,7 +105,8 @@ class NodeConnection:
 
     def replace(self, session: HostSession) -> None:
         """Start over with a session that was opened for a node that rejoins."""
-        self.session, self.backoff = session, None
+        self.session = session
+        self.backoff = None
         self._last_heard = time.monotonic()
 
     def begin_backoff(self, reason: str) -> None:
@@ -118,9 +120,11 @@ class NodeConnection:
 
     def end_backoff(self) -> Backoff | None:
         """Take the connection as working again; return the backoff that is over."""
-        backoff, self.backoff = self.backoff, None
+        backoff = self.backoff
+        self.backoff = None
         if backoff is not None:
-            self._reopened_at, self._last_backoff = time.monotonic(), backoff
+            self._reopened_at = time.monotonic()
+            self._last_backoff = backoff
         return backoff
 
     def close(self) -> None:
@@ -141,7 +145,8 @@ class Reconnector:
     """Opens new connections, each in its own thread, and reports "reconnected" to the inbox."""
 
     def __init__(self, connector: Connector, inbox: Inbox) -> None:
-        self._connector, self._inbox = connector, inbox
+        self._connector = connector
+        self._inbox = inbox
         self._login_slots = threading.BoundedSemaphore(MAX_CONCURRENT_LOGINS)
 
     def reconnect_if_due(self, node: Node, backoff: Backoff | None, now: float) -> None:
@@ -210,7 +215,8 @@ class AttemptNode:
     @property
     def progress(self) -> str:
         """How many of its ranks run, in words."""
-        running, total = len(self.started_ranks), self.node_plan.nproc
+        running = len(self.started_ranks)
+        total = self.node_plan.nproc
         return "running" if running == total else f"{running} of {total} ranks"
 
     def move_to(self, state: NodeState) -> bool:
@@ -235,7 +241,8 @@ class AttemptNode:
 
     def rejoin(self, node_plan: NodePlan, session: HostSession) -> None:
         """Start it again within the attempt, over a new session."""
-        self.node_plan, self.supervisor_started = node_plan, False
+        self.node_plan = node_plan
+        self.supervisor_started = False
         self.connection.replace(session)
         self.move_to(NodeState.STARTING)
         self.last_data = time.monotonic()

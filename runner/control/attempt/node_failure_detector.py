@@ -71,7 +71,9 @@ class NodeFailureDetector:
     ) -> None:
         self.role = Role.LAUNCH
         self.relaunch_follows = False  # then the end of a lost node is not awaited
-        self._spec, self._nodes, self._peer_status = spec, nodes, peer_status
+        self._spec = spec
+        self._nodes = nodes
+        self._peer_status = peer_status
         self._detector = FailureDetector(spec.lost_s)
         self._counts: Counter[Predicate] = Counter()
 
@@ -87,7 +89,8 @@ class NodeFailureDetector:
 
     def silent_connection(self, node: AttemptNode) -> str:
         """Return why the session of a node must be replaced, "" if it need not."""
-        session, limit = node.connection.session, self._spec.lost_s
+        session = node.connection.session
+        limit = self._spec.lost_s
         if session is None:
             return ""
         if not session.handshake_done:
@@ -141,7 +144,8 @@ class NodeFailureDetector:
         with no other goes on until its controller lease expires; one that never joined the hub is
         judged by `lost_s`, since only the controller can tell the others.
         """
-        is_joined, is_alone = self._peer_status.is_joined(node.name), len(self._nodes) == 1
+        is_joined = self._peer_status.is_joined(node.name)
+        is_alone = len(self._nodes) == 1
         if is_joined and self._count_others(node, self._is_in_touch):
             return FOREVER
         if not is_joined and not is_alone:
@@ -180,6 +184,7 @@ class NodeFailureDetector:
         is_excluded = self.relaunch_follows and node.is_lost and others_remain
         if state is ConnectionState.BROKEN and not (is_excluded or awaits_rejoin):
             return None  # it is tried once at least
-        reason, is_news = f"it could not be reached: {backoff.reason}", not node.is_lost
+        reason = f"it could not be reached: {backoff.reason}"
+        is_news = not node.is_lost
         reason = NO_ANSWER if state is ConnectionState.UNANSWERED else reason
         return Judgement(NodeState.UNVERIFIED, reason, show=is_news, record=is_news)

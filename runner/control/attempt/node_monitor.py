@@ -32,11 +32,6 @@ from runner.core.protocol.timing import DISK_TIMEOUT_S
 from runner.core.spec import Node, Spec
 from runner.core.text import counted
 
-TICK_S = 0.05
-
-FEW_NODES = 64
-"""Of more nodes, each is looked at less often: the time for that is the same for any number."""
-
 
 class NodeMonitor:
     """The nodes of one attempt, and what decides about them."""
@@ -51,15 +46,17 @@ class NodeMonitor:
         event_log: EventLog,
     ) -> None:
         self.order_refused = False
-        self._next_tick = 0.0
         self.admission: NodeAdmission | None = None  # where nodes may join
         self.nodes: dict[str, AttemptNode] = {}
         self.elastic = ElasticMembership(plan, self.nodes, observer.fold_names)
         self.peer_status = PeerStatus(plan, self.nodes, observer.fold_names)
         self.stop = StopSequence(spec, self.nodes, observer, event_log)
         self.detector = NodeFailureDetector(spec, self.nodes, self.peer_status)
-        self._spec, self._sessions, self._reconnector = spec, sessions, reconnector
-        self._observer, self._event_log = observer, event_log
+        self._spec = spec
+        self._sessions = sessions
+        self._reconnector = reconnector
+        self._observer = observer
+        self._event_log = event_log
 
     def add_planned_nodes(self, **tail_options: Any) -> None:
         """Take in the nodes of the plan; `tail_options` are those of the `LogTailer`."""
@@ -86,14 +83,6 @@ class NodeMonitor:
     @property
     def _is_stopping(self) -> bool:
         return self.stop.requested is not None
-
-    def tick_if_due(self, now: float) -> bool:
-        """Tick every `TICK_S`, more than `FEW_NODES` less often; say whether it did."""
-        if now < self._next_tick:
-            return False
-        self._next_tick = now + TICK_S * max(1.0, len(self.nodes) / FEW_NODES)
-        self.tick(now)
-        return True
 
     def tick(self, now: float) -> None:
         """Check every node, reopen broken connections, and let missing nodes join."""
@@ -174,7 +163,8 @@ class NodeMonitor:
 
     def _on_lost(self, node: AttemptNode, reason: str) -> None:
         """Go on without a lost node where that is possible, and stop the others where not."""
-        is_launch, last_heard = self.role is Role.LAUNCH, node.connection.last_heard
+        is_launch = self.role is Role.LAUNCH
+        last_heard = node.connection.last_heard
         may_depart = is_launch and not self._is_stopping
         if may_depart and (remaining := self.elastic.remaining_without(node)):
             self._announce(Departure(node.name, reason, last_heard, remaining))
@@ -224,14 +214,17 @@ class NodeMonitor:
         if node is None or node.connection.backoff is None:  # opened for an earlier attempt
             session.close()
             return
-        node.connection.session, node.connection.was_reopened = session, True
+        node.connection.session = session
+        node.connection.was_reopened = True
         self._sessions[node.name] = session
         self._follow(node, session)
 
     def _follow(self, node: AttemptNode, session: HostSession) -> None:
         """Ask the agent to follow the run; `claim` keeps an order that never arrived from it."""
-        is_launch, order = self.role is Role.LAUNCH, encode(node.node_plan.order)
-        claim, read_only = is_launch and not node.supervisor_started, not self.role.may_stop
+        is_launch = self.role is Role.LAUNCH
+        order = encode(node.node_plan.order)
+        claim = is_launch and not node.supervisor_started
+        read_only = not self.role.may_stop
         request = {"order": order, "claim": claim, "read_only": read_only, "by_launch": is_launch}
         session.request("follow", request)
         session.request("ping")
@@ -327,7 +320,8 @@ class NodeMonitor:
 
     def on_node_arrived(self, session: HostSession, facts: Facts) -> None:
         """Let a node join, unless the attempt is about to end."""
-        name, admission = session.node.name, self.admission
+        name = session.node.name
+        admission = self.admission
         if admission is None or name not in admission.backoffs or not self._may_admit:
             session.close()
             return

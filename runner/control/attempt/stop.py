@@ -51,7 +51,10 @@ class StopSequence:
         self._is_extended = False
         self._unnamed = ""  # the reason of a stop that is not shown yet
         self._name_at = float("inf")
-        self._spec, self._nodes, self._observer, self._event_log = spec, nodes, observer, event_log
+        self._spec = spec
+        self._nodes = nodes
+        self._observer = observer
+        self._event_log = event_log
 
     def begin(self, reason: str, signum: int = 0, cause: StopCause = StopCause.PEER) -> None:
         """Have every host stop its part, unless that is under way."""
@@ -76,7 +79,8 @@ class StopSequence:
                 grace = f"the ranks have up to {self._spec.grace_s:g} s to end"
                 self._observer.message(f"{reason}; {grace}")
             else:
-                self._unnamed, self._name_at = reason, time.monotonic() + FIRST_FAILURE_S
+                self._unnamed = reason
+                self._name_at = time.monotonic() + FIRST_FAILURE_S
         self.deadline = time.monotonic() + self._spec.grace_s + STOP_TIMEOUT_S
         self._send_to_all()
 
@@ -137,8 +141,10 @@ class StopSequence:
     def send_to(self, session: HostSession) -> None:
         """Send the stop to one host, if one is requested."""
         if self.requested is not None:
-            command, name = "kill" if self.signal_count > 1 else "stop", session.node.name
-            reason, cause = self.requested.reason, self.requested.cause
+            command = "kill" if self.signal_count > 1 else "stop"
+            name = session.node.name
+            reason = self.requested.reason
+            cause = self.requested.cause
             self._sent[name] = send_stop(session, reason, cause, command)
             self._confirmed.discard(name)
 
@@ -178,7 +184,9 @@ class DetachSequence:
     ) -> None:
         self.is_requested = False  # once the attempt runs
         self._standbys: tuple[str, ...] = ()
-        self._nodes, self._sessions, self._peer_status = nodes, sessions, peer_status
+        self._nodes = nodes
+        self._sessions = sessions
+        self._peer_status = peer_status
         self._deadline = float("inf")
 
     def expect_standbys(self, names: Iterable[str]) -> None:

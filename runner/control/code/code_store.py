@@ -77,7 +77,7 @@ class CodeStore:
         (self.folder / ".gitignore").write_text("*\n", encoding="ascii")
         for file in unique_contents(source.manifest):
             path = self.content_path(file.digest)
-            if not _has_size(path, file.size):
+            if not path.exists() or path.stat().st_size != file.size:
                 path.parent.mkdir(mode=0o700, exist_ok=True)
                 replace_file(path, source.read(file), CONTENT_MODE)
         if not release.exists():
@@ -91,16 +91,10 @@ class CodeStore:
         return self.folder / "releases" / release
 
 
-def _has_size(path: Path, size: int) -> bool:
-    try:
-        return path.stat().st_size == size
-    except OSError:
-        return False
-
-
 def read_verified(path: Path, file: File) -> Iterator[bytes]:
     """Yield a file in chunks; raise ValueError at its end if that was not the content of `file`."""
-    digest, remaining = hashlib.sha256(), file.size
+    digest = hashlib.sha256()
+    remaining = file.size
     with path.open("rb", buffering=0) as stream:
         while remaining and (chunk := stream.read(min(CHUNK, remaining))):
             digest.update(chunk)
@@ -170,7 +164,8 @@ class CodeKeeper:
     """The background copy of a launch's code into a store; training does not wait for it."""
 
     def __init__(self, store: CodeStore, source: PushSource) -> None:
-        self._store, self._source = store, source
+        self._store = store
+        self._source = source
         self._problem = ""
         self._thread = threading.Thread(target=self._keep, daemon=True, name="keep code")
         self._thread.start()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -29,7 +30,9 @@ WINDOW = 2 << 20
 CHUNK = 256 << 10
 SAMPLE = 16 << 10
 REPORT_S = 0.2
-IDLE_POLL_S, BUSY_POLL_S, SLICE_S = 0.05, 0.002, 0.02
+IDLE_POLL_S = 0.05
+BUSY_POLL_S = 0.002
+SLICE_S = 0.02
 RETRY_HINT = "what it had is intact; see if it is up (ssh, ping), and start again"
 KEEP_HINT = "deploy.keep=0 removes older releases with the next push"
 ANSWERED_STATES = {
@@ -49,7 +52,7 @@ class PushTarget:
     """One host while the release is pushed to it."""
 
     session: HostSession
-    missing_digests: frozenset[str] | None = None  # the contents it asked for; None before that
+    missing_digests: frozenset[str] = frozenset()  # the contents it asked for
     state: str = "offered"
     """offered, waiting (its disk is known), comparing (it has the manifest), lacking, receiving,
     storing, stored, failed; shared (another host has its disk), adopting (that one's release)"""
@@ -60,11 +63,6 @@ class PushTarget:
     sent: int = 0  # the bytes of `queued` after compression
     is_new: bool = False  # it did not have the release before
     problem: Problem | None = None
-
-    @property
-    def percent(self) -> int:
-        """How much of what it lacks it has taken."""
-        return round(100 * max(0, self.queued - self.session.unsent) / (self.total or 1))
 
     @property
     def is_done(self) -> bool:
@@ -127,14 +125,17 @@ class CodePush(WaitLoop):
             raise FrameError(f"{frame.kind!r} that nobody asked for")
         if frame.kind == "store":
             # One without an id, such as a power cut may leave, is taken for a disk of its own.
-            target.store_id, target.state = frame.data["store_id"] or name, "waiting"
+            target.store_id = frame.data["store_id"] or name
+            target.state = "waiting"
         elif frame.kind == "absent":  # an id copied with a disk image proves no shared disk
-            target.store_id, target.state = name, "waiting"
+            target.store_id = name
+            target.state = "waiting"
         elif frame.kind == "missing":
             target.missing_digests = self._digests(frame.data["missing"])
             target.state = "lacking"
         elif frame.kind == "stored":
-            target.state, target.is_new = "stored", frame.data["new"]
+            target.state = "stored"
+            target.is_new = frame.data["new"]
             self._show(name, "has the code")
             self._release_shared(target.store_id, stored=True)
         elif frame.kind == "refused":
@@ -160,7 +161,8 @@ class CodePush(WaitLoop):
             target.session.close()
         disk_full = any(marker in reason for marker in ("No space left", "quota exceeded"))
         hint = self._disk_full_hint if disk_full else RETRY_HINT
-        target.state, target.problem = "failed", Problem(name, reason, hint)
+        target.state = "failed"
+        target.problem = Problem(name, reason, hint)
         self._show(name, "failed")
         self._release_shared(target.store_id, stored=False)
 
@@ -210,23 +212,31 @@ class CodePush(WaitLoop):
         return self._stream is not None
 
     def _stream_to(self, leaders: list[PushTarget]) -> Iterator[int]:
-        """Read each content that a host lacks once, and queue it; yield at each chunk."""
-        groups = []
-        for lacks in {t.missing_digests for t in leaders if t.missing_digests is not None}:
-            group = StreamGroup(lacks, [t for t in leaders if t.missing_digests == lacks])
-            group.total = sum(file.size for file in self._contents if file.digest in lacks)
-            groups.append(group)
+        """Read each content that a host lacks once, and queue it; yield at each chunk.
+
+        Hosts that lack the same get the same pieces; in these, small chunks are together.
+        """
+        groups: dict[frozenset[str], list[PushTarget]] = defaultdict(list)
         for target in leaders:
-            target.queued = 0
+            groups[target.missing_digests].append(target)
+        pieces = {lacks: bytearray() for lacks in groups}
+        for lacks, targets in groups.items():
+            total = sum(file.size for file in self._contents if file.digest in lacks)
+            for target in targets:
+                target.total = total
         for file in self._contents:
-            interested = [group for group in groups if file.digest in group.missing_digests]
-            for chunk in self._snapshot.read(file) if interested else ():
-                for group in interested:
-                    group.add(chunk)
+            lacking = [lacks for lacks in groups if file.digest in lacks]
+            for chunk in self._snapshot.read(file) if lacking else ():
+                for lacks in lacking:
+                    pieces[lacks] += chunk
+                    if len(pieces[lacks]) >= CHUNK:
+                        _queue_piece(groups[lacks], bytes(pieces[lacks]))
+                        pieces[lacks].clear()
                 yield len(chunk)
-        for group in groups:
-            group.flush()
-            for target in group.targets:
+        for lacks, targets in groups.items():
+            if pieces[lacks]:
+                _queue_piece(targets, bytes(pieces[lacks]))
+            for target in targets:
                 if target.state == "receiving":
                     target.state = "storing"
                     target.session.request("finish", self._retention)
@@ -238,38 +248,20 @@ class CodePush(WaitLoop):
         self._next_report = now + REPORT_S
         for name, target in self.targets.items():
             if target.state == "receiving":
-                self._show(name, f"{target.percent} %")
+                taken = max(0, target.queued - target.session.unsent)
+                self._show(name, f"{round(100 * taken / (target.total or 1))} %")
             elif target.state == "storing":
                 self._show(name, "storing")
 
 
-class StreamGroup:
-    """Hosts that lack the same contents, and so get the same chunks."""
-
-    def __init__(self, missing_digests: frozenset[str], targets: list[PushTarget]) -> None:
-        self.missing_digests = missing_digests
-        self.targets = targets
-        self.total = 0  # bytes
-        self._buffer = bytearray()
-
-    def add(self, chunk: bytes) -> None:
-        """Queue a chunk, small ones together."""
-        self._buffer += chunk
-        if len(self._buffer) >= CHUNK:
-            self.flush()
-
-    def flush(self) -> None:
-        """Queue what is buffered."""
-        data, self._buffer = bytes(self._buffer), bytearray()
-        if not data:
-            return
-        sample = data[:SAMPLE]
-        is_compressible = len(zlib.compress(sample, 1)) < MAX_COMPRESSED_RATIO * len(sample)
-        payload = zlib.compress(data, 1) if is_compressible else data
-        header = Frame("chunk", {"compressed": payload is not data}, payload).header_bytes()
-        for target in self.targets:
-            if target.state == "receiving":
-                target.queued += len(data)
-                target.total = self.total
-                target.sent += len(payload)
-                target.session.send(header, payload)
+def _queue_piece(targets: list[PushTarget], data: bytes) -> None:
+    """Queue a piece of the stream for hosts that lack the same."""
+    sample = data[:SAMPLE]
+    is_compressible = len(zlib.compress(sample, 1)) < MAX_COMPRESSED_RATIO * len(sample)
+    payload = zlib.compress(data, 1) if is_compressible else data
+    header = Frame("chunk", {"compressed": is_compressible}, payload).header_bytes()
+    for target in targets:
+        if target.state == "receiving":
+            target.queued += len(data)
+            target.sent += len(payload)
+            target.session.send(header, payload)

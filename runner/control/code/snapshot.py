@@ -36,23 +36,27 @@ class Snapshot:
     def __init__(self, source_tree: worktree.WorkTree, cwd: Path, script: str) -> None:
         self.notes = tuple(source_tree.notes)
         self._store: CodeStore | None = None
-        self._source_tree, self._cwd, self._script = source_tree, cwd, script
-        self._manifest, self._encoded, self._commit = Manifest(), b"", ""
+        self._source_tree = source_tree
+        self._cwd = cwd
+        self._script = script
+        self._manifest = Manifest()
+        self._encoded = b""
+        self._commit = ""
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._hash, daemon=True, name="hash")
         self._thread.start()
 
     @staticmethod
-    def take(spec: Spec, cwd: Path, exclude: Path | None = None) -> Snapshot:
-        """Begin a snapshot of the project of `cwd`, without `exclude`; may raise ConfigError."""
-        source_tree = worktree.scan(cwd, exclude)
+    def take(spec: Spec, cwd: Path) -> Snapshot:
+        """Begin a snapshot of the project of `cwd`; may raise ConfigError."""
+        source_tree = worktree.scan(cwd)
         if source_tree.size > spec.deploy.max_mb * MB:
             raise ConfigError([_too_large_problem(source_tree, spec.deploy.max_mb)])
         if not spec.pushes_code:
             return Snapshot(source_tree, cwd, "")
         subdirectory = _relative_to_root(cwd, source_tree.root)
         if subdirectory != "." and subdirectory not in source_tree.folders:
-            message = f"{cwd} is ignored, so it is not pushed, and ranks cannot work there"
+            message = f"{cwd} is ignored or empty, so it is not pushed; ranks cannot work there"
             hint = f"stand in another folder of {source_tree.root}"
             raise ConfigError([Problem("deploy", message, hint)])
         _note_unpushed_folders(source_tree)
@@ -113,7 +117,8 @@ class Snapshot:
             raise self._error
 
     def _hash(self) -> None:
-        tree, root = self._source_tree, self._source_tree.root
+        tree = self._source_tree
+        root = tree.root
         try:
             self._commit = worktree.head_commit(tree)
             folders = (Folder(p, tree.folders[p].st_mode & 0o777) for p in sorted(tree.folders))
@@ -168,7 +173,7 @@ def _too_large_problem(source_tree: worktree.WorkTree, max_mb: int) -> Problem:
 
 def _note_unpushed_folders(source_tree: worktree.WorkTree) -> None:
     """Note the folders at the top that stay here, such as data that git ignores."""
-    known = {*source_tree.folders, *source_tree.links, *source_tree.records}
+    known = {*source_tree.folders, *source_tree.links}
     folders = [entry for entry in source_tree.root.iterdir() if entry.is_dir()]
     others = [entry for entry in folders if not NO_DATA.fullmatch(entry.name)]
     data = [e.name for e in others if e.name not in known and not worktree.is_no_code(e)]

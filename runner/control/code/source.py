@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import runner
 from runner.control.code.code_store import STORE, CodeKeeper, CodeStore, PushSource
@@ -21,9 +21,6 @@ from runner.core.text import join_some
 _PACKAGE = Path(runner.__file__).parent
 
 CURRENT_CODE_HINT = "or start it without rerun, with the code there is now"
-
-MAX_LISTED = 4
-"""The number of changed files a note lists."""
 
 
 @dataclass(frozen=True)
@@ -72,24 +69,6 @@ def _check_shipped(task: Task) -> None:
         raise ConfigError([Problem("task.module", f"there is no {task.target}", hint)])
 
 
-class CodeSource(Protocol):
-    """Where the code that the ranks run comes from."""
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What the user should know about it."""
-
-    @property
-    def code(self) -> CodeRef:
-        """The reference to it in a plan."""
-
-    def keep(self, store: CodeStore) -> CodeKeeper | None:
-        """Begin to copy the code into a store; return None if it is not here, or never pushed."""
-
-    def snapshot_if_needed(self, facts: Mapping[str, Facts]) -> PushSource | None:
-        """Return the code if hosts lack it; raise NotReady if it is not here either."""
-
-
 class CodeOnHosts:
     """Code that is not pushed: the shipped tasks, or a project that is on the hosts already."""
 
@@ -111,8 +90,9 @@ class CodeOnHosts:
 class RerunCode:
     """The code of a past run, kept here or on the hosts; or the shipped tasks."""
 
-    def __init__(self, recorded: RecordedCode, spec: Spec, cwd: Path, exclude: Path) -> None:
-        self._recorded, self._cwd = recorded, cwd
+    def __init__(self, recorded: RecordedCode, spec: Spec, cwd: Path) -> None:
+        self._recorded = recorded
+        self._cwd = cwd
         self._stores = [CodeStore(place / STORE) for place in recorded.places]
         self._candidate: PushSource | None = None
         self._here: Snapshot | None = None
@@ -121,7 +101,7 @@ class RerunCode:
             _check_tasks(recorded, spec)
             return
         try:
-            self._here = Snapshot.take(spec, cwd, exclude)
+            self._here = Snapshot.take(spec, cwd)
         except ConfigError as error:
             self._problems = error.problems  # matters only where a host lacks the release
         found = (store.find(self.code.release) for store in self._stores)
@@ -135,11 +115,7 @@ class RerunCode:
                 return ()
         except NotReady:
             return ()
-        kept = self._candidate if self._candidate is not self._here else None
-        then = set(kept.manifest.files) if kept else set()
-        changed = sorted({file.path for file in then ^ {*self._here.manifest.files}})
-        what = f": {join_some(changed, MAX_LISTED)}" if kept and changed else ""
-        return (f"the recorded code runs; that in {self._cwd} differs from it{what}",)
+        return (f"the recorded code runs; that in {self._cwd} differs from it",)
 
     @property
     def code(self) -> CodeRef:
@@ -181,6 +157,10 @@ class RerunCode:
             return "restore the code here as it was, and start again"
         changed = ", restore what was not committed" if commit.endswith("+") else ""
         return f"git checkout {commit.rstrip('+')}{changed}, and start again"
+
+
+CodeSource = Snapshot | RerunCode | CodeOnHosts
+"""Where the code that the ranks run comes from."""
 
 
 def _check_tasks(recorded: RecordedCode, spec: Spec) -> None:

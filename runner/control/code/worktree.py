@@ -10,14 +10,13 @@ import os
 import re
 import stat
 import subprocess
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from runner.control.code.code_store import STORE
 from runner.core.errors import ConfigError, Problem
-from runner.core.protocol.paths import EVENTS_FILE
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -39,11 +38,8 @@ IGNORED_FOLDERS = (".git", ".hg", ".svn", "__pycache__", ".venv")
 GITLINK_MODE = "160000"
 """The mode of a submodule in git's index."""
 
-PLAN_START = re.compile(rb'\s*\{\s*"run_id"')
-"""How the `plan.json` of a run's record begins."""
-
-SWEEP_START = re.compile(rb'\s*\{\s*"sweep"')
-"""How the `sweep.json` of a sweep begins."""
+LATEST_RUN = Path("runs", "latest")
+"""The link to a record; records have a `.gitignore` each, and so are no code."""
 
 GIT_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR")
 """What git sets for its hooks, which would lead other git commands astray."""
@@ -57,9 +53,9 @@ class WorkTree:
     git: bool  # git listed the files
     files: dict[str, os.stat_result] = field(default_factory=dict)
     links: dict[str, os.stat_result] = field(default_factory=dict)
-    folders: dict[str, os.stat_result] = field(default_factory=dict)  # also empty ones
+    folders: dict[str, os.stat_result] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)  # such as a submodule that is not checked out
-    records: set[str] = field(default_factory=set)  # of runs, and links to them: no part of it
+    latest_run: str = ""  # the link to a record, which is no part of it
 
     @property
     def size(self) -> int:
@@ -67,12 +63,8 @@ class WorkTree:
         return sum(status.st_size for status in self.files.values())
 
 
-def scan(cwd: Path, exclude: Path | None = None) -> WorkTree:
-    """Return the tree that `cwd` belongs to; raise ConfigError if it cannot be listed.
-
-    Records of runs are left out, wherever they are, and so are links to them; `exclude` is the
-    folder of this run, which has no record yet.
-    """
+def scan(cwd: Path) -> WorkTree:
+    """Return the tree that `cwd` belongs to; raise ConfigError if it cannot be listed."""
     repo_root = _git_top(cwd)
     if (repo_root or cwd) in (Path.home(), Path("/")):
         advice = "run git init in" if repo_root else "stand in"
@@ -82,12 +74,10 @@ def scan(cwd: Path, exclude: Path | None = None) -> WorkTree:
     tree = WorkTree(repo_root or cwd, git=repo_root is not None)
     paths = _list_git_files(tree, "") if tree.git else _walk(tree, "", ())
     own_patterns = _load_patterns(tree.root / IGNORE_FILE)
-    latest_link = cwd.resolve() / "runs" / "latest"  # it may point to a record that was removed
-    for own in filter(None, (exclude, latest_link if latest_link.is_symlink() else None)):
-        place = own.parent.resolve() / own.name
-        if place.is_relative_to(tree.root.resolve()):
-            tree.records.add(str(place.relative_to(tree.root.resolve())))
-    for count, path in enumerate(path for path in paths if not _is_of_record(tree, path)):
+    link = cwd.resolve() / LATEST_RUN
+    if link.is_symlink():
+        tree.latest_run = os.path.relpath(link, tree.root.resolve())
+    for count, path in enumerate(path for path in paths if path != tree.latest_run):
         if count == MAX_ENTRIES:
             message = f"{tree.root} has more than {MAX_ENTRIES:,} files and folders to push"
             hint = f"leave out what is not code ({' or '.join(ALL_IGNORE_FILES)})"
@@ -120,58 +110,22 @@ def head_commit(tree: WorkTree) -> str:
     try:
         head = _run_git(tree.root, "rev-parse", "--verify", "--quiet", "HEAD").strip()
         changes = filter(None, _run_git(tree.root, *status_args).split("\0"))
-        return head + "+" * any(not _is_of_record(tree, line[3:]) for line in changes)
+        return head + "+" * any(line[3:] != tree.latest_run for line in changes)
     except ConfigError:
         return ""
 
 
-def _is_of_record(tree: WorkTree, path: str) -> bool:
-    while path and path not in tree.records:
-        path = path.rpartition("/")[0]
-    return path != ""
-
-
-def _is_record(folder: Path) -> bool:
-    """Return whether a folder is the record of a run or sweep, or a code store, by its content."""
-    if _begins(folder / "plan.json", PLAN_START):
-        has_log = (folder / EVENTS_FILE).is_file() or (folder / "logs").is_dir()
-        return has_log and (folder / "config.yaml").is_file()
-    if folder.name == STORE:
-        return (folder / "contents").is_dir() and (folder / "releases").is_dir()
-    return _begins(folder / "sweep.json", SWEEP_START)
-
-
-def _begins(file: Path, pattern: re.Pattern[bytes]) -> bool:
-    try:
-        with file.open("rb") as stream:
-            return pattern.match(stream.read(64)) is not None
-    except OSError:
-        return False
-
-
 def largest(sizes: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Return the largest files and folders of a tree, largest first, none within another.
-
-    A folder is listed in place of its contents, unless one entry makes up most of it.
-    """
-    totals: dict[str, int] = {}
-    children: dict[str, set[str]] = {}
+    """Return the largest files and folders at the top, or the file that makes up most of one."""
+    folders: dict[str, dict[str, int]] = defaultdict(dict)
     for path, size in sizes.items():
-        totals[path] = size
-        child = path
-        for parent in map(str, PurePosixPath(path).parents):
-            totals[parent] = totals.get(parent, 0) + size
-            children.setdefault(parent, set()).add(child)
-            child = parent
-    chosen, queue = [], list(children.get(".", ()))
-    while queue:
-        path = queue.pop()
-        biggest = max((totals[child] for child in children.get(path, ())), default=0)
-        if biggest * 2 > totals[path]:
-            queue += children[path]
-        else:
-            chosen.append((path + ("/" if path in children else ""), totals[path]))
-    return sorted(chosen, key=lambda entry: (-entry[1], entry[0]))[:MOST_LISTED]
+        folders[path.partition("/")[0]][path] = size
+    entries = []
+    for name, files in folders.items():
+        total = sum(files.values())
+        path = max(files, key=files.__getitem__)
+        entries.append((path if files[path] * 2 > total else f"{name}/", total))
+    return sorted(entries, key=lambda entry: (-entry[1], entry[0]))[:MOST_LISTED]
 
 
 def _add_path(tree: WorkTree, path: str, ignored: GitIgnoreSpec | None) -> None:
@@ -189,14 +143,8 @@ def _add_path(tree: WorkTree, path: str, ignored: GitIgnoreSpec | None) -> None:
         if parent == "." or parent in tree.folders:
             break
         parents[parent] = os.lstat(tree.root / parent)
-        if _is_record(tree.root / parent):
-            tree.records.add(parent)
-            return
         if not stat.S_ISDIR(parents[parent].st_mode):  # a tracked folder is a link now
             return
-    if not stat.S_ISREG(status.st_mode) and _is_record(tree.root / path):
-        tree.records.add(path)
-        return
     kinds = {stat.S_IFREG: tree.files, stat.S_IFLNK: tree.links, stat.S_IFDIR: tree.folders}
     kind = kinds.get(stat.S_IFMT(status.st_mode))
     if kind is None:
@@ -220,17 +168,14 @@ def _git_top(cwd: Path) -> Path | None:
     return Path(_run_git(cwd, "rev-parse", "--show-toplevel").rstrip("\n"))
 
 
-def _run_git(
-    folder: Path, *args: str, stdin: str | None = None, ok_codes: tuple[int, ...] = (0,)
-) -> str:
+def _run_git(folder: Path, *args: str, ok_codes: tuple[int, ...] = (0,)) -> str:
     """Return the output of a git command, as `os.fsdecode` returns it; raise ConfigError."""
     hint = "cluster.project=PATH runs code that is on the hosts already"
     env = {name: value for name, value in os.environ.items() if name not in GIT_VARIABLES}
     try:
         result = subprocess.run(  # noqa: S603
             ["git", "-C", str(folder), *args],
-            input=None if stdin is None else os.fsencode(stdin),
-            stdin=subprocess.DEVNULL if stdin is None else None,
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=GIT_TIMEOUT_S,
             check=False,
@@ -273,7 +218,6 @@ def _list_git_files(tree: WorkTree, prefix: str) -> Iterator[str]:
             message = "is not checked out and is pushed as an empty folder"
             remedy = "git submodule update --init"
             tree.notes.append(f"the submodule {prefix}{path} {message} ({remedy})")
-    yield from (prefix + path for path in _unlisted_folders(root, listed, set(nested)))
 
 
 def _without_environments(untracked: Iterable[str]) -> Iterator[str]:
@@ -284,46 +228,6 @@ def _without_environments(untracked: Iterable[str]) -> Iterator[str]:
         is_ignored = not set(IGNORED_FOLDERS).isdisjoint(path.split("/"))
         if not is_ignored and environments.isdisjoint(map(str, PurePosixPath(path).parents)):
             yield path
-
-
-def _unlisted_folders(root: Path, listed: set[str], nested: set[str]) -> Iterator[str]:
-    """Yield the folders that git does not list, because nothing in them is tracked or ignored."""
-    known = {"."} | {str(parent) for path in listed for parent in PurePosixPath(path).parents}
-    pending = _not_behind_links(root, known)
-    while pending:
-        candidates = {
-            child
-            for folder in pending
-            for child in _subfolders(root, folder)
-            if child not in known and child not in nested
-        }
-        if not candidates:
-            return
-        query = "\0".join(f"./{path}" for path in candidates)  # a bare ":(x" would be git's magic
-        ignored = _run_git(root, "check-ignore", "-z", "--stdin", stdin=query, ok_codes=(0, 1))
-        pending = candidates - {path.removeprefix("./") for path in ignored.split("\0")}
-        known |= candidates
-        yield from pending
-
-
-def _not_behind_links(root: Path, folders: set[str]) -> set[str]:
-    """Return the folders that are not symbolic links, nor below one: git does not follow links."""
-    reachable = {"."}
-    for folder in sorted(folders - reachable):  # parents first
-        parent = folder.rpartition("/")[0] or "."
-        if parent in reachable and not os.path.islink(f"{root}/{folder}"):  # noqa: PTH114 (many)
-            reachable.add(folder)
-    return reachable
-
-
-def _subfolders(root: Path, folder: str) -> list[str]:
-    try:
-        with os.scandir(root / folder) as entries:
-            names = [e.name for e in entries if e.is_dir(follow_symlinks=False)]
-    except OSError:
-        return []
-    paths = [PurePosixPath(folder, name) for name in names if name not in (".git", "__pycache__")]
-    return [str(path) for path in paths if not is_no_code(root / path)]
 
 
 # Without git
@@ -363,9 +267,9 @@ def _is_ignored(path: str, specs: tuple[tuple[str, GitIgnoreSpec], ...]) -> bool
 
 
 def is_no_code(folder: Path) -> bool:
-    """Return whether a folder is an environment or a record, or ignores all of it as caches do."""
+    """Return whether a folder is an environment, or ignores all of it as caches and records do."""
     try:
-        if (folder / "pyvenv.cfg").is_file() or _is_record(folder):
+        if (folder / "pyvenv.cfg").is_file():
             return True
         lines = (folder / ".gitignore").read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError:

@@ -85,8 +85,8 @@ def read_run(folder: Path, *, is_whole: bool = True) -> RunData:
             record_metrics(folder, data.plans[-1].progress_pattern)
         except OSError as error:
             problems.add(METRICS_FILE, f"cannot be made from the logs: {reason_of(error)}")
-    found = read_metrics(folder, MAX_POINTS, problems)
-    data = replace(data, metrics=found.metrics, step=found.step, steps=found.steps)
+    metrics, step, steps = read_metrics(folder, MAX_POINTS, problems)
+    data = replace(data, metrics=metrics, step=step, steps=steps)
     if is_whole:
         data = replace(
             data,

@@ -29,16 +29,10 @@ class Point(NamedTuple):
     value: float
 
 
-class MetricsOnRecord(NamedTuple):
-    """The metrics of a run, and how far the lowest rank is."""
-
-    metrics: tuple[Metric, ...]
-    step: int | None
-    steps: int | None
-
-
-def read_metrics(folder: Path, max_points: int, problems: Problems) -> MetricsOnRecord:
-    """Return the metrics, the loss and the rate first."""
+def read_metrics(
+    folder: Path, max_points: int, problems: Problems
+) -> tuple[tuple[Metric, ...], int | None, int | None]:
+    """Return the metrics, loss and rate first, and the step and the steps of the lowest rank."""
     ranks: dict[str, int] = {}  # the lowest that prints a figure
     found: dict[str, dict[int, list[Point]]] = {}  # by figure and attempt
     units: dict[str, str] = {}
@@ -81,7 +75,7 @@ def read_metrics(folder: Path, max_points: int, problems: Problems) -> MetricsOn
             )
         )
     _, step, steps = progress.get(True) or progress.get(False) or (0, None, None)
-    return MetricsOnRecord(tuple(metrics), step, steps)
+    return tuple(metrics), step, steps
 
 
 def read_loads(

@@ -25,7 +25,8 @@ from runner.core.protocol.frames import Frame, decompress
 from runner.core.protocol.remote_files import CHUNK, FILE_KINDS, MAX_FILES, OUTPUT, RemoteFile
 from runner.core.text import printable
 
-WINDOW, MAX_REQUESTS = 8 << 20, 256
+WINDOW = 8 << 20
+MAX_REQUESTS = 256
 """Bytes, and chunks, requested from one host and not received yet."""
 
 ALL_WINDOWS = 256 << 20
@@ -64,13 +65,18 @@ def pull(
         NotReady: The folder cannot be written to, or another process does so.
         Interrupted: By a signal; the next pull continues from there.
     """
+    window = max(MIN_CHUNKS * CHUNK, min(WINDOW, ALL_WINDOWS // max(1, len(sessions))))
     with contextlib.closing(DownloadFolder(folder)) as destination:
+        downloads = {
+            name: HostDownload(session, run_id, destination, show, window)
+            for name, session in sessions.items()
+        }
         loop = PullLoop(sessions, inbox, lost_s, show)
-        results = loop.run(destination, run_id, kinds, limit_s, patience_s)
-        for name, result in results.items():
-            if result.is_complete and OUTPUT in kinds:
+        loop.run(downloads, kinds, limit_s, patience_s)
+        for name, download in downloads.items():
+            if download.result.is_complete and OUTPUT in kinds:
                 destination.remove_partials(name)
-        return results
+        return {name: download.result for name, download in downloads.items()}
 
 
 class PullLoop(WaitLoop):
@@ -78,30 +84,24 @@ class PullLoop(WaitLoop):
 
     def run(
         self,
-        destination: DownloadFolder,
-        run_id: str,
+        downloads: Mapping[str, HostDownload],
         kinds: Collection[str],
         limit_s: float,
         patience_s: float,
-    ) -> dict[str, PullResult]:
-        """Return the result of each node."""
-        window = min(WINDOW, max(MIN_CHUNKS * CHUNK, ALL_WINDOWS // max(1, len(self.sessions))))
-        self._downloads = {
-            name: HostDownload(name, session, destination, self._show, window)
-            for name, session in self.sessions.items()
-        }
-        for download in self._downloads.values():
-            download.start(run_id, kinds)
+    ) -> None:
+        """Return when all downloads are done."""
+        self._downloads = downloads
+        for download in downloads.values():
+            download.start(kinds)
         self._deadline = time.monotonic() + limit_s
         self._patience_s = patience_s
         self.wait()
-        return {name: download.result for name, download in self._downloads.items()}
 
     def _pending(self) -> list[str]:
         return [name for name, download in self._downloads.items() if not download.is_done]
 
     def _on_frame(self, name: str, frame: Frame) -> bool:
-        return self._downloads[name].receive(frame)
+        return self._downloads[name].on_frame(frame)
 
     def _deadline_of(self, name: str) -> float:
         worked_at = self._worked_at.get(name, math.inf)
@@ -130,58 +130,63 @@ class HostDownload:
 
     def __init__(
         self,
-        name: str,
         session: HostSession,
+        run_id: str,
         destination: DownloadFolder,
         show: Callable[[str, str], None],
         window: int,
     ) -> None:
         self.result = PullResult()
         self.is_done = False
-        self._name, self._session = name, session
-        self._destination, self._show, self._window = destination, show, window
+        self._session = session
+        self._name = session.node.name
+        self._run_ref = {"run_id": run_id, "node": self._name}
+        self._destination = destination
+        self._show = show
+        self._window = window
+        self._list_request_id = 0
         self._remote_files: list[RemoteFile] = []
         self._downloads: deque[FileDownload] = deque()
         self._chunks: Iterator[Chunk] = iter(())
         self._requests: dict[int, Chunk] = {}
-        self._bytes_requested = self._bytes_total = self._bytes_done = 0
+        self._bytes_total = 0
+        self._bytes_done = 0
         self._next_report = 0.0
 
-    def start(self, run_id: str, kinds: Collection[str]) -> None:
+    def start(self, kinds: Collection[str]) -> None:
         """Request the inventory."""
-        self._run_ref = {"run_id": run_id, "node": self._name}
         self._show(self._name, "listing")
         request = {**self._run_ref, "kinds": list(kinds)}
         self._list_request_id = self._session.request("inventory", request)
-
-    def receive(self, frame: Frame) -> bool:
-        """Take a frame; return whether it was a reply with something new."""
-        try:
-            return self._on_frame(frame)
-        except ValueError as error:
-            self.fail(f"unexpected reply: {error}")
-        return True
 
     def fail(self, message: str) -> None:
         """Give up on the host."""
         self.is_done = True
         self.result.failed_count += 1
-        self._add_problem(message)
+        self.result.problems.append(Problem(self._name, message, RETRY_HINT))
         self._show(self._name, "failed")
 
-    def _on_frame(self, frame: Frame) -> bool:
+    def on_frame(self, frame: Frame) -> bool:
+        """Take a frame; return whether it was a reply with something new."""
         request_id = frame.data.get("id")
         if request_id in self._requests and frame.kind in ("fetched", "refused"):
-            self._on_reply(self._requests.pop(request_id), frame)
+            chunk = self._requests.pop(request_id)
+            with self._guard(chunk.download):
+                self._store_chunk(chunk, frame)
+            self._request_more()
         elif request_id != self._list_request_id:
             return False
         elif frame.kind == "refused":
             self.fail(f"could not say what it has: {frame.data['reason']}")
         elif frame.kind == "inventory_page":
-            rows = parse_json(decompress(frame.payload, MAX_LIST))
-            if not isinstance(rows, list) or len(self._remote_files) + len(rows) > MAX_FILES:
-                raise ValueError("more files than a host may list")
-            self._remote_files += map(RemoteFile.from_row, rows)
+            try:
+                rows = parse_json(decompress(frame.payload, MAX_LIST))
+                if not isinstance(rows, list) or len(self._remote_files) + len(rows) > MAX_FILES:
+                    raise ValueError("more files than a host may list")
+                self._remote_files += map(RemoteFile.from_row, rows)
+            except ValueError as error:
+                self.fail(f"unexpected reply: {error}")
+                return True
             return bool(rows)
         elif frame.kind == "inventory_end":
             self._on_listed(frame)
@@ -190,131 +195,113 @@ class HostDownload:
     def _on_listed(self, frame: Frame) -> None:
         """Plan the downloads."""
         self.result.omitted_count = frame.data["omitted_count"]
-        skipped = [f"{printable(path)}: {reason}" for path, reason in frame.data["skipped"]]
-        more = frame.data["skip_count"] - len(skipped)
-        self.result.notes = [*skipped, *([f"and {more} more"] if more > 0 else [])]
+        self.result.notes = [f"{printable(path)}: {why}" for path, why in frame.data["skipped"]]
+        more = frame.data["skip_count"] - len(self.result.notes)
+        if more > 0:
+            self.result.notes.append(f"and {more} more")
         self._downloads.extend(plan_downloads(self._destination, self._name, self._remote_files))
         self.result.output_count = sum(file.kind == OUTPUT for file in self._remote_files)
         self._remote_files = []
-        self._bytes_total = sum(download.total for download in self._downloads)
-        self._request_more()
-
-    def _on_reply(self, chunk: Chunk, frame: Frame) -> None:
-        self._bytes_requested -= chunk.size
-        if not chunk.download.abandoned:
-            if frame.kind == "refused":
-                self._give_up(chunk.download, frame.data["reason"])
-            else:
-                self._guarded(chunk.download, lambda: self._store_chunk(chunk, frame))
+        self._bytes_total = sum(download.source.size for download in self._downloads)
         self._request_more()
 
     def _store_chunk(self, chunk: Chunk, frame: Frame) -> None:
         """Write one chunk; raise ValueError if it is not what was requested, or OSError."""
-        download, reply = chunk.download, frame.data
-        size, mtime_ns = reply["size"], reply["mtime_ns"]
-        if download.has_changed(size, mtime_ns):
-            self._restart(download, size, mtime_ns)
+        download = chunk.download
+        if download.abandoned:
             return
-        data = decompress(frame.payload, chunk.size) if reply["compressed"] else frame.payload
+        if frame.kind == "refused":
+            raise ValueError(frame.data["reason"])
+        size = frame.data["size"]
+        mtime_ns = frame.data["mtime_ns"]
+        if download.has_changed(size, mtime_ns):
+            download.abandoned = True
+            renewed = download.renewed(size, mtime_ns)
+            if renewed.tries >= MAX_TRIES:
+                raise ValueError("keeps changing during the download")
+            self._bytes_done -= download.position
+            self._bytes_total += size - download.source.size
+            self._downloads.appendleft(renewed)
+            return
+        data = frame.payload
+        if frame.data["compressed"]:
+            data = decompress(data, chunk.size)
         if len(data) != chunk.size or chunk.offset != download.position:
             raise ValueError("was received incomplete")
-        download.write(chunk.offset, data)
-        download.position += len(data)
+        download.write(data)
         self._bytes_done += len(data)
         self.result.fetched_bytes += len(data)
-        if download.position == download.total:
+        if download.position == download.source.size:
             self._finish(download)
-
-    def _restart(self, download: FileDownload, size: int, mtime_ns: int) -> None:
-        """Begin a file again that has changed, unless it changes all the time."""
-        download.abandoned = True
-        retry = download.for_new_version(size, mtime_ns)
-        if retry is None:
-            raise ValueError("became shorter on the host")
-        if retry.tries >= MAX_TRIES:
-            raise ValueError("keeps changing during the download")
-        self._bytes_done -= download.position
-        self._bytes_total += retry.total - download.total
-        self._downloads.appendleft(retry)
 
     def _finish(self, download: FileDownload) -> None:
         download.finish()
         self.result.new_count += 1
-        self.result.folders.add("/".join(download.dest[:2]))  # such as outputs/NODE
+        self.result.folders.add("/".join(download.dest.split("/")[:2]))  # such as outputs/NODE
 
     def _request_more(self) -> None:
         """Request as many chunks as may be under way; finish if none are left."""
-        while (
-            not self.is_done
-            and len(self._requests) < MAX_REQUESTS
-            and self._bytes_requested < self._window
-        ):
+        while not self.is_done and len(self._requests) < MAX_REQUESTS:
+            if sum(chunk.size for chunk in self._requests.values()) >= self._window:
+                break
             if chunk := next(self._chunks, None):
                 source = chunk.download.source
-                compressed = self._session.node.transport != "local"
-                file_ref = {"file_kind": source.kind, "path": source.path}
-                part = {"offset": chunk.offset, "n": chunk.size, "compressed": compressed}
-                request_id = self._session.request("fetch", {**self._run_ref, **file_ref, **part})
-                self._requests[request_id] = chunk
-                self._bytes_requested += chunk.size
+                request = {
+                    **self._run_ref,
+                    "file_kind": source.kind,
+                    "path": source.path,
+                    "offset": chunk.offset,
+                    "n": chunk.size,
+                    "compressed": self._session.node.transport != "local",
+                }
+                self._requests[self._session.request("fetch", request)] = chunk
             elif self._downloads:
                 self._chunks = self._start_download(self._downloads.popleft())
             else:
                 break
         now = time.monotonic()
         if not self.is_done and not self._requests:
-            self.is_done = self.result.is_finished = True
+            self.is_done = True
+            self.result.is_finished = True
             self._show(self._name, "done" if self.result.is_complete else "in part")
         elif not self.is_done and now >= self._next_report:
             self._next_report = now + REPORT_S
             self._show(self._name, f"{round(100 * self._bytes_done / (self._bytes_total or 1))} %")
 
     def _start_download(self, download: FileDownload) -> Iterator[Chunk]:
-        """Begin a file; return the chunks to request."""
+        """Begin a file; yield the chunks to request, until it is given up."""
         download.tries += 1
-
-        def begin() -> None:
+        size = download.source.size
+        with self._guard(download):
             start = download.resume_offset()
+            download.position = size if start is None else start
             if start is None:
                 self.result.existing_count += 1
-            elif start == download.total:
+            elif start == size:
                 self._finish(download)
-            download.position = download.total if start is None else start
-
-        self._guarded(download, begin)
         self._bytes_done += download.position
-        return _chunks_of(download)
+        for offset in range(download.position, size, CHUNK):
+            if download.abandoned:
+                return
+            yield Chunk(download, offset, min(CHUNK, size - offset))
 
-    def _guarded(self, download: FileDownload, action: Callable[[], None]) -> None:
-        """Run `action`; on an error give up the file, or all of them if the disk is full."""
+    @contextlib.contextmanager
+    def _guard(self, download: FileDownload) -> Iterator[None]:
+        """On an error give up the file, or all of them if the disk is full."""
+        name = printable(download.dest)
         try:
-            action()
+            yield
+            return
         except OSError as error:
+            download.abandoned = True
             reason = error.strerror or str(error)
             if error.errno in FATAL_ERRNOS:
-                self.fail(f"cannot write {_display_path(download)} here: {reason}")
-            else:
-                self._give_up(download, f"cannot be written here: {reason}")
+                self.fail(f"cannot write {name} here: {reason}")
+                return
+            problem = f"{name}: cannot be written here: {reason}"
         except ValueError as error:
-            self._give_up(download, str(error))
-
-    def _give_up(self, download: FileDownload, reason: str) -> None:
+            problem = f"{name}: {error}"
         download.abandoned = True
         self.result.failed_count += 1
-        self._add_problem(f"{_display_path(download)}: {reason}")
-
-    def _add_problem(self, message: str) -> None:
-        if len(self.result.problems) < MAX_PROBLEMS or self.is_done:
-            self.result.problems.append(Problem(self._name, message, RETRY_HINT))
-
-
-def _chunks_of(download: FileDownload) -> Iterator[Chunk]:
-    """Yield the chunks of a file, until it is given up."""
-    for offset in range(download.position, download.total, CHUNK):
-        if download.abandoned:
-            return
-        yield Chunk(download, offset, min(CHUNK, download.total - offset))
-
-
-def _display_path(download: FileDownload) -> str:
-    return printable("/".join(download.dest))
+        if len(self.result.problems) < MAX_PROBLEMS:
+            self.result.problems.append(Problem(self._name, problem, RETRY_HINT))

@@ -1,6 +1,7 @@
 """File names in a run's record on the controller's machine."""
 
-CONFIG_FILE, OVERRIDES_FILE = "config.yaml", "overrides.yaml"
+CONFIG_FILE = "config.yaml"
+OVERRIDES_FILE = "overrides.yaml"
 CONTACT_FILE = "contact.json"
 PLAN_FILE = "plan.json"
 RESULT_FILE = "result.json"

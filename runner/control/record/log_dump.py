@@ -86,7 +86,9 @@ class LogDump(WaitLoop):
         show: Callable[[str, str], None] = lambda *_: None,
     ) -> None:
         super().__init__(sessions, inbox, lost_s, show)
-        self._sink, self._start_at, self._is_full = sink, start_at, is_full
+        self._sink = sink
+        self._start_at = start_at
+        self._is_full = is_full
         self._logs: list[_RankLog] = []
         self._requests: dict[tuple[str, int], _RankLog] = {}
         self.problems: dict[str, Problem] = {}  # why the logs of a node are missing or incomplete
@@ -114,7 +116,8 @@ class LogDump(WaitLoop):
         """Show what can be shown and request what comes next; of later files, the beginning."""
         while self._logs:
             log = self._logs[0]
-            chunk, log.buffered = log.buffered, b""
+            chunk = log.buffered
+            log.buffered = b""
             if chunk:
                 self._sink(log.node, log.rank, log.file.stream, chunk)
             if not log.file.is_complete:
@@ -138,7 +141,8 @@ class LogDump(WaitLoop):
             return True
         log = None
         if frame.kind == "data" and (log := self._requests.pop((name, frame.data["id"]), None)):
-            log.buffered, log.is_requested = frame.payload, False
+            log.buffered = frame.payload
+            log.is_requested = False
             log.file.on_chunk(frame.data["offset"], len(frame.payload), eof=frame.data["eof"])
             if error := frame.data.get("error"):
                 self.problems[name] = Problem(name, f"the end of a log cannot be read: {error}")

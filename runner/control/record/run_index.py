@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from runner.control.record.contact_file import read_contact
@@ -19,14 +19,17 @@ from runner.control.record.file_names import (
     LATEST,
     PLAN_FILE,
     RESULT_FILE,
+    SWEEP_FILE,
 )
-from runner.core.errors import ConfigError
+from runner.core.codec import parse_json
+from runner.core.errors import ConfigError, Problem
 from runner.core.model.run_info import RunInfo
-from runner.core.shell import expand_home
+from runner.core.protocol.paths import is_run_id
+from runner.core.shell import expand_home, quote, this_program
+from runner.core.text import join_some
 
 RUNS_FOLDER = "runs"
 """Where the records of a folder are, below it."""
-
 
 IGNORE_FILE = ".gitignore"
 
@@ -122,6 +125,68 @@ def code_places(folder: Path) -> tuple[Path, ...]:
     """Return where the code of a run on record may be: where it was launched, beside it, here."""
     places = filter(None, (_launch_place(folder), folder.parent, *_here()))
     return tuple(dict.fromkeys(places))
+
+
+def named_records(words: Sequence[str]) -> list[Path]:
+    """Return the records that words mean, each once; raise ConfigError for one that means none.
+
+    A word is a run id or its unique beginning, `latest`, the folder of a record, or the id or the
+    folder of a sweep, which means all its runs.
+    """
+    found = [record.absolute() for word in words for record in _records_of_word(word)]
+    return list(dict.fromkeys(found))
+
+
+def _records_of_word(word: str) -> list[Path]:
+    if "/" in word or word.startswith((".", "~")):
+        return _records_in(Path(expand_home(word)))
+    if exact := record_folder(word):
+        return [exact]
+    if word == LATEST:
+        raise _unknown("no run was launched from this folder", "name a run by its id")
+    if not is_run_id(word):
+        hint = "a run id, its beginning, latest, a folder, or a sweep's id is meant"
+        raise _unknown(f"{word!r} is no run id", hint)
+    on_record = records()
+    found = {name: folder for folder, name in on_record.items() if name.startswith(word)}
+    places = {Path(RUNS_FOLDER).resolve(), *(folder.parent for folder in on_record)}
+    for file in (file for place in places for file in place.glob(f"{word}*/{SWEEP_FILE}")):
+        folder = file.parent.resolve()
+        if folder not in on_record:  # a sweep: it is beside the records of its runs
+            found[folder.name] = folder
+    if word in found or len(found) == 1:
+        return _records_in(found.get(word) or next(iter(found.values())))
+    if found:
+        raise _unknown(f"{word} is no run; so begin {join_some([*found])}", "type more of it")
+    hint = f"where hosts have it: {this_program()} pull --cluster NAME --run {word}"
+    if "-sweep-" in word:
+        hint = "a sweep is known where it was launched: ask there, or name its folder"
+    raise _unknown(f"{word} is not on record on this machine", hint)
+
+
+def _records_in(folder: Path) -> list[Path]:
+    """Return the record in a folder, or those of the runs of a sweep there that were launched."""
+    if record_file(folder):
+        return [folder.resolve()]
+    path = quote(str(folder))
+    if not (folder / SWEEP_FILE).is_file():
+        why = "has no record of a run" if folder.is_dir() else "is no folder"
+        raise _unknown(f"{path} {why}", "such as runs/latest")
+    try:
+        runs = parse_json((folder / SWEEP_FILE).read_bytes())["runs"]
+        ids = [run["run_id"] for run in runs]
+    except (OSError, ValueError, LookupError, TypeError):
+        ids = []
+    named = [folder.parent / run_id for run_id in ids if is_run_id(run_id)]
+    found = [record.resolve() for record in named if (record / CONFIG_FILE).is_file()]
+    if not found:
+        message = f"{folder.name} is a sweep, and none of its runs is on record"
+        raise _unknown(message, f"look at {path}")
+    return found
+
+
+def _unknown(message: str, hint: str) -> ConfigError:
+    return ConfigError([Problem("RUN", message, hint)])
 
 
 def register(run_id: str, folder: Path) -> None:

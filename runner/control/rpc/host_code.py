@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import os
 import threading
 import zlib
 from collections.abc import Mapping
 from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import CodeType
 
 import runner
 from runner.control.rpc import bootloader
@@ -35,37 +34,6 @@ PROGRAMS = (
 )
 """Modules of ours, below `runner/host`, that become files on a host."""
 _LOCK = threading.Lock()
-
-_UNCHECKED, _CHECKED = b"\1\0\0\0", b"\3\0\0\0"
-"""Flags of a .pyc that has a hash of the source (PEP 552): whether that is compared."""
-
-
-class SourceFile(NamedTuple):
-    """A file of ours as it was when we read it."""
-
-    path: Path
-    source: bytes
-    mtime: float  # 0 if it was just being changed
-
-
-class CodeLoader(SourceFileLoader):
-    """Takes the .pyc that Python has kept if that is of the bytes we read; else compiles them."""
-
-    def __init__(self, file: SourceFile) -> None:
-        super().__init__(file.path.stem, str(file.path))
-        self._file = file
-
-    def path_stats(self, path: str) -> Mapping[str, Any]:
-        """Return what a .pyc has to be of."""
-        del path
-        return {"mtime": self._file.mtime, "size": len(self._file.source)}
-
-    def get_data(self, path: str) -> bytes:
-        """Return the source, or a .pyc; one with a hash is always compared."""
-        if path == self.path:
-            return self._file.source
-        data = super().get_data(path)
-        return data[:4] + _CHECKED + data[8:] if data[4:8] == _UNCHECKED else data
 
 
 def boot_line() -> bytes:
@@ -99,37 +67,35 @@ def _archive(key: str) -> Archive:
     """Return all modules of core and host, as source or compiled for this version of Python."""
     empty = code_blob(compile("", "runner/__init__.py", "exec")) if key else zlib.compress(b"")
     modules: dict[str, tuple[bool, Blobs]] = {"runner": (True, {key: empty})}
-    for file in _source_files():
-        parts = file.path.relative_to(_PACKAGE.parent).with_suffix("").parts
+    for path, source in _sources().items():
+        parts = path.relative_to(_PACKAGE.parent).with_suffix("").parts
         is_package = parts[-1] == "__init__"
         name = ".".join(parts[:-1] if is_package else parts)
-        loader = CodeLoader(file)
-        data = code_blob(loader.get_code(loader.name)) if key else zlib.compress(file.source)
+        data = code_blob(_compiled(path, source)) if key else zlib.compress(source)
         modules[name] = (is_package, {key: data})
-    sources = {file.path: file.source for file in _source_files()}
-    texts = {Path(name).stem: sources[_PACKAGE / "host" / f"{name}.py"] for name in PROGRAMS}
+    texts = {Path(name).stem: _sources()[_PACKAGE / "host" / f"{name}.py"] for name in PROGRAMS}
     return Archive(modules, {stem: zlib.compress(text) for stem, text in texts.items()})
+
+
+def _compiled(path: Path, source: bytes) -> CodeType | None:
+    """Return a module compiled, as Python has kept it unless the file is another by now."""
+    code = SourceFileLoader(path.stem, str(path)).get_code(path.stem)
+    if path.read_bytes() == source:
+        return code
+    return compile(source, str(path), "exec", dont_inherit=True)
 
 
 def _digest() -> str:
     """Return a hash of all that an archive is made from."""
     digest = hashlib.sha256(bootloader.PROGRAM.encode())
-    for path, source, _ in _source_files():
+    for path, source in _sources().items():
         name = str(path).removeprefix(f"{_PACKAGE}/")
         digest.update(f"{name} {len(source)}\n".encode() + source)
     return digest.hexdigest()[:32]
 
 
 @functools.cache
-def _source_files() -> tuple[SourceFile, ...]:
+def _sources() -> Mapping[Path, bytes]:
     packages = (_PACKAGE / "core", _PACKAGE / "host")
-    return tuple(_read(path) for package in packages for path in sorted(package.rglob("*.py")))
-
-
-def _read(path: Path) -> SourceFile:
-    with path.open("rb", buffering=0) as file:
-        before = os.fstat(file.fileno())
-        source = file.read()
-        after = os.fstat(file.fileno())
-    is_settled = before.st_mtime_ns == after.st_mtime_ns and len(source) == after.st_size
-    return SourceFile(path, source, after.st_mtime if is_settled else 0.0)
+    paths = [path for package in packages for path in sorted(package.rglob("*.py"))]
+    return {path: path.read_bytes() for path in paths}

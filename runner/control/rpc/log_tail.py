@@ -24,20 +24,23 @@ from runner.core.protocol.paths import (
 )
 from runner.core.protocol.remote_files import CHUNK
 
-MAX_EVENT_BYTES, MAX_EVENTS_BYTES = 4 << 20, 64 << 20
+MAX_EVENT_BYTES = 4 << 20
+MAX_EVENTS_BYTES = 64 << 20
 MAX_DISCOVERED_RANKS = 4096
 """Bytes of one event, and of all, and ranks the plan did not assign, that a node may report."""
 
 RUN_LOGS = (*((PROGRAM_LOG, stream) for stream in STREAMS), (STACKS_LOG, "out"))
 """The logs of a node beside those of its ranks."""
 
-MAX_OUTSTANDING_BYTES, MIN_CHUNK = 64 << 20, 4 << 10
+MAX_OUTSTANDING_BYTES = 64 << 20
+MIN_CHUNK = 4 << 10
 """Bytes that all hosts together may have been asked for: unread answers are kept in memory."""
 
 
 def chunk_bytes(plan: Plan) -> int:
     """Return how much to read of each file at once, where all files of a run are read."""
-    per_rank, others = len(STREAMS) + 1, len(RUN_LOGS) + 1  # with the events
+    per_rank = len(STREAMS) + 1
+    others = len(RUN_LOGS) + 1  # with the events
     file_count = sum(per_rank * node.nproc + others for node in plan.nodes)
     return max(MIN_CHUNK, min(CHUNK, MAX_OUTSTANDING_BYTES // max(1, file_count)))
 
@@ -73,7 +76,8 @@ class LogFile:
     def on_chunk(self, offset: int, size: int, *, eof: bool) -> None:
         """Note a chunk that came."""
         self.offset = offset + size
-        self.is_started, self.is_complete = True, eof
+        self.is_started = True
+        self.is_complete = eof
 
 
 class LogTailer:
@@ -96,7 +100,8 @@ class LogTailer:
         wait: bool = True,
     ) -> None:
         self.dropped_events = self._event_bytes = 0
-        self._node_plan, self._attempt = node_plan, node_plan.order.attempt
+        self._node_plan = node_plan
+        self._attempt = node_plan.order.attempt
         self._sink = sink
         self._start_at = start_at
         self._events = LogFile("events", "", self._attempt)
@@ -128,7 +133,9 @@ class LogTailer:
 
     def on_data(self, session: HostSession, frame: Frame, *, hold_back: bool) -> Iterator[Event]:
         """Take the reply to a read; yield the events in it, and request what follows."""
-        offset, eof, chunk = frame.data["offset"], frame.data["eof"], frame.payload
+        offset = frame.data["offset"]
+        eof = frame.data["eof"]
+        chunk = frame.payload
         file = self._pending_reads.pop(frame.data["id"], None)
         if file is None:
             return
@@ -177,7 +184,8 @@ class LogTailer:
 
     def resume_held_back(self, session: HostSession) -> None:
         """Request the files that were held back."""
-        held_back, self._held_back = self._held_back, []
+        held_back = self._held_back
+        self._held_back = []
         for file in held_back:
             self._request(session, file)
 

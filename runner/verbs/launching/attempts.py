@@ -53,9 +53,9 @@ def open_code_source(request: LaunchRequest) -> CodeSource:
         ConfigError: The project cannot be pushed, or the code of the past run is gone.
     """
     if request.recorded_code:
-        return RerunCode(request.recorded_code, request.spec, Path.cwd(), request.run_dir)
+        return RerunCode(request.recorded_code, request.spec, Path.cwd())
     if request.spec.pushes_code:
-        return Snapshot.take(request.spec, Path.cwd(), request.run_dir)
+        return Snapshot.take(request.spec, Path.cwd())
     return CodeOnHosts(request.spec)
 
 

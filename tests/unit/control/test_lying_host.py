@@ -36,7 +36,7 @@ from runner.control.code.push import CodePush
 from runner.control.code.source import CodeOnHosts
 from runner.control.history.files import Problems
 from runner.control.history.series import read_loads
-from runner.control.network_probe import NetworkProber
+from runner.control.network_probe import probe_network
 from runner.control.record import log_dump
 from runner.control.record.download import pull
 from runner.control.record.log_dump import LogDump, RankDiscovery
@@ -550,7 +550,7 @@ def push_of_a_liar(pool: Pool) -> None:
 
 def network_of_a_liar(pool: Pool) -> None:
     pool.connect()
-    network_probe = NetworkProber(SPEC, pool.broadcast).run(NODES, FACTS)
+    network_probe = probe_network(SPEC, pool.broadcast, NODES, FACTS)
     findings = evaluate_checks(CheckContext(SPEC, FACTS, network_probe=network_probe))
     shown(render_findings(findings, "lab", "train", 100))
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from runner.control import remote_exec
-from runner.control.remote_exec import RemoteCommand
+from runner.control.remote_exec import OutputSink, RemoteCommand
 from runner.control.rpc.session import HostSession
 from runner.core.model.replies import checked_reply
 from runner.core.protocol.frames import Frame
@@ -70,8 +70,12 @@ class Run:
     def exited(self, name: str, code: int = 0, **data: Any) -> None:
         self.come(name, "exited", **{"code": code, "timed_out": False, "survivors": [], **data})
 
-    def told(self, timeout_s: float = 60.0) -> dict[str, tuple[int | None, str]]:
-        self.execution.run(["echo", "a b"], timeout_s)
+    def told(
+        self,
+        sink: OutputSink | None = None,
+        is_full: Callable[[], bool] = lambda: False,
+    ) -> dict[str, tuple[int | None, str]]:
+        self.execution.run(["echo", "a b"], 60.0, sink, is_full)
         return {
             name: (each.exit_code, each.problem) for name, each in self.execution.results.items()
         }
@@ -110,9 +114,6 @@ def test_output_is_passed_on_and_asked_for_while_there_is_room(run: Run) -> None
     """Nothing is kept of it; a host whose output waits to be shown is not asked for more."""
     shown: list[tuple[str, str, int]] = []
     full = False
-    run.execution.stream_to(
-        lambda node, stream, data: shown.append((node, stream, len(data))), lambda: full
-    )
     half = b"x" * (remote_exec.WINDOW_BYTES // 2)
     run.output("a", "out", half)
     run.output("b", "err", b"y")
@@ -125,7 +126,7 @@ def test_output_is_passed_on_and_asked_for_while_there_is_room(run: Run) -> None
         run.exited("b")
 
     run.inbox.at[3] = fill
-    run.told()
+    run.told(lambda node, stream, data: shown.append((node, stream, len(data))), lambda: full)
 
     assert shown == [("a", "out", len(half)), ("b", "err", 1), ("a", "out", len(half))]
     asked = [data for kind, data in run.hosts["a"].asked if kind == "more_output"]

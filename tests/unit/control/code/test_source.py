@@ -25,7 +25,7 @@ def train(tmp_path: Path) -> Spec:
 
 
 def again(train: Spec, here: Path, code: CodeRef) -> RerunCode:
-    return RerunCode(RecordedCode("first", code, (here / "runs",)), train, here, here / "runs")
+    return RerunCode(RecordedCode("first", code, (here / "runs",)), train, here)
 
 
 def refusal(made: RerunCode, told: dict[str, Facts]) -> str:

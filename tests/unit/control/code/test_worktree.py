@@ -89,48 +89,24 @@ def test_ignore_files_mean_what_git_makes_of_them(
     assert told(scan(tmp_path)) == sorted([name, *pushed.split()])
 
 
-def record(folder: Path) -> Path:
-    """Make the record of a run, as `RunStore` writes it, without its `.gitignore`."""
-    make(folder, "logs/n1/rank_0.out", "events.jsonl", "outputs/n1/last.pt")
-    (folder / "config.yaml").write_text("run_id: r\n")
-    (folder / "plan.json").write_text('{\n "run_id": "r",\n "cluster": "c"\n}\n')
-    return folder
-
-
-@pytest.mark.parametrize("how", ["plain", "untracked", "tracked"])
-def test_no_record_is_code(tmp_path: Path, how: str) -> None:
-    """Wherever it lies, and whatever the ignore files and git's index say; nor is a link to it."""
-    project = make(tmp_path, "a.py", "runs/tb/events", "plans/plan.json", "plans/config.yaml")
-    if how != "plain":
+@pytest.mark.parametrize("is_repository", [False, True])
+def test_no_record_is_code(tmp_path: Path, *, is_repository: bool) -> None:
+    """Each has an ignore file of its own; nor is the link to the last one, which may dangle."""
+    project = make(tmp_path, "a.py", "runs/tb/events", "plans/plan.json")
+    if is_repository:
         git(project, "init", "-q")
         git(project, "add", ".")
         git(project, "commit", "-qm", "x")
     before = scan(project)
     commit = head_commit(before)
-    for folder in ("runs/first", "runs/second", "exp/deep/third"):
-        record(project / folder)
-    (project / "runs/latest").symlink_to("second")
-    make(project / "runs/.objects", "contents/ab/cd", "releases/0123")
-    (make(project / "runs/swept") / "sweep.json").write_text('{\n "sweep": "swept"}')
-    (project / "last").symlink_to(project / "runs/first")
-    if how == "tracked":
-        git(project, "add", "-f", ".")
+    for folder in ("runs/first", "runs/.objects"):
+        make(project / folder, "logs/n1/rank_0.out", "plan.json", _dot_gitignore="*\n")
+    (project / "runs/latest").symlink_to("removed")
 
-    found = scan(project, project / "elsewhere/now")
+    found = scan(project)
 
-    new = {"exp/", "exp/deep/"} if how == "plain" else set()
-    assert set(told(found)) == {*told(before)} | new
+    assert told(found) == told(before)
     assert head_commit(found) == commit
-
-
-def test_what_only_looks_like_a_record_is_code(tmp_path: Path) -> None:
-    """A project may have a plan, a configuration and logs of its own."""
-    make(tmp_path, "x/logs/a", "x/config.yaml", "y/config.yaml")
-    (tmp_path / "x/plan.json").write_text('{"steps": []}')
-    (tmp_path / "y/plan.json").write_text('{"run_id": "r"}')  # a saved dry_run=json
-
-    assert {"x/plan.json", "y/plan.json"} <= set(scan(tmp_path).files)
-    assert "x/logs/a" not in scan(tmp_path, tmp_path / "x").files, "that of this run"
 
 
 def test_what_is_no_file_is_told(tmp_path: Path) -> None:
@@ -162,25 +138,24 @@ def test_home_is_never_pushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, h
 
 
 def test_git_says_what_belongs_to_it(tmp_path: Path) -> None:
-    """Tracked or not ignored, as it is now, from the top of the work tree."""
+    """Tracked or not ignored, as it is now, from the top of the work tree; no empty folders."""
     make(tmp_path, "tracked", "tracked.log", "gone", "file", "d/deep/x", "ignored/x")
     git(tmp_path, "init", "-q")
     rules(tmp_path, "*.log\nignored/\n.env\n")
     git(tmp_path, "add", "-f", ".gitignore", "tracked", "tracked.log", "gone", "file", "d")
-    make(tmp_path, "new", "new.log", "empty/in/", "ignored/empty/", ".env", "__pycache__/")
+    make(tmp_path, "new", "new.log", "empty/in/", ".env", "__pycache__/")
     (tmp_path / "gone").unlink()
     (tmp_path / "file").unlink()
-    make(tmp_path, "file/now", *(f"odd/{name}" for name in ODD), *(f"{name}/" for name in ODD))
+    make(tmp_path, "file/now", *(f"odd/{name}" for name in ODD))
 
     found = scan(tmp_path / "d" / "deep")
 
     assert found.git
     assert found.root == tmp_path
     assert told(found) == sorted(
-        [".gitignore", "d/", "d/deep/", "d/deep/x", "empty/", "empty/in/", "file/", "file/now"]
+        [".gitignore", "d/", "d/deep/", "d/deep/x", "file/", "file/now"]
         + ["new", "tracked", "tracked.log", "odd/"]
         + [f"odd/{name}" for name in ODD]
-        + [f"{name}/" for name in ODD]
     )
 
 
@@ -196,7 +171,7 @@ def test_runnerignore_leaves_out_what_git_tracks(tmp_path: Path) -> None:
 
 def test_repositories_within_belong_to_it(tmp_path: Path) -> None:
     """Submodules and clones with what they themselves track; their own ignore files count."""
-    make(tmp_path, "a.py", "sub/lib.py", "bare/", "clone/b.py", "clone/c.log", "clone/empty/")
+    make(tmp_path, "a.py", "sub/lib.py", "bare/", "clone/b.py", "clone/c.log")
     for each in (tmp_path, tmp_path / "sub", tmp_path / "clone"):
         git(each, "init", "-q")
     rules(tmp_path / "clone", "*.log\n")
@@ -208,7 +183,7 @@ def test_repositories_within_belong_to_it(tmp_path: Path) -> None:
     assert told(found) == sorted(
         [
             *("a.py", "bare/", "sub/", "sub/lib.py"),
-            *("clone/", "clone/.gitignore", "clone/b.py", "clone/empty/"),
+            *("clone/", "clone/.gitignore", "clone/b.py"),
         ]
     )
     assert [note.split(" is not")[0] for note in found.notes] == ["the submodule bare"]
@@ -223,10 +198,6 @@ def test_commit_says_whether_files_differ(tmp_path: Path) -> None:
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-qm", "x")
     clean = head_commit(scan(tmp_path))
-    make(tmp_path, "runs/")
-    (tmp_path / "runs/latest").symlink_to("removed")
-    assert head_commit(scan(tmp_path, tmp_path / "runs/now")) == clean
-
     make(tmp_path, "b")
 
     assert len(clean) == 40

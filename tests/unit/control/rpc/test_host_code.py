@@ -99,7 +99,7 @@ def test_what_is_not_as_it_was_kept_is_not_used(tmp_path: Path, harm: str) -> No
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The only module of a package, which is about to be sent."""
-    caches = (host_code._source_files, host_code._boot_line, host_code._archive_for)
+    caches = (host_code._sources, host_code._boot_line, host_code._archive_for)
     monkeypatch.setattr(host_code, "_PACKAGE", tmp_path / "runner")
     monkeypatch.setattr(host_code, "PROGRAMS", ("module",))
     path = tmp_path / "runner" / "host" / "module.py"
@@ -134,13 +134,3 @@ def test_an_update_while_we_run_is_not_sent(module: Path) -> None:
     sources = archive(SOURCE)
     blobs = (sources.modules["runner.host.module"][1][SOURCE], sources.programs["module"])
     assert {zlib.decompress(blob) for blob in blobs} == {b"x = 1\n"}
-
-
-def test_what_python_keeps_of_another_text_is_not_sent(module: Path) -> None:
-    """Also where Python itself would not compare it."""
-    write(module, "x = 22\n")
-    unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
-    py_compile.compile(str(module), invalidation_mode=unchecked)
-    write(module, "x = 1\n")
-
-    assert sent() == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.control.history.named_runs import named_records
+from runner.control.record.run_index import named_records
 from runner.control.record.run_store import RunStore
 from runner.core.errors import ConfigError
 from runner.core.launch_request import SweepPlace
