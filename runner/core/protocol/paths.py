@@ -28,7 +28,7 @@ CODE_FOLDER = "code"
 JOB_FOLDER = ".slurm"
 """The folder in that of a run that belongs to its job of Slurm."""
 
-PRELOAD_MODULES = ("fork_server", "forked_rank", "fork_safety", "import_environment")
+PRELOAD_MODULES = ("fork_server", "forked_rank", "fork_safety")
 PRELOAD_PACKAGE = "runner_preload"
 """The modules of a fork server, and their package in a run folder, whose name no program has."""
 

@@ -23,7 +23,7 @@ import struct
 import sys
 from typing import Any, Dict, Mapping, NamedTuple, NoReturn, Optional, Sequence, Set
 
-from . import fork_safety, forked_rank, import_environment
+from . import fork_safety, forked_rank
 
 SERVER_VARIABLE = "RUNNER_FORK_SERVER"
 """Has the name of the server's abstract socket, for shims alone."""
@@ -31,8 +31,14 @@ SERVER_VARIABLE = "RUNNER_FORK_SERVER"
 CPP_LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
 LEVELS = {"INFO": 0, "WARNING": 1, "ERROR": 2, "FATAL": 3}
 SHIM_SIGNALS = (
-    *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
-    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU),
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGXCPU,
 )
 """What shims pass on to ranks; the server is in the process group of torchrun and survives them."""
 LAUNCHER_MODULES = ("torch", "torch.distributed.run")
@@ -46,7 +52,7 @@ def main(argv: Sequence[str]) -> forked_rank.Start:
     hidden = {name: os.environ.pop(name) for name in hide.split(",") if name in os.environ}
     visible = dict(os.environ)
     reads: Dict[str, Set[str]] = {"torch": set()}
-    with import_environment.recorded(reads["torch"]):
+    with forked_rank.recorded(reads["torch"]):
         for name in LAUNCHER_MODULES:
             importlib.import_module(name)
     address = b"\0runner-" + os.urandom(16).hex().encode()
@@ -83,17 +89,14 @@ def find_refusal(
     """
     try:
         fork_safety.check_backends()
-        watches = {name: import_environment.watched(name) for name in names}
-        fork_safety.check_program(program, watches)
+        fork_safety.check_program(program)
         for name in names:
             try:
-                with import_environment.recorded(reads.setdefault(name, set())):
+                with forked_rank.recorded(reads.setdefault(name, set())):
                     importlib.import_module(name)
             except (Exception, SystemExit) as error:
                 why = f"{name} cannot be imported ({type(error).__name__}: {error})"
                 raise fork_safety.ForkRefusal(why) from error
-        watches = {name: (*watches[name], *reads[name]) for name in names}
-        fork_safety.check_program(program, watches)
         fork_safety.check_threads()
         fork_safety.check_descriptors({0, 1, 2, listener.fileno()})
         fork_safety.check_fork()
