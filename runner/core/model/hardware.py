@@ -50,13 +50,3 @@ class System:
     memory_limit: Optional[int] = None  # of our cgroups; None for all memory
     swapped: Optional[int] = None  # memory in swap
     infiniband: Tuple[str, ...] = ()  # InfiniBand (or RoCE) devices
-
-
-@dataclass(frozen=True)
-class TopProcess:
-    """The running process that has used most cores over its life."""
-
-    pid: int
-    cores: float
-    user: str = ""
-    command: str = ""

@@ -99,7 +99,6 @@ class RunPaths:
         self.spawner = posixpath.join(self.root, "spawner.py")
         self.container_client = posixpath.join(self.root, "container_client.py")
         self.container_entry = posixpath.join(self.root, "container_entry.py")
-        self.container_dump = posixpath.join(self.root, "container_dump.py")
         self.home = posixpath.join(self.root, "home")
         self.site = posixpath.join(self.root, "site")
         self.preload = posixpath.join(self.root, "preload.py")

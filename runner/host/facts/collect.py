@@ -13,9 +13,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Any, Dict, Generator, Mapping, Optional, Tuple
 
-from runner.core.codec import decode, encode
 from runner.core.model.facts import MANAGED_ENV, Facts, FactsRequest, Interpreter
-from runner.core.model.hardware import TopProcess
 from runner.host.facts import ports, setup
 from runner.host.gpu import query
 from runner.host.process import procfs
@@ -238,7 +236,7 @@ def _start_survey(request: FactsRequest, facts: Facts) -> BoundedChild:
     needed = {
         "runner.host.storage.task_store": request.tasks_hash,
         "runner.host.storage.release_store": request.release,
-        "runner.host.facts.machine": request.find_users or request.thorough,
+        "runner.host.facts.machine": request.find_users,
     }
     for name in filter(needed.get, needed):
         importlib.import_module(name)
@@ -248,8 +246,6 @@ def _start_survey(request: FactsRequest, facts: Facts) -> BoundedChild:
 def _survey_result(child: BoundedChild, request: FactsRequest) -> Dict[str, Any]:
     """Return the fields of Facts that `_start_survey` could fill."""
     report = child.report()
-    if report.get("top_process"):
-        report["top_process"] = decode(TopProcess, report["top_process"])
     if "workdir_error" not in report:
         reason = f"no answer within {child.limit_s:g} s" if child.timed_out else child.text
         report["workdir_error"] = f"looking at {request.workdir}: {reason}"
@@ -303,12 +299,10 @@ def _survey(request: FactsRequest, home: str, tmp: str) -> None:
         if request.thorough and has_release:
             steps = release_store.find_damage(workdir, request.release, by_content=True)
             report_facts(release_damage=run_steps(steps))
-    if request.find_users or request.thorough:
-        from runner.host.facts import machine  # noqa: PLC0415
+    if request.find_users:
+        from runner.host.facts import machine  # noqa: PLC0415 (verbs do without)
 
-        report_facts(other_users=machine.other_users() if request.find_users else ())
-        if request.thorough:
-            report_facts(top_process=encode(machine.top_process()))
+        report_facts(other_users=machine.other_users())
 
 
 def _nearest_existing(path: str) -> str:

@@ -24,9 +24,8 @@ from runner.core.protocol.events import RankExited, RankStarted
 from runner.core.protocol.paths import RunPaths, rank_source
 from runner.core.text import describe_exit, format_size
 from runner.host.process import procfs
-from runner.host.process.container_processes import ContainerProcesses
 from runner.host.process.file_worker import Submit
-from runner.host.process.pid_namespace import INITIAL, namespace_of
+from runner.host.process.pid_namespace import INITIAL, ContainerProcesses, namespace_of
 from runner.host.storage.run_folder import BALLAST, EventLog, read_rank_records
 
 TAIL_BYTES = 64 << 10  # at the end of a log, in which the final exception is searched

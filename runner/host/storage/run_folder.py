@@ -149,7 +149,6 @@ def create_run_folder(
     if order.container is not None:
         write_atomic(folder.container_client, programs["client"])
         write_atomic(folder.container_entry, programs["entry"])
-        write_atomic(folder.container_dump, programs["fault_dump"])
     for ballast in (folder.ballast, folder.last_ballast):
         yield
         write_atomic(ballast, "\0" * BALLAST)

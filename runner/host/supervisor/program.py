@@ -18,8 +18,8 @@ from runner.core.protocol.events import ProgramExited, ProgramStarted
 from runner.core.protocol.paths import CONTAINER_MARK, PROGRAM_LOG, STREAMS, RunPaths
 from runner.host.facts.ports import is_foreign
 from runner.host.process import cgroup, procfs, subreaper
-from runner.host.process.container_processes import ContainerProcesses
 from runner.host.process.file_worker import Submit
+from runner.host.process.pid_namespace import ContainerProcesses
 from runner.host.storage.run_folder import EventLog
 
 StartResult = Union["subprocess.Popen[bytes]", OSError, None]

@@ -17,8 +17,8 @@ from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State
 from runner.host.container import removal
 from runner.host.process import cgroup, procfs
-from runner.host.process.container_processes import ContainerProcesses
 from runner.host.process.kill import is_proven, kill_until_gone
+from runner.host.process.pid_namespace import ContainerProcesses
 from runner.host.storage import run_folder, run_owner
 from runner.host.storage.run_folder import EventLog, has_ended, read_events
 

@@ -30,7 +30,6 @@ class ContainerRequest:
     name: str  # of the container, unique on its host
     labels: Tuple[Tuple[str, str], ...]
     mounts: Tuple[Mount, ...]
-    dump: Tuple[str, ...]  # prints stacks, to be run in the container
     gpus: Tuple[str, ...]  # UUIDs of the devices
     cwd: str
     argv: Tuple[str, ...]
@@ -134,7 +133,6 @@ def wrap(spec: Spec, node: Node, facts: Facts, plan: NodePlan, tasks_hash: str) 
         labels=(("runner.run", spec.run_id), ("runner.node", node.name)),
         mounts=run_mounts(spec, facts, run_paths, tasks_hash),
         gpus=device_uuids(facts, plan.gpus),
-        dump=(facts.python.executable, "-I", "-S", run_paths.container_dump),
         cwd=order.cwd,
         argv=plan.command,
         env=plan.env,

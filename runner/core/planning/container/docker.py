@@ -94,7 +94,6 @@ def container(request: ContainerRequest) -> Container:
         inspect=(program, "inspect", "--type", "container", "--format", STATE_FORMAT, name),
         remove=(program, "rm", "--force", "--volumes"),
         reclaim=tuple(reclaim(request, request.facts.uid, request.facts.gid)),
-        dump=(program, "exec", name, *request.dump),
         find=(program, "ps", "--all", "--quiet", "--no-trunc", *filters),
     )
 

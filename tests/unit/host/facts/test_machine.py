@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.model.hardware import System, TopProcess
+from runner.core.model.hardware import System
 from runner.host.facts import machine
 from runner.host.process.bounded_child import wait_all
 
@@ -135,28 +135,6 @@ def test_version_one_writes_a_huge_number_for_no_limit(tmp_path: Path) -> None:
     assert machine.memory_limit(root) is None
     job = {"sys/fs/cgroup/memory/slurm/job_7/memory.limit_in_bytes": f"{8 * GIB}\n"}
     assert machine.memory_limit(tree(tmp_path, job)) == 8 * GIB
-
-
-def stat(state: str, ticks: int, start: int) -> str:
-    between = " ".join("0" * 9)
-    return f"9 (a) b) {state} 1 {between} {ticks} {ticks} 0 0 20 0 1 0 {start} 0 0\n"
-
-
-def test_who_keeps_the_cores_busy_is_named(tmp_path: Path) -> None:
-    """By cores over its life: not who is old, nor who sleeps, nor ourselves."""
-    second = os.sysconf("SC_CLK_TCK")
-    root = tree(
-        tmp_path,
-        {
-            "proc/uptime": "1000.00 1.0\n",
-            "proc/999999997/stat": stat("R", 100 * second, 0),
-            "proc/999999998/stat": stat("R", 100 * second, 900 * second),
-            "proc/999999998/cmdline": "python\0train.py\0--token=x\0",
-            "proc/999999999/stat": stat("S", 500 * second, 900 * second),
-            f"proc/{os.getpid()}/stat": stat("R", 900 * second, 900 * second),
-        },
-    )
-    assert machine.top_process(root) == TopProcess(999999998, 2.0, "", "python train.py")
 
 
 @pytest.mark.parametrize(
