@@ -28,8 +28,10 @@ class Handler(RequestHandler):
 
     def on_listen(self, frame: Frame) -> None:
         """Listen for the other hosts until this agent ends; the answer is the port."""
-        node, token = frame.data["node"], str(frame.data["token"]).encode()
-        address, agent_pid = frame.data["addresses"][node], os.getpid()
+        node = frame.data["node"]
+        token = str(frame.data["token"]).encode()
+        address = frame.data["addresses"][node]
+        agent_pid = os.getpid()
         reserved_port, _, _ = self.context.require_facts().reserved.numbers
         arguments = (node, token, address, reserved_port, agent_pid, report_facts)
         self._listen_request = frame
@@ -37,7 +39,8 @@ class Handler(RequestHandler):
 
     def on_probe(self, frame: Frame) -> None:
         """Dial the other hosts; the answer is a HostProbe."""
-        node, token = frame.data["node"], str(frame.data["token"]).encode()
+        node = frame.data["node"]
+        token = str(frame.data["token"]).encode()
         targets = [decode(Target, target) for target in frame.data["targets"]]
 
         def report_result(target_index: int, result: ProbeResult) -> None:

@@ -12,8 +12,10 @@ class Handler(RequestHandler):
 
     def on_exec(self, frame: Frame) -> None:
         """Start the command; `window` is how many bytes of its output may be sent at first."""
-        argv, limit_s = list(frame.data["argv"]), float(frame.data["limit_s"])
-        environ, reply = self.context.require_facts().environ, self.context.reply
+        argv = list(frame.data["argv"])
+        limit_s = float(frame.data["limit_s"])
+        environ = self.context.require_facts().environ
+        reply = self.context.reply
         command = CommandRun(frame.data["id"], argv, environ, limit_s, reply)
         command.window = int(frame.data["window"])
         self.children["command"] = command

@@ -61,7 +61,8 @@ def _collect(
     request: FactsRequest, children: Dict[str, BoundedChild]
 ) -> Generator[None, None, FactsResult]:
     """Collect the facts; `children` takes our children by the part of the facts they look at."""
-    facts, environ = _static_facts(request), dict(os.environ)
+    facts = _static_facts(request)
+    environ = dict(os.environ)
     for_launch = not request.skip_launch_facts
     if for_launch and query.has_driver():
         children["gpus"] = query.start(request.tool_timeout_s, health=request.thorough)
@@ -161,10 +162,8 @@ def _container_facts(
     from runner.host.facts import container, interpreter  # noqa: PLC0415 (verbs do without)
 
     assert request.container is not None  # noqa: S101 (for mypy)
-    limit_s, python = request.tool_timeout_s, request.python
-    child = children["container"] = container.start(
-        request.container, environ, request.mounts, limit_s
-    )
+    child = container.start(request.container, environ, request.mounts, request.tool_timeout_s)
+    children["container"] = child
     yield from wait_all([child], also_read=[*children.values()])
     answers = container.result(child)
     if not answers.is_usable:
@@ -173,15 +172,16 @@ def _container_facts(
     path_env = {"PYTHONPATH": request.python_path} if request.python_path else {}
     trial = container.Trial(request.container, facts, environ)
     argv = trial.argv(has_gpus=query.has_driver())
-    child = children["python"] = interpreter.start_in_container(
-        argv, python, {**outside, **path_env}, request.container.run_timeout_s
-    )
+    environ_inside = {**outside, **path_env}
+    limit_s = request.container.run_timeout_s
+    child = interpreter.start_in_container(argv, request.python, environ_inside, limit_s)
+    children["python"] = child
     try:
         yield from wait_all([child], also_read=[*children.values()])
     finally:
         trial.end(child)
     answers = replace(answers, inside=interpreter.inside_facts(child))
-    return {"container": answers, "python": interpreter.result(child, python)}
+    return {"container": answers, "python": interpreter.result(child, request.python)}
 
 
 def _network_facts() -> Dict[str, Any]:
@@ -203,7 +203,9 @@ def _kernel_facts(request: FactsRequest) -> Tuple[Dict[str, Any], ports.Reserved
     from runner.host.facts import machine  # noqa: PLC0415 (verbs do without)
 
     fields = _network_facts()
-    reserved, first, last = ports.NO_PORTS, request.port_first, request.port_last
+    reserved = ports.NO_PORTS
+    first = request.port_first
+    last = request.port_last
     with contextlib.suppress(Exception):
         fields["cores"] = machine.usable_cores(len(os.sched_getaffinity(0)))
         fields["limits"] = machine.soft_limits()

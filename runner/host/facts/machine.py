@@ -14,7 +14,8 @@ from runner.host.process import cgroup, procfs
 from runner.host.process.bounded_child import BoundedChild
 
 UNLIMITED = 1 << 60  # cgroup version 1 writes a number of about 2**63 for no limit
-FIRST_PERSON, NOBODY = 1000, 65534  # uids, as login.defs has them everywhere
+FIRST_PERSON = 1000  # a uid, as login.defs has them everywhere
+NOBODY = 65534
 LOGIND = (
     "org.freedesktop.login1",
     "/org/freedesktop/login1",
@@ -63,7 +64,8 @@ def read_system(root: str = "/") -> System:
     meminfo = {name: int(number) << 10 for name, number in rows}
     load = procfs.read_text(os.path.join(root, "proc/loadavg")).split()
     online = procfs.read_text(os.path.join(root, "sys/devices/system/cpu/online"))
-    swap_total, swap_free = meminfo.get("SwapTotal"), meminfo.get("SwapFree")
+    swap_total = meminfo.get("SwapTotal")
+    swap_free = meminfo.get("SwapFree")
     return System(
         cpus=len(_parse_cpu_list(online)),
         load=float(load[0]) if load else None,

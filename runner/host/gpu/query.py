@@ -79,5 +79,6 @@ def _query(with_health: bool) -> None:
 
 
 def _with_names(process: GpuProcess) -> GpuProcess:
-    user, command = procfs.process_owner(process.pid), procfs.process_command(process.pid)
+    user = procfs.process_owner(process.pid)
+    command = procfs.process_command(process.pid)
     return replace(process, user=user, command=command)

@@ -29,7 +29,8 @@ MAX_CONCURRENT = 32  # on a slow line more of them would make each other look st
 CONNECT_TIMEOUT_S = 3.5  # SYNs go out after 0, 1 and 3 s; the kernel waits 3 s for a neighbour
 HANDSHAKE_TIMEOUT_S = 2.5
 STALL_TIMEOUT_S = 2.5  # for the large packets to make no progress
-PAD_BYTES, PAD_COUNT = 7 << 10, 4  # enough for packets of full size, also with jumbo frames
+PAD_BYTES = 7 << 10  # enough for packets of full size, also with jumbo frames
+PAD_COUNT = 4
 AUTH_TIMEOUT_S = 2.0  # for a connection to authenticate
 MAX_UNAUTHENTICATED = 512  # far more than come at once: a refusal would look like a fault
 POLL_S = 0.1
@@ -79,10 +80,13 @@ class ConnectionTest:
 
     def __init__(self, target: Target, node: str, token: bytes) -> None:
         self.result: Optional[ProbeResult] = None  # as long as it runs
-        self._target, self._identity = target, Identity(node, SUBJECT, token)
+        self._target = target
+        self._identity = Identity(node, SUBJECT, token)
         self._last_progress = time.monotonic()
         self._connection: Optional[PeerConnection] = None
-        self._pads_left, self._count_requested, self._bytes_acked = PAD_COUNT, False, 0
+        self._pads_left = PAD_COUNT
+        self._count_requested = False
+        self._bytes_acked = 0
         self._dialler = Dialler(target.address, target.port, CONNECT_TIMEOUT_S)
         self._socket: Optional[socket.socket] = None
         self._dial()
@@ -90,7 +94,8 @@ class ConnectionTest:
     def register(self, poll: select.poll) -> int:
         """Have our descriptor watched for what we wait for; return it."""
         peer = self._connection
-        descriptor, events = (peer or self._dialler).fileno(), select.POLLOUT
+        descriptor = (peer or self._dialler).fileno()
+        events = select.POLLOUT
         if peer is not None:
             wants_write = peer.name and (self._pads_left or not peer.flushed)
             events = select.POLLIN | (select.POLLOUT if wants_write else 0)
@@ -137,7 +142,8 @@ class ConnectionTest:
         else:
             acked = self._tcp_info_field("=Q", 120)
             if acked != self._bytes_acked:
-                self._bytes_acked, self._last_progress = acked, now
+                self._bytes_acked = acked
+                self._last_progress = now
             elif now > self._last_progress + STALL_TIMEOUT_S:
                 self._finish(Outcome.STALLED)
 
@@ -219,8 +225,11 @@ class EchoServer:
         self._loop = EventLoop()
         self._listeners = [
             Listener(
-                *(sock, Identity(node, SUBJECT, token), self._loop),
-                *(self._reply, lambda peer, _: self._drop(peer)),
+                sock,
+                Identity(node, SUBJECT, token),
+                self._loop,
+                self._reply,
+                lambda peer, _: self._drop(peer),
                 auth_timeout_s=AUTH_TIMEOUT_S,
                 max_unauthenticated=MAX_UNAUTHENTICATED,
             )

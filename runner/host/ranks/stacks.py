@@ -105,7 +105,7 @@ def _format_stacks(targets: Sequence[StackTarget]) -> Iterator[str]:
 
 def _failure_reason(target: StackTarget) -> str:
     """Return why there is no stack of a process."""
-    if not target.memory_file and is_prepared(target.pid):
+    if not target.memory_file and not any(procfs.fd_links(target.pid)):
         return f"it runs as {procfs.process_owner(target.pid)}, and hides it from this user"
     if not target.memory_file:
         return "it is not a Python that the runner prepared"

@@ -71,7 +71,8 @@ class Progress:
         counts as well: the launcher process, and processes in a container. Nothing of an interval
         counts that `is_disturbed` by a dump.
         """
-        now, table = time.monotonic(), procfs.table() if root_pids else {}
+        now = time.monotonic()
+        table = procfs.table() if root_pids else {}
         found = {pid for root in root_pids for pid in (root, *procfs.descendants(root, table))}
         pids = [pid for pid in found if pid in table]
         usage = {
@@ -89,7 +90,9 @@ class Progress:
             self.mark_progress()
         elif has_computed and not is_disturbed:
             self.last_activity = now
-        self.last_sample, self._sizes, self._usage = now, dict(sizes), usage
+        self.last_sample = now
+        self._sizes = dict(sizes)
+        self._usage = usage
 
 
 def _io_bytes(pid: int) -> int:
@@ -112,7 +115,9 @@ class Watchdog:
     """Detects a stall, has the stacks dumped, and records it."""
 
     def __init__(self, folder: RunPaths, order: Order, journal: EventLog) -> None:
-        self._folder, self._order, self._journal = folder, order, journal
+        self._folder = folder
+        self._order = order
+        self._journal = journal
         self.interval_s = order.stall_s / 4 if order.stall_s else float("inf")
         self._progress = Progress(min(self.interval_s, 10.0))
         self._gpus_waiting = False
@@ -142,7 +147,8 @@ class Watchdog:
 
     def sample(self, sizes: Mapping[str, int], *root_pids: int) -> None:
         """Sample the progress of these processes and their descendants."""
-        order, progress = self._order, self._progress
+        order = self._order
+        progress = self._progress
         if order.stall_s and order.metrics:
             progress.sample(sizes)
         elif order.stall_s:

@@ -17,7 +17,8 @@ from runner.core.protocol.paths import CODE_FOLDER, release_folder, releases_fol
 from runner.host.process.event_loop import PAUSE_STEP_S, Steps, pause
 from runner.host.storage.release_store import BYTES_PER_STEP, MANIFEST, has_size, load_manifest
 
-COPY_THREADS, JOIN_TIMEOUT_S = 8, 1.0
+COPY_THREADS = 8
+JOIN_TIMEOUT_S = 1.0
 COPY_LOCK = ".copying"
 TURN_POLL_S = (0.05, 0.3)
 TURN_TIMEOUT_S = 600.0  # of hosts that copy before us, on a disk that all of them share
@@ -47,7 +48,8 @@ def check_out(workdir: str, name: str, target: str) -> Steps:
         os.mkdir(os.path.join(target, folder.path), 0o700)
 
     def copy(file: File) -> Steps:
-        source, copied = os.path.join(code, file.path), os.path.join(target, file.path)
+        source = os.path.join(code, file.path)
+        copied = os.path.join(target, file.path)
         if not has_size(source, file):
             with contextlib.suppress(OSError):  # without it the release is not here any more
                 os.unlink(os.path.join(root, MANIFEST))

@@ -232,7 +232,9 @@ class EventLog:
     """
 
     def __init__(self, folder: RunPaths, order: Order, submit: Submit = run_now) -> None:
-        self._folder, self._order, self._submit = folder, order, submit
+        self._folder = folder
+        self._order = order
+        self._submit = submit
         self._seq = 0  # of the last event on record
         self.state = State.STARTING  # which `create_run_folder` has put on record
         self.write_error = ""

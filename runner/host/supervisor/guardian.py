@@ -58,7 +58,8 @@ def _run_detached(
 
 
 def _guard(args: SupervisorArgs, listener: socket.socket, startup_pipe: StartupPipe) -> NoReturn:
-    folder, order = args.folder, args.order
+    folder = args.folder
+    order = args.order
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
     subreaper.become_subreaper()

@@ -38,8 +38,11 @@ class LauncherProcess:
         self.unrecorded_end: Optional[float] = None
         """When it ended, monotonic, while that waits for the records of its ranks."""
 
-        self._folder, self._order, self._journal = folder, order, journal
-        self._submit, self._is_cancelled = submit, False
+        self._folder = folder
+        self._order = order
+        self._journal = journal
+        self._submit = submit
+        self._is_cancelled = False
         self._process: Optional[subprocess.Popen[bytes]] = None
         self._container = ContainerProcesses(procfs.env_tags(order.run_id, order.node))
 
@@ -94,7 +97,8 @@ class LauncherProcess:
             self.exit_status = (None, None)
             then()
             return
-        self._process, self.pid = result, result.pid
+        self._process = result
+        self.pid = result.pid
         if not self.cgroup.contains(self.pid):
             self.cgroup.remove()
             self.cgroup = cgroup.Cgroup()
@@ -114,7 +118,8 @@ class LauncherProcess:
 
         It may wait for a disk.
         """
-        container, attempt = self._order.container, self._order.attempt
+        container = self._order.container
+        attempt = self._order.attempt
         mark = os.path.join(self._folder.attempt_folder(attempt), CONTAINER_MARK)
         if container is None or self.exit_status == (0, None) or os.path.exists(mark):
             return ""

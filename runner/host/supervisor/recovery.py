@@ -205,7 +205,8 @@ class RunProcesses:
         for pid, process in processes.items():
             children.setdefault(process.ppid, []).append(pid)
             sessions.setdefault(process.session, []).append(pid)
-        excluded, ancestor = set(), os.getpid()
+        excluded = set()
+        ancestor = os.getpid()
         while ancestor in processes and ancestor not in excluded:
             excluded.add(ancestor)
             ancestor = processes[ancestor].ppid

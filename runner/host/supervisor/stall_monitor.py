@@ -42,7 +42,10 @@ class StallMonitor:
         self._next_at = time.monotonic()
         self._samples = SampleRecorder(folder, order, submit)
         self.stores = StoreWatch(order)
-        self._launcher, self._ranks, self._submit, self._fail = launcher, ranks, submit, fail
+        self._launcher = launcher
+        self._ranks = ranks
+        self._submit = submit
+        self._fail = fail
         self._is_standby = order.is_standby
         self._is_sampling = self._is_closed = False
         self._has_container = order.container is not None

@@ -28,7 +28,8 @@ DEVICE_FILES = (
 PROBE_TIMEOUT_S = 5
 OPTIONS = ("-u",)  # of the interpreter of ranks, and of ours
 HARMLESS_THREADS = ("jemalloc_bg_thd",)
-PROBE_FAILED, BAD_FORK = 2, 3
+PROBE_FAILED = 2
+BAD_FORK = 3
 PROBE_SIZE = 1 << 17  # elements: enough for torch to compute on several threads
 
 

@@ -42,7 +42,8 @@ SHIM_SIGNALS = (
 )
 """What shims pass on to ranks; the server is in the process group of torchrun and survives them."""
 LAUNCHER_MODULES = ("torch", "torch.distributed.run")
-REQUEST_TIMEOUT_S, END_TIMEOUT_S = 3.0, 3.0
+REQUEST_TIMEOUT_S = 3.0
+END_TIMEOUT_S = 3.0
 
 
 def main(argv: Sequence[str]) -> forked_rank.Start:
@@ -152,7 +153,9 @@ class ForkServer:
     def __init__(
         self, listener: socket.socket, is_over: int, preloaded: forked_rank.Preloaded, refusal: str
     ) -> None:
-        self._listener, self._is_over, self._preloaded = listener, is_over, preloaded
+        self._listener = listener
+        self._is_over = is_over
+        self._preloaded = preloaded
         self._refusal = refusal  # why no rank can be forked, "" if it can
         self._ranks: Dict[int, _Rank] = {}  # by descriptor of the shim's connection
         self._children, self._wake_up = os.pipe()
@@ -195,7 +198,8 @@ class ForkServer:
             shim.close()
             return None
         reason = self._refusal or fork_safety.find_difference(request, self._preloaded)
-        server_pid, pid = os.getpid(), -1
+        server_pid = os.getpid()
+        pid = -1
         if not reason and not is_gone(shim):
             try:
                 pid = fork_safety.fork()

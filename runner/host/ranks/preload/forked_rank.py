@@ -34,7 +34,8 @@ from typing import (
     Type,
 )
 
-PR_SET_PDEATHSIG, PR_SET_PTRACER = 1, 0x59616D61
+PR_SET_PDEATHSIG = 1
+PR_SET_PTRACER = 0x59616D61
 OOM_SCORE = "/proc/self/oom_score_adj"
 MAX_ARGUMENTS = 1 << 22  # bytes
 SITE_MODULE = "runner_sitecustomize"
@@ -89,7 +90,8 @@ def parse_program(words: Sequence[str]) -> Program:
     while at < len(words) and words[at].startswith("-") and words[at] != "-m":
         at += 1
     is_module = words[at] == "-m"
-    options, at = tuple(words[1:at]), at + is_module
+    options = tuple(words[1:at])
+    at += is_module
     return Program(options, words[at], is_module, list(words[at + 1 :]))
 
 
@@ -274,10 +276,14 @@ class _PreloadedFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         preloaded: Preloaded,
         request: Request,
     ) -> None:
-        self._modules, self._request, self._reads = modules, request, preloaded.reads
+        self._modules = modules
+        self._request = request
+        self._reads = preloaded.reads
         prefixes = [each for name in preloaded.modules for each in watched(name)]
         self._watched = [*prefixes, *(each for names in self._reads.values() for each in names)]
-        self._environ, self._pid, self._is_first = dict(os.environ), os.getpid(), True
+        self._environ = dict(os.environ)
+        self._pid = os.getpid()
+        self._is_first = True
 
     def find_spec(
         self, fullname: str, _path: object = None, _target: object = None
@@ -289,7 +295,8 @@ class _PreloadedFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         own = module.__spec__
         spec = importlib.machinery.ModuleSpec(fullname, self, origin=own.origin)
         spec.submodule_search_locations = own.submodule_search_locations
-        spec.has_location, spec.cached = own.has_location, own.cached
+        spec.has_location = own.has_location
+        spec.cached = own.cached
         return spec
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
