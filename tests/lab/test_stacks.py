@@ -16,7 +16,7 @@ from runner.core.outcome.stacks import DUMP_END, DUMP_HEADER, Stack, parse_dumps
 from runner.host.process import procfs
 from runner.host.ranks import sitecustomize, stacks
 from runner.host.ranks.stacks import StackTarget
-from runner.host.ranks.watchdog import Progress
+from runner.host.supervisor.stall_monitor import Progress
 from tests.lab.waiting import wait_until
 
 DUMPER = Path(sitecustomize.__file__).read_text()

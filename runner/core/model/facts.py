@@ -87,14 +87,13 @@ class Interface:
     """One network interface; `addresses` like "10.0.0.1/24" or "fe80::1/64".
 
     `up` means switched on and with a carrier. A labelled address (`eth0:1`) is an interface of its
-    own. `mtu` is in bytes, 0 if unknown.
+    own.
     """
 
     name: str
     addresses: Tuple[str, ...] = field(default=(), metadata=ADDRESSES)
     up: bool = True
     loopback: bool = False
-    mtu: int = 0
 
 
 @dataclass(frozen=True)

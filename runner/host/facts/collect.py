@@ -85,7 +85,11 @@ def _collect(
     if for_launch:
         fields, reserved = yield from _launch_facts(request, facts, environ, children)
     yield from wait_all([*children.values()])
-    fields.update(_survey_result(children["folders"], request))
+    survey = children["folders"]
+    fields.update(survey.report())
+    if "workdir_error" not in fields:
+        reason = f"no answer within {survey.limit_s:g} s" if survey.timed_out else survey.text
+        fields["workdir_error"] = f"looking at {request.workdir}: {reason}"
     fields.update(query.result(children.get("gpus")))
     return FactsResult(replace(facts, **fields), environ, reserved)
 
@@ -184,25 +188,17 @@ def _container_facts(
     return {"container": answers, "python": interpreter.result(child, request.python)}
 
 
-def _network_facts() -> Dict[str, Any]:
-    """Return the interfaces and routes of this host, as far as it tells them."""
-    from runner.host.facts import interfaces  # noqa: PLC0415 (most verbs do without)
-
-    fields: Dict[str, Any] = {}
-    with contextlib.suppress(Exception):
-        fields["interfaces"] = interfaces.list_interfaces()
-        fields["routes"] = interfaces.list_routes()
-    return fields
-
-
 def _kernel_facts(request: FactsRequest) -> Tuple[Dict[str, Any], ports.ReservedPorts]:
     """Return the facts that the kernel has at once, and the reserved ports.
 
     Those that an unusual host cannot tell stay empty, and cost no others.
     """
-    from runner.host.facts import machine  # noqa: PLC0415 (verbs do without)
+    from runner.host.facts import interfaces, machine  # noqa: PLC0415 (verbs do without)
 
-    fields = _network_facts()
+    fields: Dict[str, Any] = {}
+    with contextlib.suppress(Exception):
+        fields["interfaces"] = interfaces.list_interfaces()
+        fields["routes"] = interfaces.list_routes()
     reserved = ports.NO_PORTS
     first = request.port_first
     last = request.port_last
@@ -243,15 +239,6 @@ def _start_survey(request: FactsRequest, facts: Facts) -> BoundedChild:
     for name in filter(needed.get, needed):
         importlib.import_module(name)
     return BoundedChild(lambda: _survey(request, facts.home, facts.tmp), request.tool_timeout_s)
-
-
-def _survey_result(child: BoundedChild, request: FactsRequest) -> Dict[str, Any]:
-    """Return the fields of Facts that `_start_survey` could fill."""
-    report = child.report()
-    if "workdir_error" not in report:
-        reason = f"no answer within {child.limit_s:g} s" if child.timed_out else child.text
-        report["workdir_error"] = f"looking at {request.workdir}: {reason}"
-    return report
 
 
 def unwritable_reason(path: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import socket
 import struct
-import sys
 from typing import Dict, Iterator, List, Tuple
 
 from runner.core.model.facts import Interface, Route
@@ -22,7 +21,6 @@ _RTM_NEWADDR = 20
 _RTM_GETADDR = 22
 _REQUEST_DUMP = 0x301
 _IFLA_IFNAME = 3
-_IFLA_MTU = 4
 _IFA_ADDRESS = 1
 _IFA_LOCAL = 2
 _IFA_LABEL = 3
@@ -34,7 +32,7 @@ _HEADER = struct.Struct("=IHHII")
 _LINK = struct.Struct("=BxHiII")
 _ADDRESS = struct.Struct("=BBBBi")
 _ATTRIBUTE = struct.Struct("=HH")
-_UNKNOWN = ("", 0, 0)
+_UNKNOWN = ("", 0)
 
 _TIMEOUT_S = 2.0
 
@@ -56,15 +54,14 @@ def parse_interfaces(links: bytes, addresses: bytes) -> Tuple[Interface, ...]:
     An address with a label of its own (`eth0:1`) makes an interface of that name, as it does in
     `getifaddrs`: this is the name by which gloo and NCCL look for it.
     """
-    known: Dict[int, Tuple[str, int, int]] = {}
+    known: Dict[int, Tuple[str, int]] = {}
     by_interface: Dict[Tuple[int, str], List[str]] = {}
     for kind, body in _parts(links, _HEADER):
         if kind == _RTM_NEWLINK:
             _, _, index, flags, _ = _LINK.unpack_from(body)
             found = dict(_parts(body, _ATTRIBUTE, _LINK.size))
             name = found[_IFLA_IFNAME].rstrip(b"\0").decode(errors="replace")
-            mtu = int.from_bytes(found.get(_IFLA_MTU, b""), sys.byteorder)
-            known[index] = name, flags, mtu
+            known[index] = name, flags
             by_interface[index, name] = []
     for kind, body in _parts(addresses, _HEADER):
         if kind == _RTM_NEWADDR:
@@ -76,10 +73,10 @@ def parse_interfaces(links: bytes, addresses: bytes) -> Tuple[Interface, ...]:
             by_interface.setdefault(key, []).append(f"{socket.inet_ntop(family, raw)}/{length}")
     interfaces = []
     for (index, name), listed in by_interface.items():
-        _, flags, mtu = known.get(index, _UNKNOWN)
+        _, flags = known.get(index, _UNKNOWN)
         up = flags & _IFF_UP and flags & _IFF_RUNNING
         loopback = flags & _IFF_LOOPBACK
-        interfaces.append(Interface(name, tuple(listed), bool(up), bool(loopback), mtu))
+        interfaces.append(Interface(name, tuple(listed), bool(up), bool(loopback)))
     return tuple(interfaces)
 
 

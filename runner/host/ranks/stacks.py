@@ -124,20 +124,13 @@ def status_field(pid: int, name: str) -> str:
     return ""
 
 
-def is_prepared(pid: int) -> bool:
-    """Return whether a process handles our signal; it may be one of its own."""
-    caught_signals = status_field(pid, "SigCgt")
-    return bool(caught_signals) and bool(int(caught_signals, 16) >> (DUMP_SIGNAL - 1) & 1)
-
-
 def find_memory_file(pid: int) -> str:
     """Return the memory file of a process that handles our signal, "" if it does not."""
-    folder = f"/proc/{pid}/fd"
-    with contextlib.suppress(OSError):
-        for name in os.listdir(folder) if is_prepared(pid) else ():
-            with contextlib.suppress(OSError):
-                if os.readlink(f"{folder}/{name}").startswith(MEMFD_PREFIX):
-                    return f"{folder}/{name}"
+    caught_signals = int(status_field(pid, "SigCgt") or "0", 16)
+    if caught_signals >> (DUMP_SIGNAL - 1) & 1:  # it may be one of its own
+        for path, target in procfs.fd_links(pid):
+            if target.startswith(MEMFD_PREFIX):
+                return path
     return ""
 
 

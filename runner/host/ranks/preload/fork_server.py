@@ -15,13 +15,12 @@ import gc
 import importlib
 import json
 import os
-import runpy
 import select
 import signal
 import socket
 import struct
 import sys
-from typing import Any, Dict, Mapping, NamedTuple, NoReturn, Optional, Sequence, Set
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Set
 
 from . import fork_safety, forked_rank
 
@@ -78,7 +77,12 @@ def main(argv: Sequence[str]) -> forked_rank.Start:
     atexit.register(_end_server, end, pid)
     os.environ.update({**hidden, SERVER_VARIABLE: address[1:].decode()})
     set_cpp_log_level(hidden.get(CPP_LOG_LEVEL, ""))
-    return be_launcher(launcher, args)
+    # What `python -P -m NAME ARG...` does.
+    module = importlib.import_module(launcher)
+    forked_rank.set_title([sys.executable, "-m", launcher, *args])
+    sys.argv[:] = [str(module.__file__), *args]
+    module.main()
+    sys.exit()
 
 
 def find_refusal(
@@ -110,15 +114,6 @@ def find_refusal(
     return ""
 
 
-def be_launcher(name: str, args: Sequence[str]) -> NoReturn:
-    """Do what `python -P -m NAME ARG...` does."""
-    module = importlib.import_module(name)
-    forked_rank.set_title([sys.executable, "-m", name, *args])
-    sys.argv[:] = [str(module.__file__), *args]
-    module.main()
-    sys.exit()
-
-
 def _end_server(end: int, pid: int) -> None:
     """Wait for the server, which ends by itself after torchrun and all ranks."""
     os.close(end)
@@ -133,11 +128,6 @@ def set_cpp_log_level(level: str) -> None:
     with contextlib.suppress(OSError, ValueError):
         library = ctypes.CDLL(os.path.join(libraries, "libc10.so"))
         ctypes.c_int.in_dll(library, "FLAGS_caffe2_log_level").value = LEVELS[level]
-
-
-def run_module(name: str) -> None:
-    """Do what `python -m NAME` does, in the `__main__` that there is."""
-    runpy._run_module_as_main(name)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 class _Rank(NamedTuple):

@@ -15,7 +15,7 @@ from runner.host.gpu import activity
 from runner.host.gpu.activity import GpuActivity
 from runner.host.process import procfs
 from runner.host.ranks import stacks
-from runner.host.ranks.watchdog import Watchdog
+from runner.host.supervisor.stall_monitor import Watchdog
 from tests.golden.builders import plan
 
 if TYPE_CHECKING:
