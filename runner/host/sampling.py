@@ -130,7 +130,6 @@ class GpuChild:
 
 
 def _serve(parent_pid: int) -> None:
-    """Answer each byte of the standard input, in the child."""
     subreaper.die_with_parent(signal.SIGKILL)  # not by one that is dead already
     reader = GpuReader()
     while os.getppid() == parent_pid and os.read(0, 1):

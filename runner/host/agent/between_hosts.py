@@ -316,7 +316,6 @@ class Handler(RequestHandler):
         self._start("dialer", dial if targets else None, DIAL_TIMEOUT_S)
 
     def _start(self, name: str, body: Optional[Callable[[], None]], limit_s: float) -> None:
-        """Start a child in place of an earlier one of that name."""
         if name in self.children:
             self.children.pop(name).kill()
         if body is not None:
@@ -337,7 +336,6 @@ class Handler(RequestHandler):
             self._reply_results(self._probe_request)
 
     def _reply_listening(self, frame: Frame) -> None:
-        """Answer with the port of the listener once that is known."""
         child = self.children["listener"]
         report = child.report()
         if "ready" not in report and child.code is None:

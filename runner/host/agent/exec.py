@@ -151,7 +151,6 @@ def _run(
     agent_pid: int,
     deadline: float,
 ) -> Dict[str, Any]:
-    """Return the command's code, or minus its signal, and whether its time was up."""
     command = subprocess.Popen(
         argv,
         env=environ,

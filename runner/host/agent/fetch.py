@@ -156,7 +156,6 @@ class Inventory:
                 yield from self._walk(base, remote_files.compile_globs(patterns))
 
     def _attempt_steps(self, root: str) -> Steps:
-        """Find the logs and samples of every attempt."""
         paths = {
             remote_files.LOG: remote_files.LOG_PATH,
             remote_files.SAMPLES: remote_files.SAMPLES_PATH,

@@ -124,7 +124,6 @@ def _file_key(request: Dict[str, Any]) -> Tuple[Any, ...]:
 
 
 def _tail_offset(descriptor: int, lines: int) -> int:
-    """Return where the last `lines` of a file begin."""
     offset = size = os.fstat(descriptor).st_size
     if lines <= 0:
         return size

@@ -60,7 +60,6 @@ def collect(request: FactsRequest) -> Generator[None, None, FactsResult]:
 def _collect(
     request: FactsRequest, children: Dict[str, BoundedChild]
 ) -> Generator[None, None, FactsResult]:
-    """Collect the facts; `children` takes our children by the part of the facts they look at."""
     facts = _static_facts(request)
     environ = dict(os.environ)
     for_launch = not request.skip_launch_facts
@@ -126,7 +125,6 @@ def _launch_facts(
     environ: Dict[str, str],
     children: Dict[str, BoundedChild],
 ) -> Generator[None, None, Tuple[Dict[str, Any], ports.ReservedPorts]]:
-    """Return the facts that only a launch needs, and the reserved ports."""
     from runner.host.facts import interpreter, machine  # noqa: PLC0415 (verbs do without)
 
     python = request.python  # a bare name is looked up on the PATH

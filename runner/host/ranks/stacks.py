@@ -71,7 +71,6 @@ def result(child: bounded_child.BoundedChild) -> Tuple[str, str]:
 
 
 def _find_targets(folder: RunPaths, order: Order) -> List[StackTarget]:
-    """Return the processes to dump of each rank, its own program first."""
     processes = procfs.table()
     targets: List[StackTarget] = []
     for kind, rank, data in read_rank_records(folder.attempt_folder(order.attempt), set()):
@@ -104,7 +103,6 @@ def _format_stacks(targets: Sequence[StackTarget]) -> Iterator[str]:
 
 
 def _failure_reason(target: StackTarget) -> str:
-    """Return why there is no stack of a process."""
     if not target.memory_file and not any(procfs.fd_links(target.pid)):
         return f"it runs as {procfs.process_owner(target.pid)}, and hides it from this user"
     if not target.memory_file:

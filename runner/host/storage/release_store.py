@@ -70,7 +70,6 @@ def _link_target(path: str) -> str:
 
 
 def _digest_of(path: str) -> Generator[None, None, str]:
-    """Return the sha256 of a file."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while chunk := file.read(BYTES_PER_STEP):
@@ -208,7 +207,6 @@ def move_away(parent: str, name: str) -> str:
 
 
 def _releases_in_use(workdir: str) -> Set[str]:
-    """Return the releases of unfinished runs on all hosts that share this disk."""
     runs = os.path.join(workdir, "runs")
     return {
         _release_of(RunPaths(workdir, run, node))

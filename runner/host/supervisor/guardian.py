@@ -43,7 +43,6 @@ def spawn(args: SupervisorArgs, listener: socket.socket, log_fd: int) -> int:
 def _run_detached(
     args: SupervisorArgs, listener: socket.socket, log_fd: int, startup_pipe: StartupPipe
 ) -> NoReturn:
-    """Leave the session, fork again, and guard."""
     try:
         os.setsid()
         if os.fork():

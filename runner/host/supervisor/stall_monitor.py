@@ -107,16 +107,6 @@ def _io_bytes(pid: int) -> int:
     return sum(int(number) for name, number in lines if name in IO_COUNTERS)
 
 
-def _metric_sizes(order: Order) -> Dict[str, int]:
-    """Return the size of each metrics file."""
-    sizes: Dict[str, int] = {}
-    for pattern in order.metrics:
-        for path in glob.iglob(os.path.join(glob.escape(order.cwd), pattern), recursive=True):
-            with contextlib.suppress(OSError):
-                sizes[path] = os.stat(path).st_size
-    return sizes
-
-
 class Watchdog:
     """Detects a stall, has the stacks dumped, and records it."""
 
@@ -142,14 +132,23 @@ class Watchdog:
         """Its own children, which do not belong to the run."""
         return frozenset(child.pid for child in self._children.values())
 
-    def progress_sizes(self, log_sizes: Mapping[str, int]) -> Mapping[str, int]:
+    def progress_sizes(self) -> Mapping[str, int]:
         """Return the sizes that show progress: of the metrics files, if the order names any.
 
-        It may wait for a disk.
+        Else they are those of the logs. It may wait for a disk.
         """
-        if not (self._order.stall_s and self._order.metrics):
-            return {name: log_sizes[name] for name in log_sizes if name != f"{STACKS_LOG}.out"}
-        return _metric_sizes(self._order)
+        folder = glob.escape(self._folder.attempt_folder(self._order.attempt))
+        patterns = [os.path.join(folder, f"*.{kind}") for kind in ("out", "err", "metrics")]
+        if self._order.metrics:
+            cwd = glob.escape(self._order.cwd)
+            patterns = [os.path.join(cwd, pattern) for pattern in self._order.metrics]
+        sizes: Dict[str, int] = {}
+        for pattern in patterns:
+            for path in glob.iglob(pattern, recursive=True):
+                with contextlib.suppress(OSError):
+                    sizes[path] = os.stat(path).st_size
+        sizes.pop(self._folder.stream_log(self._order.attempt, STACKS_LOG, "out"), None)
+        return sizes
 
     def sample(self, sizes: Mapping[str, int], *root_pids: int) -> None:
         """Sample the progress of these processes and their descendants."""
@@ -223,7 +222,6 @@ class Watchdog:
         self._disturbed_until = float("inf")
 
     def _poll_children(self) -> None:
-        """Take the results of our children: the activity of the GPUs, and the stack dump."""
         for name, child in [*self._children.items()]:
             child.advance()
             if child.code is None:
@@ -265,7 +263,6 @@ class StallMonitor:
         fail: Callable[[str], None],
     ) -> None:
         self._watchdog = Watchdog(folder, order, journal)
-        self._attempt_folder = folder.attempt_folder(order.attempt)
         self._interval_s = min(MAX_INTERVAL_S, self._watchdog.interval_s)
         self._next_at = time.monotonic()
         self._samples = SampleRecorder(folder, order, submit)
@@ -305,9 +302,6 @@ class StallMonitor:
     def sample(self, then: Callable[[], object] = int) -> None:
         """Take a sample of the logs and of the progress, unless one is being taken."""
 
-        def take_sizes() -> Mapping[str, int]:
-            return self._watchdog.progress_sizes(_log_sizes(self._attempt_folder))
-
         def take_sample(sizes: Mapping[str, int]) -> None:
             self._is_sampling = False
             launcher = self._launcher
@@ -320,7 +314,7 @@ class StallMonitor:
 
         if not self._is_sampling:
             self._is_sampling = True
-            self._submit(take_sizes, take_sample)
+            self._submit(self._watchdog.progress_sizes, take_sample)
 
     def check(self, stalled_s: Optional[float], *, is_stopping: bool) -> None:
         """Have the watchdog act on the stall of the whole run, unless the end is near anyhow."""
@@ -352,13 +346,3 @@ class StallMonitor:
         self._is_closed = True
         self._watchdog.close()
         self._samples.close()
-
-
-def _log_sizes(folder: str) -> Dict[str, int]:
-    """Return the sizes of the logs of an attempt, by file name."""
-    sizes: Dict[str, int] = {}
-    with contextlib.suppress(OSError):  # a full disk is reported by the journal
-        for entry in os.scandir(folder):
-            if entry.name.endswith((".out", ".err", ".metrics")):
-                sizes[entry.name] = entry.stat().st_size
-    return sizes

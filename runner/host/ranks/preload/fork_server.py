@@ -173,7 +173,6 @@ class ForkServer:
         return request
 
     def _wait(self) -> Set[int]:
-        """Return the descriptors that have something to be read."""
         poll = select.poll()
         for fd in (self._children, self._is_over, self._listener.fileno(), *self._ranks):
             if fd >= 0:
