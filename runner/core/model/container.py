@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Dict, Optional, Tuple
+from typing import Dict, Tuple
 
 ENGINE_ENV = (
     *("PATH", "HOME", "TMPDIR", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_DATA_HOME"),
@@ -26,7 +26,6 @@ class ContainerProbe:
     pull_timeout_s: float = 3600.0
     run_timeout_s: float = 300.0  # of `run`: a first container of a large image is slow
     endpoint: Tuple[str, ...] = ()  # prints where its daemon is; () for an engine without one
-    store: Tuple[str, ...] = ()  # prints the folder of its images; asked before a pull
     name: Tuple[str, ...] = ()  # the option of `run` by which a container is called {name}
     discard: Tuple[str, ...] = ()  # removes the container {name}, whatever its state
     user: Tuple[str, ...] = ()  # options of `run`, with {uid} and {gid} of the login
@@ -58,7 +57,6 @@ class CommandAnswer:
 
 NOT_ASKED = CommandAnswer(NOT_RUN)
 LOCAL_SCHEMES = ("unix://", "fd://")
-MIN_PULL_BYTES = 256 << 20
 """No image with torch fits in less."""
 
 
@@ -82,8 +80,6 @@ class ContainerFacts:
     mounts_missing: Tuple[str, ...] = ()  # sources of mounts that are not there
     env: Dict[str, str] = field(default_factory=dict)  # `ENGINE_ENV` that was set, also by setup
     endpoint: CommandAnswer = NOT_ASKED
-    store: str = ""  # the folder of its images, if it was asked before a pull
-    store_free: Optional[int] = None  # bytes, there; None if the user may not see that
     inside: InsideFacts = InsideFacts()
 
     @property
@@ -91,11 +87,6 @@ class ContainerFacts:
         """Whether the engine is on another machine, where mounts would be that one's folders."""
         address = self.endpoint.output.strip()
         return self.endpoint.ok and "://" in address and not address.startswith(LOCAL_SCHEMES)
-
-    @property
-    def has_room(self) -> bool:
-        """Whether a pull is worth to be tried."""
-        return self.store_free is None or self.store_free >= MIN_PULL_BYTES
 
     @property
     def is_usable(self) -> bool:

@@ -96,22 +96,9 @@ class _Engine:
         if not self._ask("engine", probe.engine).ok:
             return
         is_there = self._ask("image", probe.image).ok
-        if probe.pull and (probe.pull_always or not is_there) and self._has_room():
+        if probe.pull and (probe.pull_always or not is_there):
             self._ask("pull", probe.pull, probe.pull_timeout_s)
             self._ask("image", probe.image)
-
-    def _has_room(self) -> bool:
-        """Report how much room there is for an image; return whether that may be enough."""
-        if not self._probe.store:
-            return True
-        store = _run(self._probe.store, self._environ, self._limit_s).output.strip()
-        try:
-            disk = os.statvfs(store)
-        except OSError:  # it is not for this user to see
-            return True
-        free = disk.f_bavail * disk.f_frsize
-        bounded_child.report_facts(store=store, store_free=free)
-        return ContainerFacts(store_free=free).has_room
 
     def _ask(self, name: str, argv: Tuple[str, ...], limit_s: float = 0) -> CommandAnswer:
         answer = _run(argv, self._environ, limit_s or self._limit_s)

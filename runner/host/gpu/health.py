@@ -1,4 +1,4 @@
-"""GPU health: memory errors, clocks and MIG devices by NVML, Xids by the kernel's log.
+"""GPU health: memory errors and clocks by NVML, Xids by the kernel's log.
 
 NVML is asked for each value on its own: one that the driver does not know or withholds stays None.
 """
@@ -10,7 +10,7 @@ import ctypes
 import os
 import re
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from runner.core.model.hardware import Driver, GpuHealth, Xid
 from runner.host.gpu import nvml
@@ -62,33 +62,14 @@ def gpu_health(library: nvml.Nvml, index: int) -> Optional[GpuHealth]:
     _, _, rows, failed = numbers("nvmlDeviceGetRemappedRows", count=4)
     repairs = [number for number in (rows, pages) if number is not None]
     throttle_reasons = "nvmlDeviceGetCurrentClocksThrottleReasons"
-    mig = _to_bool(numbers("nvmlDeviceGetMigMode", count=2)[0])
     return GpuHealth(
         bus=bus,
         volatile=numbers("nvmlDeviceGetTotalEccErrors", *kinds, kind=ctypes.c_ulonglong)[0],
         repair_pending=any(repairs) if repairs else None,
         repair_failed=_to_bool(failed),
         throttle_reasons=numbers(throttle_reasons, kind=ctypes.c_ulonglong)[0],
-        mig=mig,
-        instances=_count_mig_devices(library, device, numbers) if mig else 0,
         error=broken[0],
     )
-
-
-def _count_mig_devices(
-    library: nvml.Nvml, device: ctypes.c_void_p, numbers: Callable[..., List[Optional[int]]]
-) -> Optional[int]:
-    """Count the MIG devices of a GPU; None where the driver does not report the maximum."""
-    (max_count,) = numbers("nvmlDeviceGetMaxMigDeviceCount")
-    if max_count is None:
-        return None
-    count = 0
-    for index in range(max_count):
-        handle_args = (ctypes.c_uint(index), ctypes.byref(ctypes.c_void_p()))
-        with contextlib.suppress(nvml.NvmlError):  # no device has this number
-            library.query_ints("nvmlDeviceGetMigDeviceHandleByIndex", device, *handle_args, count=0)
-            count += 1
-    return count
 
 
 def _to_bool(number: Optional[int]) -> Optional[bool]:

@@ -51,7 +51,6 @@ def probe(spec: Spec) -> ContainerProbe:
     ulimits = container.ulimits
     return ContainerProbe(
         endpoint=("/bin/sh", "-c", ENDPOINT_SCRIPT, program, ENDPOINT_FORMAT),
-        store=(program, "info", "--format", "{{.DockerRootDir}}"),
         name=("--name", "{name}"),
         discard=(program, "rm", "--force", "--volumes", "{name}"),
         user=("--user", "{uid}:{gid}") if (container.user == "login") else (),

@@ -38,7 +38,6 @@ def probe(spec: Spec) -> ContainerProbe:
         made,
         engine=(program, "info", "--format", VERSION_FORMAT),
         endpoint=("/bin/sh", "-c", 'echo "${CONTAINER_HOST-}"'),
-        store=(program, "info", "--format", "{{.Store.GraphRoot}}"),
         gpus=("--device", "nvidia.com/gpu=all"),
         user=(),  # it would need `--userns keep-id` without root
         group=(),

@@ -173,11 +173,9 @@ def image_problem(spec: Spec, facts: Facts) -> Tuple[str, str]:
     if container.pull == "never" or not container.fetches:
         reason, hint = _absence_reason(container)
         return message + reason, hint
-    if not facts.container.has_room or "no space left" in pull.output:
-        free, store = facts.container.store_free, facts.container.store
-        room = f"{store} has {(free or 0) >> 20} MiB free" if store else "its disk is full"
+    if "no space left" in pull.output:
         hint = f"free some room there (see {spec.container.program} system df), or load it by hand"
-        return f"{message}, and there is no room for it: {room}", hint
+        return f"{message}, and there is no room for it: its disk is full", hint
     if pull.code == TIMED_OUT:
         return f"{message}, and could not be pulled in time", "pull it there by hand first"
     hint = "look at the name and the network, log in to the registry there, or load it by hand"
