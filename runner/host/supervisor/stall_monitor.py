@@ -23,9 +23,9 @@ from runner.host.process import bounded_child, procfs
 from runner.host.process.file_worker import Submit
 from runner.host.ranks import stacks
 from runner.host.ranks.tracker import RankTracker
+from runner.host.sampling import SampleRecorder
 from runner.host.storage.run_folder import EventLog
 from runner.host.supervisor.program import LauncherProcess
-from runner.host.supervisor.sample_recorder import SampleRecorder
 from runner.host.supervisor.store_watch import StoreWatch
 
 MAX_INTERVAL_S = 10.0
