@@ -253,11 +253,6 @@ def unwritable_reason(path: str) -> str:
     return ""
 
 
-def _is_program(path: str) -> bool:
-    """Return whether Python runs a path: a file, or a folder with a `__main__.py`."""
-    return os.path.isfile(path) or os.path.isfile(os.path.join(path, "__main__.py"))
-
-
 def _survey(request: FactsRequest, home: str, tmp: str) -> None:
     report_facts(shm_free=_free_bytes("/dev/shm"), tmp_free=_free_bytes(tmp))
     workdir = absolute(request.workdir, home)
@@ -277,7 +272,8 @@ def _survey(request: FactsRequest, home: str, tmp: str) -> None:
         report_facts(project_exists=os.path.isdir(project))
     if request.script:
         script = absolute(os.path.join(project, request.script), home)
-        report_facts(script_exists=_is_program(script))
+        programs = (script, os.path.join(script, "__main__.py"))  # Python runs a folder with one
+        report_facts(script_exists=any(map(os.path.isfile, programs)))
     if request.release:
         from runner.host.storage import release_store  # noqa: PLC0415 (verbs do without)
 

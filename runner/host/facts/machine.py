@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import resource
-from typing import Dict, FrozenSet, List, Optional, Set
+from typing import Dict, List, Optional, Set
 
 from runner.core import descriptor_limit
 from runner.core.model.hardware import System
@@ -63,11 +63,10 @@ def read_system(root: str = "/") -> System:
     rows = re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)
     meminfo = {name: int(number) << 10 for name, number in rows}
     load = procfs.read_text(os.path.join(root, "proc/loadavg")).split()
-    online = procfs.read_text(os.path.join(root, "sys/devices/system/cpu/online"))
     swap_total = meminfo.get("SwapTotal")
     swap_free = meminfo.get("SwapFree")
     return System(
-        cpus=len(_parse_cpu_list(online)),
+        cpus=os.cpu_count() or 0,
         load=float(load[0]) if load else None,
         memory=meminfo.get("MemTotal"),
         memory_free=meminfo.get("MemAvailable"),
@@ -85,15 +84,6 @@ def memory_limit(root: str) -> Optional[int]:
             word = procfs.read_text(os.path.join(folder, name)).strip()
             limits += [int(word)] if word.isdigit() and int(word) < UNLIMITED else []
     return min(limits, default=None)
-
-
-def _parse_cpu_list(text: str) -> FrozenSet[int]:
-    """Return the numbers in a list of the kernel's, like "0-3,8"."""
-    cpus: Set[int] = set()
-    for part in filter(None, text.strip().split(",")):
-        first, _, last = part.partition("-")
-        cpus.update(range(int(first), int(last or first) + 1))
-    return frozenset(cpus)
 
 
 def other_users(root: str = "/") -> List[str]:

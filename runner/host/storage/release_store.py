@@ -50,7 +50,10 @@ def find_damage(workdir: str, name: str, *, by_content: bool = False) -> Generat
             return folder.path
     for link in manifest.links:
         yield
-        if _link_target(os.path.join(code, link.path)) != link.target:
+        target = ""
+        with contextlib.suppress(OSError):
+            target = os.readlink(os.path.join(code, link.path))
+        if target != link.target:
             return link.path
     for file in manifest.files:
         yield
@@ -60,13 +63,6 @@ def find_damage(workdir: str, name: str, *, by_content: bool = False) -> Generat
         if by_content and (yield from _digest_of(path)) != file.digest:
             return file.path
     return ""
-
-
-def _link_target(path: str) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""
 
 
 def _digest_of(path: str) -> Generator[None, None, str]:
