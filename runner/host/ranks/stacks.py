@@ -103,8 +103,9 @@ def _format_stacks(targets: Sequence[StackTarget]) -> Iterator[str]:
 
 
 def _failure_reason(target: StackTarget) -> str:
-    if not target.memory_file and not any(procfs.fd_links(target.pid)):
-        return f"it runs as {procfs.process_owner(target.pid)}, and hides it from this user"
+    owner = procfs.process_owner(target.pid)
+    if not target.memory_file and owner and not any(procfs.fd_links(target.pid)):
+        return f"it runs as {owner}, and hides it from this user"
     if not target.memory_file:
         return "it is not a Python that the runner prepared"
     state = status_field(target.pid, "State")[:1]
