@@ -160,9 +160,6 @@ def _ills(gpu: Gpu, logged_xids: Iterable[Xid], node: str) -> Iterator[tuple[Lev
     elif failure:
         message = f"no answer to the driver ({failure}); fallen off the bus (Xid 79)?"
         yield Level.ERROR, message, f"dmesg | grep Xid, there; reboot it, or {leave}"
-    if state.mig and state.instances == 0:
-        hint = f"nvidia-smi mig -i GPU -cgi PROFILE -C there, as root; or {leave}"
-        yield Level.ERROR, "in MIG mode, but without an instance that a program could use", hint
     if state.volatile:
         errors = counted(state.volatile, "uncorrected memory error")
         yield Level.WARNING, f"{errors} since the driver was loaded; a run there may die", RESET

@@ -7,7 +7,7 @@ from typing import Dict, Optional, Tuple
 
 from runner.core.codec import bounded, parsed_by
 from runner.core.model.container import ContainerFacts, ContainerProbe
-from runner.core.model.hardware import Driver, GpuHealth, System, TopProcess, Xid
+from runner.core.model.hardware import Driver, GpuHealth, System, Xid
 from runner.core.protocol.paths import USUAL_WORKDIR
 from runner.core.protocol.timing import SETUP_TIMEOUT_S
 
@@ -87,14 +87,13 @@ class Interface:
     """One network interface; `addresses` like "10.0.0.1/24" or "fe80::1/64".
 
     `up` means switched on and with a carrier. A labelled address (`eth0:1`) is an interface of its
-    own. `mtu` is in bytes, 0 if unknown.
+    own.
     """
 
     name: str
     addresses: Tuple[str, ...] = field(default=(), metadata=ADDRESSES)
     up: bool = True
     loopback: bool = False
-    mtu: int = 0
 
 
 @dataclass(frozen=True)
@@ -213,4 +212,3 @@ class Facts:
     limits: Dict[str, int] = field(default_factory=dict)  # soft ones, as "nofile"; -1: unlimited
     system: System = field(default_factory=System)
     other_users: Tuple[str, ...] = ()  # people with processes here, as far as /proc shows them
-    top_process: Optional[TopProcess] = None  # the one that uses most cores

@@ -23,8 +23,6 @@ class GpuHealth:
     repair_pending: Optional[bool] = None  # bad memory is replaced at the next reset (row or page)
     repair_failed: Optional[bool] = None  # bad memory could not be replaced
     throttle_reasons: Optional[int] = None  # for lower clocks: the bits of nvml.h
-    mig: Optional[bool] = None  # divided into instances (MIG)
-    instances: Optional[int] = None  # those that a program can use; 0 without MIG
     error: str = ""  # why the driver cannot use it, though it has a name
 
 
@@ -50,13 +48,3 @@ class System:
     memory_limit: Optional[int] = None  # of our cgroups; None for all memory
     swapped: Optional[int] = None  # memory in swap
     infiniband: Tuple[str, ...] = ()  # InfiniBand (or RoCE) devices
-
-
-@dataclass(frozen=True)
-class TopProcess:
-    """The running process that has used most cores over its life."""
-
-    pid: int
-    cores: float
-    user: str = ""
-    command: str = ""

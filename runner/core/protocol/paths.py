@@ -28,7 +28,7 @@ CODE_FOLDER = "code"
 JOB_FOLDER = ".slurm"
 """The folder in that of a run that belongs to its job of Slurm."""
 
-PRELOAD_MODULES = ("fork_server", "forked_rank", "fork_safety", "import_environment")
+PRELOAD_MODULES = ("fork_server", "forked_rank", "fork_safety")
 PRELOAD_PACKAGE = "runner_preload"
 """The modules of a fork server, and their package in a run folder, whose name no program has."""
 
@@ -102,7 +102,6 @@ class RunPaths:
         self.spawner = posixpath.join(self.root, "spawner.py")
         self.container_client = posixpath.join(self.root, "container_client.py")
         self.container_entry = posixpath.join(self.root, "container_entry.py")
-        self.container_dump = posixpath.join(self.root, "container_dump.py")
         self.home = posixpath.join(self.root, "home")
         self.site = posixpath.join(self.root, "site")
         self.preload = posixpath.join(self.root, "preload.py")
