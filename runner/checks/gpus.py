@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from runner.checks.base import CheckContext, check, most_common, ok, used_gpus, warning
-from runner.core.model.facts import Facts, Gpu, GpuProcess
-from runner.core.model.hardware import GpuHealth, Xid
+from runner.core.model.facts import Facts, Gpu, GpuHealth, GpuProcess, Xid
 from runner.core.model.results import Finding, Level
 from runner.core.spec import Node
 from runner.core.text import counted, format_age, format_ranges, format_size

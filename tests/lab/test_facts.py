@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 
 from runner.core.codec import decode, encode
-from runner.core.model.facts import Facts, FactsRequest, GpuProcess
-from runner.core.model.hardware import Driver, GpuHealth
+from runner.core.model.facts import Driver, Facts, FactsRequest, GpuHealth, GpuProcess
 from runner.host.facts import collect as collecting
 from runner.host.facts import ports
 from runner.host.facts.collect import FactsResult

@@ -9,7 +9,7 @@ import resource
 from typing import Dict, List, Optional, Set
 
 from runner.core import descriptor_limit
-from runner.core.model.hardware import System
+from runner.core.model.facts import System
 from runner.host.process import cgroup, procfs
 from runner.host.process.bounded_child import BoundedChild
 

@@ -15,8 +15,7 @@ from dataclasses import replace
 from typing import Any, Dict, List, Optional, Tuple
 
 from runner.core.codec import decode, encode
-from runner.core.model.facts import Gpu, GpuProcess
-from runner.core.model.hardware import Driver, GpuHealth, Xid
+from runner.core.model.facts import Driver, Gpu, GpuHealth, GpuProcess, Xid
 from runner.host.gpu import nvml
 from runner.host.process import bounded_child, procfs
 

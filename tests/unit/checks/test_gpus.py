@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from runner.checks.base import CheckContext, all_checks
-from runner.core.model.facts import Facts
-from runner.core.model.hardware import Driver, GpuHealth, System, Xid
+from runner.core.model.facts import Driver, Facts, GpuHealth, System, Xid
 from runner.core.model.results import Level
 from tests.golden.builders import TORCH, gpus
 from tests.unit.checks.test_checks import bad, case, host
