@@ -20,8 +20,7 @@ from runner.core.model.samples import GpuSample, GpuUser, Sample
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.remote_files import MAX_SAMPLE_FILE
 from runner.host.gpu import nvml, query
-from runner.host.sampling import Sampler
-from runner.host.supervisor.sample_recorder import write_sample
+from runner.host.sampling import Sampler, write_sample
 from tests.lab.fake_gpus import FakeGpu, build, state
 
 HOURS = (1, 8, 24, 240)

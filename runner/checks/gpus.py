@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from runner.checks.base import CheckContext, check, most_common, ok, used_gpus, warning
-from runner.core.model.facts import Facts, Gpu, GpuProcess
-from runner.core.model.hardware import GpuHealth, Xid
+from runner.core.model.facts import Facts, Gpu, GpuHealth, GpuProcess, Xid
 from runner.core.model.results import Finding, Level
 from runner.core.spec import Node
 from runner.core.text import counted, format_age, format_ranges, format_size
@@ -160,9 +159,6 @@ def _ills(gpu: Gpu, logged_xids: Iterable[Xid], node: str) -> Iterator[tuple[Lev
     elif failure:
         message = f"no answer to the driver ({failure}); fallen off the bus (Xid 79)?"
         yield Level.ERROR, message, f"dmesg | grep Xid, there; reboot it, or {leave}"
-    if state.mig and state.instances == 0:
-        hint = f"nvidia-smi mig -i GPU -cgi PROFILE -C there, as root; or {leave}"
-        yield Level.ERROR, "in MIG mode, but without an instance that a program could use", hint
     if state.volatile:
         errors = counted(state.volatile, "uncorrected memory error")
         yield Level.WARNING, f"{errors} since the driver was loaded; a run there may die", RESET

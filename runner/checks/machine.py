@@ -146,14 +146,10 @@ def _load_warnings(node: Node, facts: Facts, cluster: str) -> Iterator[Finding]:
         key = f"cluster.nodes.{node.name}.nproc_per_node"
         yield warning(node.name, message, f"set {key}, or ask for more (affinity, cpu.max)")
     if machine.load and machine.cpus and machine.load > HIGH_LOAD_SHARE * machine.cpus:
-        used_by = ""
-        if top := facts.top_process:
-            name = f" {top.command}" if top.command else ""
-            who = f"process {top.pid}{name} of {top.user or 'unknown'}"
-            used_by = f"; {who} takes {top.cores:g} cores"
         load = f"a load of {max(1, round(machine.load))} on {counted(machine.cpus, 'core')}"
-        hint = "wait, ask the user, or leave the node out with cluster.exclude"
-        yield warning(node.name, f"{load}: they are in use{used_by}", hint)
+        command = f"{this_program()} exec {cluster_flag(cluster)} -- ps aux --sort=-pcpu"
+        hint = f"wait, or leave the node out with cluster.exclude; to see who uses them: {command}"
+        yield warning(node.name, f"{load}: they are in use", hint)
 
 
 def _size(size: int) -> str:

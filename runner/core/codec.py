@@ -101,11 +101,11 @@ def _fields(cls: Hashable) -> List[Tuple[str, Any, Mapping[str, Any], bool]]:
     """Return the name, the type and the metadata of each field, and whether it has no default."""
     hints = get_type_hints(cls)
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]
-    return [(f.name, hints[f.name], f.metadata, _is_required(f)) for f in fields]
-
-
-def _is_required(field: Any) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    missing = dataclasses.MISSING
+    return [
+        (f.name, hints[f.name], f.metadata, f.default is missing and f.default_factory is missing)
+        for f in fields
+    ]
 
 
 def _check(metadata: Mapping[str, Any], value: Any) -> None:

@@ -479,7 +479,7 @@ class Watch:
         "files with a line per step; then nothing else is progress", "patterns of files", ()
     )
     stacks: str = setting(
-        "auto loads a `sitecustomize` in ranks, for stacks without py-spy", ("auto", "never")
+        "auto loads a `sitecustomize` in ranks, for their stacks", ("auto", "never")
     )
 
     @property

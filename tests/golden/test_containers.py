@@ -10,7 +10,7 @@ import pytest
 
 from runner.core.codec import encode
 from runner.core.model.container import CommandAnswer, ContainerFacts
-from runner.core.model.hardware import System
+from runner.core.model.facts import System
 from runner.core.model.plan import Plan
 from runner.core.planning.build_plan import build_plan
 from runner.core.spec import Cluster, ContainerSpec, Mount, Node, Secret, Task

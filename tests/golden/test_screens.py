@@ -10,8 +10,7 @@ import pytest
 
 from runner.checks.base import CheckContext, evaluate_checks
 from runner.core.errors import Problem
-from runner.core.model.facts import Endpoint, Facts, GpuProcess, Interpreter, SetupResult
-from runner.core.model.hardware import System
+from runner.core.model.facts import Endpoint, Facts, GpuProcess, Interpreter, SetupResult, System
 from runner.core.model.network_probe import (
     HostProbe,
     NetworkProbe,

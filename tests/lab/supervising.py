@@ -200,7 +200,6 @@ class RunStarter:
             env={"RUNNER_RUN_ID": run_id, "RUNNER_NODE": "here", "HIDDEN": "from ranks"},
             cwd=folder.work,
             ranks=tuple(range(ranks)),
-            rank_prefix=(sys.executable,),
             grace_s=grace_s,
         )
         order = Order(**{**vars(order), **changes})

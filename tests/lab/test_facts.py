@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 
 from runner.core.codec import decode, encode
-from runner.core.model.facts import Facts, FactsRequest, GpuProcess
-from runner.core.model.hardware import Driver, GpuHealth
+from runner.core.model.facts import Driver, Facts, FactsRequest, GpuHealth, GpuProcess
 from runner.host.facts import collect as collecting
 from runner.host.facts import ports
 from runner.host.facts.collect import FactsResult
@@ -347,7 +346,7 @@ def test_gpus_are_told_with_their_users_and_their_health(gpus: LocalGpus) -> Non
     assert [(gpu.name, gpu.processes) for gpu in facts.gpus] == [(NAME, users), (NAME, ())]
     assert (facts.gpu_source, facts.driver) == ("nvml", Driver("550.54.15", "12.4"))
     first, second = (gpu.health for gpu in facts.gpus)
-    assert first == GpuHealth("0000:3b:00", 1 << 32, True, False, 0, None, 0)
+    assert first == GpuHealth("0000:3b:00", 1 << 32, True, False, 0)
     assert second == replace(first, throttle_reasons=0x48)
     assert collect(request()).facts.gpus[0].health is None
 

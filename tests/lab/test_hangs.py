@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -122,16 +120,11 @@ while True:
 
 @pytest.mark.slow
 def test_what_the_dump_makes_ranks_print_does_not_end_the_standstill(
-    on_lab: Launcher, tmp_path: Path
+    on_lab: Launcher,
 ) -> None:
     """Nor what one asked for by hand does: the run is stopped once, and for all."""
-    environment = tmp_path / "no-py-spy"
-    (environment / "bin").mkdir(parents=True)
-    (environment / "bin" / "python").symlink_to(sys.executable)
-    for name in ("lib", "pyvenv.cfg"):
-        (environment / name).symlink_to(Path(sys.prefix) / name)
     (on_lab.folder / "cut.py").write_text(CUT)
-    task = ("task.script=cut.py", PLAIN_ENTRY, f"cluster.python={environment}/bin/python")
+    task = ("task.script=cut.py", PLAIN_ENTRY)
     running = on_lab.start("cluster=lab", *task, *STALL, "watch.action=stop")
     running.until_joined()
     asked = on_lab("stacks", "--cluster", "lab")

@@ -88,7 +88,7 @@ def test_a_forked_rank_is_like_an_executed_one(lab: Lab, on_lab: Launcher) -> No
 def test_a_program_that_sets_what_torch_reads_while_it_is_imported(
     lab: Lab, on_lab: Launcher, tmp_path: Path
 ) -> None:
-    """It is seen in its text: its setting holds as it would anywhere."""
+    """It is seen at its import: its setting holds as it would anywhere."""
     script = tmp_path / "train.py"
     script.write_text(
         "import os\n"
@@ -99,7 +99,7 @@ def test_a_program_that_sets_what_torch_reads_while_it_is_imported(
     done = on_lab(*ONE_NODE, PRELOAD, f"task.script={script}")
     assert done.code == 0, done
     assert done.err.count("runner: task.preload: ") == 1, done
-    reason = "train.py sets TORCH_DISTRIBUTED_DEBUG, which an import reads; task.env."
+    reason = "TORCH_DISTRIBUTED_DEBUG is set before torch is imported; task.env."
     assert reason in done.log("node1", 0, "err"), done
     for rank in (0, 1):
         last = done.log("node1", rank).splitlines()[-1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,9 +14,9 @@ import pytest
 
 from runner.core.outcome.stacks import DUMP_END, DUMP_HEADER, Stack, parse_dumps
 from runner.host.process import procfs
-from runner.host.ranks import fault_dump, sitecustomize, stacks
+from runner.host.ranks import sitecustomize, stacks
 from runner.host.ranks.stacks import StackTarget
-from runner.host.ranks.watchdog import Progress
+from runner.host.supervisor.stall_monitor import Progress
 from tests.lab.waiting import wait_until
 
 DUMPER = Path(sitecustomize.__file__).read_text()
@@ -59,20 +58,17 @@ class Start:
 
 
 @pytest.fixture
-def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    """Pythons; no py-spy is on the PATH."""
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+def start() -> Iterator[Start]:
+    """Pythons."""
     start = Start()
     yield start
     start.close()
 
 
 def told(*pids: int) -> list[Stack]:
-    asked = [
-        StackTarget(rank, pid, fault_dump.find_memory_file(pid)) for rank, pid in enumerate(pids)
-    ]
+    asked = [StackTarget(rank, pid, stacks.find_memory_file(pid)) for rank, pid in enumerate(pids)]
     head = DUMP_HEADER.format(when="now", why="asked for")
-    texts = stacks._format_stacks(asked, "/no/such/python")
+    texts = stacks._format_stacks(asked)
     (dump,) = parse_dumps(head + "".join(texts) + DUMP_END)
     return dump.stacks
 
@@ -110,8 +106,7 @@ def test_no_process_is_signalled_that_does_not_offer(
         pid, _ = start(WAITS)
     (mute,) = told(pid)
     assert mute.frames == ()
-    why = "it is not a Python that the runner prepared, and there is no py-spy"
-    assert mute.method == f"nothing: {why}"
+    assert mute.method == "nothing: it is not a Python that the runner prepared"
     assert procfs.is_running(pid)
 
 
@@ -128,16 +123,6 @@ def test_the_sitecustomize_of_a_site_runs_all_the_same(
     assert str(site) not in said
     (own / "sitecustomize.py").write_text("raise ImportError('no plugin', name='plugin')")
     assert start("print('up')", site, own)[1] == "up"
-
-
-def test_py_spy_is_asked_where_it_is_there(start: Start) -> None:
-    """Of a Python that was not prepared at all."""
-    spy = shutil.which("py-spy", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    if spy is None:
-        pytest.skip("no py-spy here")
-    pid, _ = start(WAITS)
-    texts = stacks._by_py_spy(spy, [StackTarget(0, pid, "")])
-    assert "in load" in texts[pid]
 
 
 def test_who_moves_and_who_only_waits(start: Start) -> None:

@@ -28,7 +28,6 @@ _PACKAGE = Path(runner.__file__).parent
 
 PROGRAMS = (
     *("ranks/shim", "ranks/spawner", "ranks/rank_facts", "ranks/sitecustomize"),
-    "ranks/fault_dump",
     *("container/client", "container/entry", "ranks/preload/preload"),
     *(f"ranks/preload/{name}" for name in PRELOAD_MODULES),
 )

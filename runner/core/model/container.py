@@ -126,7 +126,6 @@ class Container:
     remove: Tuple[str, ...] = ()
     find: Tuple[str, ...] = ()  # prints the id of each container of this node, whatever its state
     reclaim: Tuple[str, ...] = ()  # gives the login what another user of the image's wrote
-    dump: Tuple[str, ...] = ()  # prints the stacks of the processes whose numbers inside follow
     env: Dict[str, str] = field(default_factory=dict)  # `ENGINE_ENV`, for who was not set up
     secrets: Tuple[str, ...] = ()  # names of those that go inside
     devices: int = 0  # GPUs that must be there

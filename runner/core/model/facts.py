@@ -1,4 +1,7 @@
-"""Facts: what a host reports about itself, all in one answer, and the request for it."""
+"""Facts: what a host reports about itself, all in one answer, and the request for it.
+
+None or "" is unknown.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ from typing import Dict, Optional, Tuple
 
 from runner.core.codec import bounded, parsed_by
 from runner.core.model.container import ContainerFacts, ContainerProbe
-from runner.core.model.hardware import Driver, GpuHealth, System, TopProcess, Xid
 from runner.core.protocol.paths import USUAL_WORKDIR
 from runner.core.protocol.timing import SETUP_TIMEOUT_S
 
@@ -87,14 +89,13 @@ class Interface:
     """One network interface; `addresses` like "10.0.0.1/24" or "fe80::1/64".
 
     `up` means switched on and with a carrier. A labelled address (`eth0:1`) is an interface of its
-    own. `mtu` is in bytes, 0 if unknown.
+    own.
     """
 
     name: str
     addresses: Tuple[str, ...] = field(default=(), metadata=ADDRESSES)
     up: bool = True
     loopback: bool = False
-    mtu: int = 0
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,50 @@ class Endpoint:
     interface: str = ""
     address: str = ""
     subnet: str = ""
+
+
+@dataclass(frozen=True)
+class Driver:
+    """NVIDIA's driver: its version ("550.54.15"), and the newest CUDA it supports ("12.4")."""
+
+    version: str = ""
+    cuda: str = ""
+
+
+@dataclass(frozen=True)
+class GpuHealth:
+    """The health of one GPU."""
+
+    bus: str = ""  # its PCI address, like "0000:3b:00"
+    volatile: Optional[int] = None  # uncorrected memory errors since the driver was loaded
+    repair_pending: Optional[bool] = None  # bad memory is replaced at the next reset (row or page)
+    repair_failed: Optional[bool] = None  # bad memory could not be replaced
+    throttle_reasons: Optional[int] = None  # for lower clocks: the bits of nvml.h
+    error: str = ""  # why the driver cannot use it, though it has a name
+
+
+@dataclass(frozen=True)
+class Xid:
+    """One kind of error in the kernel's log since the boot, reported by the driver."""
+
+    bus: str  # the PCI address of the GPU, like "0000:3b:00"
+    code: int  # its number in NVIDIA's catalogue
+    text: str = ""  # of the last one
+    count: int = 1  # of all of them
+    ago_s: float = 0.0  # since the last one
+
+
+@dataclass(frozen=True)
+class System:
+    """The machine and its load; memory in bytes."""
+
+    cpus: int = 0  # all cores of the machine
+    load: Optional[float] = None  # the average of the last minute
+    memory: Optional[int] = None
+    memory_free: Optional[int] = None  # that programs can still get without swapping
+    memory_limit: Optional[int] = None  # of our cgroups; None for all memory
+    swapped: Optional[int] = None  # memory in swap
+    infiniband: Tuple[str, ...] = ()  # InfiniBand (or RoCE) devices
 
 
 @dataclass(frozen=True)
@@ -213,4 +258,3 @@ class Facts:
     limits: Dict[str, int] = field(default_factory=dict)  # soft ones, as "nofile"; -1: unlimited
     system: System = field(default_factory=System)
     other_users: Tuple[str, ...] = ()  # people with processes here, as far as /proc shows them
-    top_process: Optional[TopProcess] = None  # the one that uses most cores

@@ -80,7 +80,6 @@ class Order:
     env: Dict[str, str]  # overrides the host's own (after `setup`)
     cwd: str  # created if it is in the run folder
     ranks: Tuple[int, ...]  # global ones, by local rank; () if torch assigns them
-    rank_prefix: Tuple[str, ...] = ()  # the task's interpreter, () for a command
     release: str = ""  # copied into the run's `work` first; "" for none
     reserve_port: int = 0  # until the program listens on it; 0 for none
     grace_s: float = 15.0  # between TERM and KILL

@@ -111,7 +111,8 @@ def find_failures(
         if failure is None or event.node in departed or superseded:
             continue
         stop = stop_before(event, stops)
-        by_torch = plan.restarts_ranks and _is_terminated(event)
+        got_term = isinstance(event.body, RankExited) and event.body.signal == signal.SIGTERM
+        by_torch = plan.restarts_ranks and got_term
         if (by_torch and stopped_by_user) or (stop and stop.cause in FINAL_CAUSES):
             continue
         is_late = stop is not None or (by_torch and departed)
@@ -233,10 +234,6 @@ def _is_superseded(timed: TimedEvent, last: Optional[Membership]) -> bool:
         return node not in last.nodes or timed.at + body.silence_s < last.started_at
     is_death = isinstance(body, Stopping) and body.cause is StopCause.DEATH
     return (is_death or isinstance(body, Ended)) and timed.at < last.started_at
-
-
-def _is_terminated(event: Event) -> bool:
-    return isinstance(event.body, RankExited) and event.body.signal == signal.SIGTERM
 
 
 def _reported(

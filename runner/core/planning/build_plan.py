@@ -251,7 +251,6 @@ def _order(
         env={},
         cwd=cwd,
         ranks=attempt.ranks[node.name],
-        rank_prefix=launch.rank_prefix,
         path_folder=path_folder(spec, node, facts),
         launcher=launch.launcher,
         release=attempt.code.release,

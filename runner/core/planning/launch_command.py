@@ -48,7 +48,6 @@ class LaunchCommand:
 
     command: Tuple[str, ...]  # as a person would type it
     argv: Tuple[str, ...]  # the same, with the words of our shim before each rank's program
-    rank_prefix: Tuple[str, ...]  # the task's interpreter, () for a command
     arg_count: int  # how many words at the end of `command` are arguments of the program
     launcher: str = ""  # the program between the supervisor and the ranks, "" for none
     env: Dict[str, str] = field(default_factory=dict)  # belongs to `command`
@@ -111,7 +110,6 @@ def _command_by_us(
 ) -> LaunchCommand:
     """Return the command of a plain program, or of ranks that are started as srun starts tasks."""
     task = spec.task
-    prefix = () if task.kind == "command" else program[:1]
     meeting = {
         "MASTER_ADDR": position.addr,
         "MASTER_PORT": str(position.port),
@@ -127,7 +125,6 @@ def _command_by_us(
         return LaunchCommand(
             command=(*without_removed, *program, *words),
             argv=(*shim, *program, *words),
-            rank_prefix=prefix,
             arg_count=len(words),
             env=env,
         )
@@ -136,7 +133,6 @@ def _command_by_us(
     return LaunchCommand(
         command=("srun", f"--ntasks-per-node={position.nproc}", *words),
         argv=(*shim[:3], run_paths.spawner, *numbers, *shim, *words),
-        rank_prefix=prefix,
         arg_count=len(task.words),
         launcher=SPAWNER,
         env={**meeting, "WORLD_SIZE": str(position.world_size)},
@@ -196,7 +192,6 @@ def _torchrun_command(
     return LaunchCommand(
         command=(*launcher, *shown),
         argv=(*started_launcher, *no_python, shim[0], *map(escape, shim[1:]), *escaped),
-        rank_prefix=() if task.kind == "command" else (python.executable,),
         arg_count=arg_count,
         launcher=launcher_name,
         internal_env=internal_env,

@@ -25,7 +25,7 @@ STACKS_LOG = "stacks"
 CODE_FOLDER = "code"
 """The folder of a release that has the tree; the manifest is beside it."""
 
-PRELOAD_MODULES = ("fork_server", "forked_rank", "fork_safety", "import_environment")
+PRELOAD_MODULES = ("fork_server", "forked_rank", "fork_safety")
 PRELOAD_PACKAGE = "runner_preload"
 """The modules of a fork server, and their package in a run folder, whose name no program has."""
 
@@ -99,7 +99,6 @@ class RunPaths:
         self.spawner = posixpath.join(self.root, "spawner.py")
         self.container_client = posixpath.join(self.root, "container_client.py")
         self.container_entry = posixpath.join(self.root, "container_entry.py")
-        self.container_dump = posixpath.join(self.root, "container_dump.py")
         self.home = posixpath.join(self.root, "home")
         self.site = posixpath.join(self.root, "site")
         self.preload = posixpath.join(self.root, "preload.py")

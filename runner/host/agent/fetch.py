@@ -88,7 +88,9 @@ class Handler(RequestHandler):
     def _send_chunk(self, frame: Frame) -> None:
         request = frame.data
         folder = self.context.run_folder(frame)
-        kind, path, offset = request["file_kind"], request["path"], int(request["offset"])
+        kind = request["file_kind"]
+        path = request["path"]
+        offset = int(request["offset"])
         remote_files.validate(kind, path)
         base = self._output_folder(folder) if kind == remote_files.OUTPUT else folder.root
         descriptor = open_below(base, path)
@@ -133,7 +135,8 @@ class Inventory:
         self.files: List[RemoteFile] = []  # found and not sent yet
         self.omitted_count = self.skip_count = 0  # files beyond the limits; entries left out
         self.skipped: List[Tuple[str, str]] = []  # path and reason of the first of them
-        self._folder, self._kinds = folder, kinds
+        self._folder = folder
+        self._kinds = kinds
         self._file_count = self._path_bytes = 0
         self._checked_out_ns = 0  # what has not changed since is no output, but code
         with contextlib.suppress(OSError):
@@ -153,7 +156,6 @@ class Inventory:
                 yield from self._walk(base, remote_files.compile_globs(patterns))
 
     def _attempt_steps(self, root: str) -> Steps:
-        """Find the logs and samples of every attempt."""
         paths = {
             remote_files.LOG: remote_files.LOG_PATH,
             remote_files.SAMPLES: remote_files.SAMPLES_PATH,
@@ -192,10 +194,8 @@ class Inventory:
                 with os.scandir(descriptor) as entries:
                     ordered = sorted(entries, key=lambda entry: entry.name)
                 for count, entry in enumerate(ordered):
-                    child, below = (
-                        os.path.join(path, entry.name),
-                        remote_files.step_globs(matching, entry.name),
-                    )
+                    child = os.path.join(path, entry.name)
+                    below = remote_files.step_globs(matching, entry.name)
                     if below and entry.is_dir(follow_symlinks=False):
                         subfolders.append((child, below))
                     elif below:

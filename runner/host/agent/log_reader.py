@@ -30,7 +30,8 @@ class LogReader:
     """
 
     def __init__(self, folder: RunPaths, pauses_s: Tuple[float, float] = (0.0, 0.0)) -> None:
-        self._folder, self._pauses_s = folder, pauses_s
+        self._folder = folder
+        self._pauses_s = pauses_s
         self._looks: Dict[Tuple[Any, ...], Look] = {}
         self._requests: "queue.SimpleQueue[Dict[str, Any]]" = queue.SimpleQueue()
         self._pending: List[Dict[str, Any]] = []
@@ -60,7 +61,8 @@ class LogReader:
         """
         while not self._requests.empty():
             self._pending.append(self._requests.get())
-        answers, unanswered = [], []
+        answers = []
+        unanswered = []
         for request in self._pending:
             if not (ended or self._is_due(request)):
                 unanswered.append(request)
@@ -69,7 +71,8 @@ class LogReader:
             try:
                 chunk = self._read_chunk(request)
             except OSError as error:  # of a disk that may recover
-                chunk, problem = b"", os.strerror(error.errno or 0)
+                chunk = b""
+                problem = os.strerror(error.errno or 0)
             self._note_look(request, len(chunk))
             if not chunk and not ended and request.get("wait", True):
                 unanswered.append(request)
@@ -87,7 +90,8 @@ class LogReader:
         return time.monotonic() >= last.next_at
 
     def _note_look(self, request: Dict[str, Any], size: int) -> None:
-        key, now = _file_key(request), time.monotonic()
+        key = _file_key(request)
+        now = time.monotonic()
         last = self._looks.get(key)
         grown_at = now if size or last is None else last.grown_at
         shortest_s, longest_s = self._pauses_s
@@ -120,7 +124,6 @@ def _file_key(request: Dict[str, Any]) -> Tuple[Any, ...]:
 
 
 def _tail_offset(descriptor: int, lines: int) -> int:
-    """Return where the last `lines` of a file begin."""
     offset = size = os.fstat(descriptor).st_size
     if lines <= 0:
         return size

@@ -42,7 +42,9 @@ class RequestQueue:
         reply: Callable[[str, Dict[str, Any]], None],
         refuse: Callable[[Frame, Exception], None],
     ) -> None:
-        self._files, self._reply, self._refuse = files, reply, refuse
+        self._files = files
+        self._reply = reply
+        self._refuse = refuse
         self._queue: Deque[QueuedRequest] = deque()
         self._is_working = False
         self._last_progress = time.monotonic()
@@ -86,7 +88,8 @@ class RequestQueue:
             try:
                 loop_call()
             except Exception as call_error:  # noqa: BLE001 (the controller hears of it)
-                is_last, error = True, call_error
+                is_last = True
+                error = call_error
                 self._files.submit(functools.partial(_close, steps))
         if is_last:
             self._queue.popleft()

@@ -20,15 +20,21 @@ import sys
 import time
 from typing import Any, Dict, List, NamedTuple, NoReturn, Optional, Sequence
 
-CREATE_TIMEOUT_S, QUERY_TIMEOUT_S, REMOVE_TIMEOUT_S = 120.0, 20.0, 60.0
+CREATE_TIMEOUT_S = 120.0
+QUERY_TIMEOUT_S = 20.0
+REMOVE_TIMEOUT_S = 60.0
 NOT_STARTED = 125  # as docker and podman say it
 MARK = "container.began"  # as in `entry`
 HOME = "home"
 BEFORE_START = ("created", "configured", "initialized")  # in the words of docker and podman
 LOOK_AGAIN_S = 0.2
 SIGNALS = (
-    *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
-    *(signal.SIGUSR1, signal.SIGUSR2),
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
 )
 Json = Dict[str, Any]
 
@@ -46,7 +52,9 @@ class Client:
     """The container of one order."""
 
     def __init__(self, order: Json, folder: str) -> None:
-        self._order, self._container, self._folder = order, order["container"], folder
+        self._order = order
+        self._container = order["container"]
+        self._folder = folder
         secrets = self._container["secrets"]
         self._secrets = {name: os.environ.pop(name) for name in secrets if name in os.environ}
         self._process: Optional[subprocess.Popen[bytes]] = None
@@ -142,7 +150,8 @@ class Client:
 
 def _run(argv: Sequence[str], limit_s: float) -> "subprocess.CompletedProcess[bytes]":
     """Run a command of the engine; a failure to do so has the exit code 124 or 127."""
-    null, pipe = subprocess.DEVNULL, subprocess.PIPE
+    null = subprocess.DEVNULL
+    pipe = subprocess.PIPE
     try:
         return subprocess.run(
             argv, stdin=null, stdout=pipe, stderr=pipe, timeout=limit_s, check=False

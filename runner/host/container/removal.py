@@ -14,7 +14,8 @@ from runner.core.model.container import Container
 from runner.host.process import bounded_child
 from runner.host.process.bounded_child import BoundedChild
 
-REMOVE_LIMIT_S, RECLAIM_LIMIT_S = 30.0, 30.0
+REMOVE_LIMIT_S = 30.0
+RECLAIM_LIMIT_S = 30.0
 LIMIT_S = 2 * REMOVE_LIMIT_S + RECLAIM_LIMIT_S  # for all of it: removal comes first and last
 COMMAND_TIMEOUT_S = 10.0
 LOOK_AGAIN_S = 0.5
@@ -75,7 +76,8 @@ def remove_container(container: Optional[Container], environ: Mapping[str, str])
     """
     if container is None or not container.has_daemon:
         return Removal()
-    environ, note = {**environ, **container.env}, ""
+    environ = {**environ, **container.env}
+    note = ""
     problem = _remove_all(container, environ)
     if container.reclaim and not problem:
         code, output = _ask(container.reclaim, environ, RECLAIM_LIMIT_S)
@@ -86,13 +88,15 @@ def remove_container(container: Optional[Container], environ: Mapping[str, str])
 
 def _remove_all(container: Container, environ: Mapping[str, str]) -> str:
     """Remove all that the engine finds until it finds none twice; return why that is not so."""
-    empty_rounds, deadline = 0, time.monotonic() + REMOVE_LIMIT_S
+    empty_rounds = 0
+    deadline = time.monotonic() + REMOVE_LIMIT_S
     while empty_rounds < 2:
         code, output = _ask(container.find, environ)
         if code:
             return _problem(container, output)
         if output:
-            empty_rounds, ids = 0, output.split()
+            empty_rounds = 0
+            ids = output.split()
             _ask((*container.kill, *ids), environ)  # one that was never started is not killed
             _, reason = _ask((*container.remove, *ids), environ)
             if time.monotonic() > deadline - COMMAND_TIMEOUT_S:
@@ -116,7 +120,8 @@ def _ask(
     argv: Sequence[str], environ: Mapping[str, str], limit_s: float = COMMAND_TIMEOUT_S
 ) -> Tuple[int, str]:
     """Return the exit code of a command, and what it printed: a warning is no answer."""
-    null, pipe = subprocess.DEVNULL, subprocess.PIPE
+    null = subprocess.DEVNULL
+    pipe = subprocess.PIPE
     try:
         done = subprocess.run(
             argv, env=environ, stdin=null, stdout=pipe, stderr=pipe, timeout=limit_s, check=False

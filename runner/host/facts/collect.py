@@ -13,9 +13,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Any, Dict, Generator, Mapping, Optional, Tuple
 
-from runner.core.codec import decode, encode
 from runner.core.model.facts import MANAGED_ENV, Facts, FactsRequest, Interpreter
-from runner.core.model.hardware import TopProcess
 from runner.host.facts import ports, setup
 from runner.host.gpu import query
 from runner.host.process import procfs
@@ -62,8 +60,8 @@ def collect(request: FactsRequest) -> Generator[None, None, FactsResult]:
 def _collect(
     request: FactsRequest, children: Dict[str, BoundedChild]
 ) -> Generator[None, None, FactsResult]:
-    """Collect the facts; `children` takes our children by the part of the facts they look at."""
-    facts, environ = _static_facts(request), dict(os.environ)
+    facts = _static_facts(request)
+    environ = dict(os.environ)
     for_launch = not request.skip_launch_facts
     if for_launch and query.has_driver():
         children["gpus"] = query.start(request.tool_timeout_s, health=request.thorough)
@@ -86,7 +84,11 @@ def _collect(
     if for_launch:
         fields, reserved = yield from _launch_facts(request, facts, environ, children)
     yield from wait_all([*children.values()])
-    fields.update(_survey_result(children["folders"], request))
+    survey = children["folders"]
+    fields.update(survey.report())
+    if "workdir_error" not in fields:
+        reason = f"no answer within {survey.limit_s:g} s" if survey.timed_out else survey.text
+        fields["workdir_error"] = f"looking at {request.workdir}: {reason}"
     fields.update(query.result(children.get("gpus")))
     return FactsResult(replace(facts, **fields), environ, reserved)
 
@@ -123,7 +125,6 @@ def _launch_facts(
     environ: Dict[str, str],
     children: Dict[str, BoundedChild],
 ) -> Generator[None, None, Tuple[Dict[str, Any], ports.ReservedPorts]]:
-    """Return the facts that only a launch needs, and the reserved ports."""
     from runner.host.facts import interpreter, machine  # noqa: PLC0415 (verbs do without)
 
     python = request.python  # a bare name is looked up on the PATH
@@ -163,10 +164,8 @@ def _container_facts(
     from runner.host.facts import container, interpreter  # noqa: PLC0415 (verbs do without)
 
     assert request.container is not None  # noqa: S101 (for mypy)
-    limit_s, python = request.tool_timeout_s, request.python
-    child = children["container"] = container.start(
-        request.container, environ, request.mounts, limit_s
-    )
+    child = container.start(request.container, environ, request.mounts, request.tool_timeout_s)
+    children["container"] = child
     yield from wait_all([child], also_read=[*children.values()])
     answers = container.result(child)
     if not answers.is_usable:
@@ -175,26 +174,16 @@ def _container_facts(
     path_env = {"PYTHONPATH": request.python_path} if request.python_path else {}
     trial = container.Trial(request.container, facts, environ)
     argv = trial.argv(has_gpus=query.has_driver())
-    child = children["python"] = interpreter.start_in_container(
-        argv, python, {**outside, **path_env}, request.container.run_timeout_s
-    )
+    environ_inside = {**outside, **path_env}
+    limit_s = request.container.run_timeout_s
+    child = interpreter.start_in_container(argv, request.python, environ_inside, limit_s)
+    children["python"] = child
     try:
         yield from wait_all([child], also_read=[*children.values()])
     finally:
         trial.end(child)
     answers = replace(answers, inside=interpreter.inside_facts(child))
-    return {"container": answers, "python": interpreter.result(child, python)}
-
-
-def _network_facts() -> Dict[str, Any]:
-    """Return the interfaces and routes of this host, as far as it tells them."""
-    from runner.host.facts import interfaces  # noqa: PLC0415 (most verbs do without)
-
-    fields: Dict[str, Any] = {}
-    with contextlib.suppress(Exception):
-        fields["interfaces"] = interfaces.list_interfaces()
-        fields["routes"] = interfaces.list_routes()
-    return fields
+    return {"container": answers, "python": interpreter.result(child, request.python)}
 
 
 def _kernel_facts(request: FactsRequest) -> Tuple[Dict[str, Any], ports.ReservedPorts]:
@@ -202,10 +191,15 @@ def _kernel_facts(request: FactsRequest) -> Tuple[Dict[str, Any], ports.Reserved
 
     Those that an unusual host cannot tell stay empty, and cost no others.
     """
-    from runner.host.facts import machine  # noqa: PLC0415 (verbs do without)
+    from runner.host.facts import interfaces, machine  # noqa: PLC0415 (verbs do without)
 
-    fields = _network_facts()
-    reserved, first, last = ports.NO_PORTS, request.port_first, request.port_last
+    fields: Dict[str, Any] = {}
+    with contextlib.suppress(Exception):
+        fields["interfaces"] = interfaces.list_interfaces()
+        fields["routes"] = interfaces.list_routes()
+    reserved = ports.NO_PORTS
+    first = request.port_first
+    last = request.port_last
     with contextlib.suppress(Exception):
         fields["cores"] = machine.usable_cores(len(os.sched_getaffinity(0)))
         fields["limits"] = machine.soft_limits()
@@ -238,22 +232,11 @@ def _start_survey(request: FactsRequest, facts: Facts) -> BoundedChild:
     needed = {
         "runner.host.storage.task_store": request.tasks_hash,
         "runner.host.storage.release_store": request.release,
-        "runner.host.facts.machine": request.find_users or request.thorough,
+        "runner.host.facts.machine": request.find_users,
     }
     for name in filter(needed.get, needed):
         importlib.import_module(name)
     return BoundedChild(lambda: _survey(request, facts.home, facts.tmp), request.tool_timeout_s)
-
-
-def _survey_result(child: BoundedChild, request: FactsRequest) -> Dict[str, Any]:
-    """Return the fields of Facts that `_start_survey` could fill."""
-    report = child.report()
-    if report.get("top_process"):
-        report["top_process"] = decode(TopProcess, report["top_process"])
-    if "workdir_error" not in report:
-        reason = f"no answer within {child.limit_s:g} s" if child.timed_out else child.text
-        report["workdir_error"] = f"looking at {request.workdir}: {reason}"
-    return report
 
 
 def unwritable_reason(path: str) -> str:
@@ -268,11 +251,6 @@ def unwritable_reason(path: str) -> str:
     if not os.access(parent, os.W_OK | os.X_OK):
         return f"no permission to write in {parent}"
     return ""
-
-
-def _is_program(path: str) -> bool:
-    """Return whether Python runs a path: a file, or a folder with a `__main__.py`."""
-    return os.path.isfile(path) or os.path.isfile(os.path.join(path, "__main__.py"))
 
 
 def _survey(request: FactsRequest, home: str, tmp: str) -> None:
@@ -293,7 +271,8 @@ def _survey(request: FactsRequest, home: str, tmp: str) -> None:
         report_facts(project_exists=os.path.isdir(project))
     if request.script:
         script = absolute(os.path.join(project, request.script), home)
-        report_facts(script_exists=_is_program(script))
+        programs = (script, os.path.join(script, "__main__.py"))  # Python runs a folder with one
+        report_facts(script_exists=any(map(os.path.isfile, programs)))
     if request.release:
         from runner.host.storage import release_store  # noqa: PLC0415 (verbs do without)
 
@@ -302,12 +281,10 @@ def _survey(request: FactsRequest, home: str, tmp: str) -> None:
         if request.thorough and has_release:
             steps = release_store.find_damage(workdir, request.release, by_content=True)
             report_facts(release_damage=run_steps(steps))
-    if request.find_users or request.thorough:
-        from runner.host.facts import machine  # noqa: PLC0415
+    if request.find_users:
+        from runner.host.facts import machine  # noqa: PLC0415 (verbs do without)
 
-        report_facts(other_users=machine.other_users() if request.find_users else ())
-        if request.thorough:
-            report_facts(top_process=encode(machine.top_process()))
+        report_facts(other_users=machine.other_users())
 
 
 def _nearest_existing(path: str) -> str:

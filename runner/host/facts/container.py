@@ -41,12 +41,15 @@ class Trial:
     """A new container for a short program, as the user of the login; see `end`."""
 
     def __init__(self, probe: ContainerProbe, facts: Facts, environ: Dict[str, str]) -> None:
-        self._probe, self._facts, self._environ = probe, facts, environ
+        self._probe = probe
+        self._facts = facts
+        self._environ = environ
         self._name = f"runner-probe-{os.urandom(8).hex()}"
 
     def argv(self, *, has_gpus: bool) -> Tuple[str, ...]:
         """Return the command that runs the words after it there."""
-        probe, ids = self._probe, {"uid": self._facts.uid, "gid": self._facts.gid}
+        probe = self._probe
+        ids = {"uid": self._facts.uid, "gid": self._facts.gid}
         options = [word.format(name=self._name) for word in probe.name]
         options += [word.format(**ids) for word in probe.user]
         options += [word.format(gid=gid) for gid in self._facts.groups for word in probe.group]
@@ -68,11 +71,14 @@ class _Engine:
     """The engine as a child asks it, which reports each answer as it comes."""
 
     def __init__(self, probe: ContainerProbe, environ: Dict[str, str], limit_s: float) -> None:
-        self._probe, self._environ, self._limit_s = probe, environ, limit_s
+        self._probe = probe
+        self._environ = environ
+        self._limit_s = limit_s
 
     def ask_all(self, mounts: Sequence[str]) -> None:
         """Ask until something is missing."""
-        report, probe = bounded_child.report_facts, self._probe
+        report = bounded_child.report_facts
+        probe = self._probe
         env = {name: self._environ[name] for name in ENGINE_ENV if name in self._environ}
         report(mounts_missing=[path for path in mounts if not os.path.exists(path)], env=env)
         name = probe.engine[0]

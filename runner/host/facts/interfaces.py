@@ -8,29 +8,39 @@ from __future__ import annotations
 import os
 import socket
 import struct
-import sys
 from typing import Dict, Iterator, List, Tuple
 
 from runner.core.model.facts import Interface, Route
 from runner.host.process import procfs
 
-_NLMSG_DONE, _NLMSG_ERROR = 3, 2
-_RTM_NEWLINK, _RTM_GETLINK, _RTM_NEWADDR, _RTM_GETADDR = 16, 18, 20, 22
+_NLMSG_DONE = 3
+_NLMSG_ERROR = 2
+_RTM_NEWLINK = 16
+_RTM_GETLINK = 18
+_RTM_NEWADDR = 20
+_RTM_GETADDR = 22
 _REQUEST_DUMP = 0x301
-_IFLA_IFNAME, _IFLA_MTU = 3, 4
-_IFA_ADDRESS, _IFA_LOCAL, _IFA_LABEL = 1, 2, 3
-_IFF_UP, _IFF_LOOPBACK, _IFF_RUNNING = 0x1, 0x8, 0x40
+_IFLA_IFNAME = 3
+_IFA_ADDRESS = 1
+_IFA_LOCAL = 2
+_IFA_LABEL = 3
+_IFF_UP = 0x1
+_IFF_LOOPBACK = 0x8
+_IFF_RUNNING = 0x40
 
 _HEADER = struct.Struct("=IHHII")
 _LINK = struct.Struct("=BxHiII")
 _ADDRESS = struct.Struct("=BBBBi")
 _ATTRIBUTE = struct.Struct("=HH")
-_UNKNOWN = ("", 0, 0)
+_UNKNOWN = ("", 0)
 
 _TIMEOUT_S = 2.0
 
-_RTF_UP, _RTF_REJECT = 0x1, 0x200
-_RTF_ANYCAST, _RTF_CACHE, _RTF_LOCAL = 0x100000, 0x1000000, 0x80000000
+_RTF_UP = 0x1
+_RTF_REJECT = 0x200
+_RTF_ANYCAST = 0x100000
+_RTF_CACHE = 0x1000000
+_RTF_LOCAL = 0x80000000
 
 
 def list_interfaces() -> Tuple[Interface, ...]:
@@ -44,15 +54,14 @@ def parse_interfaces(links: bytes, addresses: bytes) -> Tuple[Interface, ...]:
     An address with a label of its own (`eth0:1`) makes an interface of that name, as it does in
     `getifaddrs`: this is the name by which gloo and NCCL look for it.
     """
-    known: Dict[int, Tuple[str, int, int]] = {}
+    known: Dict[int, Tuple[str, int]] = {}
     by_interface: Dict[Tuple[int, str], List[str]] = {}
     for kind, body in _parts(links, _HEADER):
         if kind == _RTM_NEWLINK:
             _, _, index, flags, _ = _LINK.unpack_from(body)
             found = dict(_parts(body, _ATTRIBUTE, _LINK.size))
             name = found[_IFLA_IFNAME].rstrip(b"\0").decode(errors="replace")
-            mtu = int.from_bytes(found.get(_IFLA_MTU, b""), sys.byteorder)
-            known[index] = name, flags, mtu
+            known[index] = name, flags
             by_interface[index, name] = []
     for kind, body in _parts(addresses, _HEADER):
         if kind == _RTM_NEWADDR:
@@ -64,9 +73,10 @@ def parse_interfaces(links: bytes, addresses: bytes) -> Tuple[Interface, ...]:
             by_interface.setdefault(key, []).append(f"{socket.inet_ntop(family, raw)}/{length}")
     interfaces = []
     for (index, name), listed in by_interface.items():
-        _, flags, mtu = known.get(index, _UNKNOWN)
-        up, loopback = flags & _IFF_UP and flags & _IFF_RUNNING, flags & _IFF_LOOPBACK
-        interfaces.append(Interface(name, tuple(listed), bool(up), bool(loopback), mtu))
+        _, flags = known.get(index, _UNKNOWN)
+        up = flags & _IFF_UP and flags & _IFF_RUNNING
+        loopback = flags & _IFF_LOOPBACK
+        interfaces.append(Interface(name, tuple(listed), bool(up), bool(loopback)))
     return tuple(interfaces)
 
 
@@ -112,7 +122,8 @@ def _routes_v4(path: str) -> Iterator[Route]:
 def _routes_v6(path: str) -> Iterator[Route]:
     unwanted = _RTF_REJECT | _RTF_ANYCAST | _RTF_CACHE | _RTF_LOCAL
     for fields in _read_table(path, 10):
-        dest, flags = bytes.fromhex(fields[0]), int(fields[8], 16)
+        dest = bytes.fromhex(fields[0])
+        flags = int(fields[8], 16)
         is_multicast = dest[0] == 0xFF
         if flags & _RTF_UP and not flags & unwanted and not is_multicast:
             address = f"{socket.inet_ntop(socket.AF_INET6, dest)}/{int(fields[1], 16)}"

@@ -193,9 +193,10 @@ def in_login_shell(
     child = BoundedChild(lambda: _exec_login_shell(name, own_environ), LOGIN_SHELL_TIMEOUT_S)
     yield from bounded_child.wait_all([child], also_read=also_read)
     child.kill_group()  # start-up files may start an agent
-    path = parse_path(child.text)
-    if not path:
+    marked = re.findall(rf"^{_LOGIN_MARK}(/.*)$", child.text, re.MULTILINE)
+    if not marked:
         return Interpreter()
+    path: str = marked[-1]
     child = start(path, own_environ, "", LOGIN_SHELL_TIMEOUT_S)
     try:
         yield from bounded_child.wait_all([child], also_read=also_read)
@@ -204,25 +205,10 @@ def in_login_shell(
         child.kill()
 
 
-def parse_path(text: str) -> str:
-    """Return the path in the output of a login shell, which may have that of start-up files."""
-    lines = text.splitlines()
-    paths = [line[len(_LOGIN_MARK) :] for line in lines if line.startswith(_LOGIN_MARK)]
-    return paths[-1] if paths and os.path.isabs(paths[-1]) else ""
-
-
-def login_argv(shell: str, python: str) -> List[str]:
-    """Return the command that starts a shell as a login on a terminal does.
-
-    csh and tcsh take `-l` only alone, and read the file people set PATH in without it. They expand
-    "!" even between single quotes.
-    """
-    flags = "-ic" if os.path.basename(shell) in ("csh", "tcsh") else "-lic"
-    script = f'printf "\\n{_LOGIN_MARK}%s\\n" "$(command -v {python})"'
-    return [shell, flags, f"/bin/sh -c '{script}'"]
-
-
 def _exec_login_shell(python: str, environ: Dict[str, str]) -> None:
+    """Become a shell that starts as a login on a terminal does, but for csh: it has no hint."""
     shell = pwd.getpwuid(os.getuid()).pw_shell or environ.get("SHELL", "/bin/sh")
     os.chdir(os.path.expanduser("~"))
-    os.execve(shell, login_argv(shell, python), {**environ, "TERM": "dumb"})
+    script = f'printf "\\n{_LOGIN_MARK}%s\\n" "$(command -v {python})"'
+    argv = [shell, "-lic", f"/bin/sh -c '{script}'"]
+    os.execve(shell, argv, {**environ, "TERM": "dumb"})

@@ -1,4 +1,4 @@
-"""Machine facts: cores, memory, limits, load, the busiest process, and logind."""
+"""Machine facts: cores, memory, limits, load, and logind."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import contextlib
 import os
 import re
 import resource
-from dataclasses import replace
-from typing import Dict, FrozenSet, List, Optional, Set
+from typing import Dict, List, Optional, Set
 
 from runner.core import descriptor_limit
-from runner.core.model.hardware import System, TopProcess
+from runner.core.model.facts import System
 from runner.host.process import cgroup, procfs
 from runner.host.process.bounded_child import BoundedChild
 
 UNLIMITED = 1 << 60  # cgroup version 1 writes a number of about 2**63 for no limit
-FIRST_PERSON, NOBODY = 1000, 65534  # uids, as login.defs has them everywhere
-MIN_TOP_CORES = 0.5  # a process that used fewer cores over its life is not reported
+FIRST_PERSON = 1000  # a uid, as login.defs has them everywhere
+NOBODY = 65534
 LOGIND = (
     "org.freedesktop.login1",
     "/org/freedesktop/login1",
@@ -24,8 +23,6 @@ LOGIND = (
 )
 LOGIND_PROPERTIES = ("KillUserProcesses", "KillOnlyUsers", "KillExcludeUsers")
 LOGIND_S = 5.0  # for its answer
-
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def soft_limits() -> Dict[str, int]:
@@ -60,40 +57,16 @@ def _cpu_quota(folder: str) -> Optional[float]:
     return quota / period if quota > 0 and period > 0 else None
 
 
-def top_process(root: str = "/") -> Optional[TopProcess]:
-    """Return the running process that used most cores over its life, ours excepted, if any.
-
-    That is what `ps` calls %CPU: one reading is enough, and one that has just begun stands out.
-    """
-    uptime = procfs.read_text(os.path.join(root, "proc/uptime")).split()
-    top = TopProcess(0, MIN_TOP_CORES)
-    for name in os.listdir(os.path.join(root, "proc")):
-        if not name.isdigit() or int(name) in (os.getpid(), os.getppid()):
-            continue
-        text = procfs.read_text(os.path.join(root, "proc", name, "stat"))
-        fields = text.rpartition(")")[2].split()
-        if len(fields) < 20 or fields[0] not in "RD" or not uptime:
-            continue
-        age = float(uptime[0]) - int(fields[19]) / _TICKS_PER_S
-        cores = (int(fields[11]) + int(fields[12])) / _TICKS_PER_S / max(age, 1.0)
-        if cores > top.cores:
-            top = TopProcess(int(name), round(cores, 1))
-    if not top.pid:
-        return None
-    user, command = procfs.process_owner(top.pid), procfs.process_command(top.pid, root)
-    return replace(top, user=user, command=command)
-
-
 def read_system(root: str = "/") -> System:
     """Return memory, load, cores and devices; only files of the kernel are read."""
     text = procfs.read_text(os.path.join(root, "proc/meminfo"))
     rows = re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)
     meminfo = {name: int(number) << 10 for name, number in rows}
     load = procfs.read_text(os.path.join(root, "proc/loadavg")).split()
-    online = procfs.read_text(os.path.join(root, "sys/devices/system/cpu/online"))
-    swap_total, swap_free = meminfo.get("SwapTotal"), meminfo.get("SwapFree")
+    swap_total = meminfo.get("SwapTotal")
+    swap_free = meminfo.get("SwapFree")
     return System(
-        cpus=len(_parse_cpu_list(online)),
+        cpus=os.cpu_count() or 0,
         load=float(load[0]) if load else None,
         memory=meminfo.get("MemTotal"),
         memory_free=meminfo.get("MemAvailable"),
@@ -111,15 +84,6 @@ def memory_limit(root: str) -> Optional[int]:
             word = procfs.read_text(os.path.join(folder, name)).strip()
             limits += [int(word)] if word.isdigit() and int(word) < UNLIMITED else []
     return min(limits, default=None)
-
-
-def _parse_cpu_list(text: str) -> FrozenSet[int]:
-    """Return the numbers in a list of the kernel's, like "0-3,8"."""
-    cpus: Set[int] = set()
-    for part in filter(None, text.strip().split(",")):
-        first, _, last = part.partition("-")
-        cpus.update(range(int(first), int(last or first) + 1))
-    return frozenset(cpus)
 
 
 def other_users(root: str = "/") -> List[str]:

@@ -109,7 +109,9 @@ class PortReservation:
     """A port that is reserved for a program until some process listens there."""
 
     def __init__(self, reserved: Optional[socket.socket], port: int, root: str = "/") -> None:
-        self._socket, self._port, self._root = reserved, port, root
+        self._socket = reserved
+        self._port = port
+        self._root = root
         self._next_check = time.monotonic() + CHECK_INTERVAL_S
         self._unowned: Set[int] = set()
 
@@ -136,7 +138,8 @@ class PortReservation:
         """
         inodes = listening_inodes(self._port, self._root)
         pids_found = socket_owners(inodes, pids, self._root)
-        previous, self._unowned = self._unowned, inodes
+        previous = self._unowned
+        self._unowned = inodes
         return pids_found if pids_found or previous & inodes else None
 
     def release(self) -> None:

@@ -68,12 +68,14 @@ def result(
     """Return how the lines ended, and the environment after them (before, if they failed)."""
     kind, _, details = child.raw_report.partition(b"\0")
     if child.timed_out:
-        code, note = TIMED_OUT, f"the setup did not end within {child.limit_s:g} s"
+        code = TIMED_OUT
+        note = f"the setup did not end within {child.limit_s:g} s"
     elif kind == b"failed":
         code, index = (int(word) for word in details.split(b"\0")[:2])
         definition = os.fsdecode(details.split(b"\0")[2])
         definition = definition.replace(os.path.expanduser("~/"), "~/", 1)
-        text, note = "\n".join(lines).split("\n"), "bash cannot read the setup lines"
+        text = "\n".join(lines).split("\n")
+        note = "bash cannot read the setup lines"
         if 0 <= index < len(text):
             note = f"setup line {index + 1} ({text[index].strip()}) ended with exit code {code}"
         if definition:
@@ -81,7 +83,8 @@ def result(
     elif kind == b"done" and child.code == 0:
         return SetupResult(0, child.text), parse_environment(details, environ_before)
     elif child.code == 0:
-        code, note = 1, "the setup ended its shell (exit, exec): its environment is not known"
+        code = 1
+        note = "the setup ended its shell (exit, exec): its environment is not known"
     else:
         status = child.code or 0
         code = status if status > 0 else 128 - status

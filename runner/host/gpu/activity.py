@@ -13,8 +13,11 @@ from typing import List, Optional, Sequence, Tuple
 from runner.host.gpu import nvml, query
 from runner.host.process import bounded_child, procfs
 
-SAMPLES, SAMPLE_INTERVAL_S, TIMEOUT_S = 4, 0.5, 8.0
-BUSY_PERCENT, IDLE_PERCENT = 90, 5
+SAMPLES = 4
+SAMPLE_INTERVAL_S = 0.5
+TIMEOUT_S = 8.0
+BUSY_PERCENT = 90
+IDLE_PERCENT = 5
 """Percent of the time since the last sample in which a kernel ran (nvmlUtilization_t)."""
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Iterator, Optional, Tuple
 
-from runner.core.model.facts import Gpu, GpuProcess
-from runner.core.model.hardware import Driver
+from runner.core.model.facts import Driver, Gpu, GpuProcess
 
 LIBRARIES: Tuple[str, ...] = (
     "libnvidia-ml.so.1",

@@ -29,7 +29,8 @@ BACKLOG = 256
 FLUSH_PAUSE_S = 0.02
 HELLO = re.compile(rb'\{"node": ("[^"\\\\]{1,255}"), "nonce": "[0-9a-f]{32}"\}')
 GOODBYE_TIMEOUT_S = 1.0  # a group shuts down within about twice that
-CLIENT, SERVER = b"c", b"s"
+CLIENT = b"c"
+SERVER = b"s"
 
 
 class PeerDisconnected(Exception):
@@ -59,7 +60,9 @@ class PeerConnection:
         self.name = ""
         self.closed = False
         self.last_heard = self.connected_at = time.monotonic()
-        self._socket, self._identity, self._role = connection, identity, role
+        self._socket = connection
+        self._identity = identity
+        self._role = role
         self._loop: Optional[EventLoop] = None
         self._signer: Optional[Signer] = None
         self._claimed_name = ""
@@ -168,7 +171,8 @@ class PeerConnection:
                 raise ValueError("no object")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise PeerDisconnected(f"it sent what is no message: {error}") from error
-        self.name, self.last_heard = self._claimed_name, time.monotonic()
+        self.name = self._claimed_name
+        self.last_heard = time.monotonic()
         return [message]
 
     def _handshake(self, line: bytes) -> None:
@@ -189,7 +193,8 @@ class Signer:
     """The signatures of one connection: a counted HMAC before each line, one count a direction."""
 
     def __init__(self, key: bytes, role: bytes) -> None:
-        self._key, self._role = key, role
+        self._key = key
+        self._role = role
         self._peer_role = SERVER if role == CLIENT else CLIENT
         self._sent_count = self._received_count = 0
 
@@ -235,9 +240,13 @@ class Listener:
         auth_timeout_s: float = AUTH_TIMEOUT_S,
         max_unauthenticated: int = MAX_UNAUTHENTICATED,
     ) -> None:
-        self._socket, self._identity, self._loop = sock, identity, loop
-        self._on_message, self._on_disconnect = on_message, on_disconnect
-        self._auth_timeout_s, self._max_unauthenticated = auth_timeout_s, max_unauthenticated
+        self._socket = sock
+        self._identity = identity
+        self._loop = loop
+        self._on_message = on_message
+        self._on_disconnect = on_disconnect
+        self._auth_timeout_s = auth_timeout_s
+        self._max_unauthenticated = max_unauthenticated
         self._unauthenticated: Dict[PeerConnection, str] = {}  # their addresses, the oldest first
         sock.setblocking(False)
         sock.listen(BACKLOG)

@@ -14,7 +14,8 @@ class Dialler:
     """One attempt to connect; once it failed, `error` is an errno, and `reason` its words."""
 
     def __init__(self, addr: str, port: int, timeout_s: float) -> None:
-        self.error, self.reason = 0, ""
+        self.error = 0
+        self.reason = ""
         self._deadline = time.monotonic() + timeout_s
         family = socket.AF_INET6 if ":" in addr else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_STREAM)
@@ -54,7 +55,8 @@ class Dialler:
         self._socket.close()
 
     def _fail(self, error: int, reason: str = "") -> None:
-        self.error, self.reason = error, reason or os.strerror(error)
+        self.error = error
+        self.reason = reason or os.strerror(error)
         self._socket.close()
 
 
@@ -62,9 +64,12 @@ class RetryingDialler:
     """Repeated attempts to connect, with pauses that double from `pause_s` to `max_pause_s`."""
 
     def __init__(self, addr: str, port: int, pause_s: float, max_pause_s: float) -> None:
-        self._addr, self._port = addr, port
-        self._first_pause_s, self._max_pause_s = pause_s, max_pause_s
-        self._pause_s, self._next_at = pause_s, 0.0
+        self._addr = addr
+        self._port = port
+        self._first_pause_s = pause_s
+        self._max_pause_s = max_pause_s
+        self._pause_s = pause_s
+        self._next_at = 0.0
         self._attempt: Optional[Dialler] = None
 
     def poll(self, timeout_s: float) -> Optional[socket.socket]:
@@ -76,7 +81,8 @@ class RetryingDialler:
             if time.monotonic() < self._next_at:
                 return None
             self._attempt = Dialler(self._addr, self._port, timeout_s)
-        attempt, connection = self._attempt, self._attempt.poll()
+        attempt = self._attempt
+        connection = self._attempt.poll()
         if attempt.error:
             self._attempt = None
             raise OSError(attempt.error, attempt.reason)
@@ -92,7 +98,8 @@ class RetryingDialler:
 
     def reset(self) -> None:
         """Start at once with the next attempt, and with the first pause after it."""
-        self._pause_s, self._next_at = self._first_pause_s, 0.0
+        self._pause_s = self._first_pause_s
+        self._next_at = 0.0
 
     def close(self) -> None:
         """Give up this attempt."""

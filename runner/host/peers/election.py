@@ -89,7 +89,8 @@ class LeaderElection:
         self.next_attempt: Optional[NextAttempt] = None
         self.refusal = ""
         self.facts_child = FactsChild(order, context.facts_request, environ)
-        self._order, self._context = order, context
+        self._order = order
+        self._context = context
         voters = context.handover.voters
         subject = f"{order.run_id}/{order.attempt}/voters"
         identity = Identity(order.node, subject, token, MAX_PLAN_BYTES)
@@ -98,7 +99,8 @@ class LeaderElection:
         self._leader_search = LeaderSearch(identity, loop, voters[:rank], self._on_leader_message)
         self._leader_active = False
         self._next_heartbeat = 0.0
-        self._attempt_started_at, self._ended_at = time.monotonic(), 0.0
+        self._attempt_started_at = time.monotonic()
+        self._ended_at = 0.0
         self._end: Optional[AttemptEnd] = None
         self._lost_by_others: Set[str] = set()
         self._failed_at: Dict[str, float] = {}  # by node
@@ -121,7 +123,8 @@ class LeaderElection:
 
     def start(self, end: AttemptEnd) -> None:
         """Take part: nothing of the attempt is left here."""
-        self._end, self._ended_at = end, time.monotonic()
+        self._end = end
+        self._ended_at = time.monotonic()
         if end.failed_at is not None and not end.is_stall:  # a stall shows everywhere
             self._failed_at[self._order.node] = end.failed_at
 
@@ -244,7 +247,8 @@ class LeaderElection:
             self.cancel(message.reason)
 
     def _lead(self, now: float, end: AttemptEnd) -> None:
-        poll, followers = self._poll, self._followers.authenticated
+        poll = self._poll
+        followers = self._followers.authenticated
         if poll is not None:
             present = {name for name, peer in poll.peers.items() if followers.get(name) is peer}
             answering = {self._order.node, *present}  # were asked, and have not left since
@@ -297,7 +301,8 @@ class LeaderElection:
         for name, node_facts in facts.items():
             if node_facts.run_stopped:
                 raise NotReady([Problem("", f"a stop was requested on {name}")])
-        order, handover = self._order, self._context.handover
+        order = self._order
+        handover = self._context.handover
         nodes = tuple(node.name for node in handover.spec.nodes)
         unverified = tuple(name for name in nodes if name not in facts)
         seconds = self._ended_at - self._attempt_started_at

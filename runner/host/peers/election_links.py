@@ -43,7 +43,10 @@ class Followers:
         self._listener: Optional[Listener] = None
         if listening_socket is not None:
             self._listener = Listener(
-                *(listening_socket, identity, loop, self._receive),
+                listening_socket,
+                identity,
+                loop,
+                self._receive,
                 on_disconnect=lambda peer, _: self._drop(peer),
             )
 
@@ -97,7 +100,9 @@ class LeaderSearch:
         self.leader: Optional[PeerConnection] = None
         self.leader_lost = False  # there was one, and there is none now
         self.is_over = False  # another has led: we do not, even when it is gone
-        self._identity, self._loop, self._on_message = identity, loop, on_message
+        self._identity = identity
+        self._loop = loop
+        self._on_message = on_message
         self._candidates = list(candidates)
         self._dialler: Optional[Dialler] = None
 
@@ -133,7 +138,8 @@ class LeaderSearch:
     def _drop_leader(self) -> None:
         if self.leader is not None:
             self.leader.close()
-            self.leader, self.leader_lost = None, True
+            self.leader = None
+            self.leader_lost = True
         self._next_candidate()
 
     def _next_candidate(self) -> None:
@@ -156,7 +162,8 @@ class LeaderSearch:
         if self._dialler.error:
             self._next_candidate()
         elif connection is not None:
-            self._dialler, self.leader_lost = None, False
+            self._dialler = None
+            self.leader_lost = False
             self.leader = PeerConnection(connection, self._identity, CLIENT)
             self.leader.watch(self._loop, self._on_message, self._on_disconnect)
 

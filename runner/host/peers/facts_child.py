@@ -24,7 +24,9 @@ class FactsChild:
     def __init__(self, order: Order, request: FactsRequest, environ: Dict[str, str]) -> None:
         self.reserved_ports = ports.NO_PORTS
         self.started = False
-        self._order, self._request, self._environ = order, request, environ
+        self._order = order
+        self._request = request
+        self._environ = environ
         self._port_error = ""
         self._child: Optional[bounded_child.BoundedChild] = None
 
@@ -33,8 +35,10 @@ class FactsChild:
         if self.started:
             return
         self.started = True
-        request, order = self._request, self._order
-        first, last = request.port_first, request.port_last
+        request = self._request
+        order = self._order
+        first = request.port_first
+        last = request.port_last
         reserved, self._port_error = ports.reserve_ports(first, last, store=True, hub=True)
         if order.voter_count > 1:
             reserved = reserved._replace(voter=ports.reserve_extra(first, last))
@@ -53,7 +57,8 @@ class FactsChild:
         self._child.advance()
         if self._child.code is None:
             return None
-        reply, self._child = self._child.report(), None
+        reply = self._child.report()
+        self._child = None
         if "facts" not in reply:
             return None
         port, hub_port, vote_port = self.reserved_ports.numbers

@@ -66,7 +66,10 @@ class ConnectedGroup:
     def __init__(
         self, order: Order, hub: Hub, token: bytes, loop: EventLoop, observer: PeerObserver
     ) -> None:
-        self._order, self._hub, self._loop, self._observer = order, hub, loop, observer
+        self._order = order
+        self._hub = hub
+        self._loop = loop
+        self._observer = observer
         self._identity = Identity(order.node, f"{order.run_id}/{order.attempt}", token)
         self._peers_heard = LastHeard(0.0, 0.0)
         self._heartbeat_s = min(HEARTBEAT_S, hub.lost_s / 5)
@@ -163,7 +166,8 @@ class HubServer(ConnectedGroup):
                 reason = f"nothing was heard from it for {now - seen_at:.0f} s"
                 self._declare_lost(name, reason, seen_at)
         if now > self._started_at + JOIN_TIMEOUT_S:
-            pending, self._required_pending = self._required_pending, set()
+            pending = self._required_pending
+            self._required_pending = set()
             reason = f"it did not start within {JOIN_TIMEOUT_S:g} s"
             for name in sorted(pending):
                 self._observer.on_peer_lost(name, reason, now)

@@ -22,7 +22,8 @@ from runner.host.peers.dialler import RetryingDialler
 from runner.host.peers.hub import ConnectedGroup, heartbeat, stop_message
 from runner.host.peers.messages import GROUP_MESSAGES, Goodbye, Heartbeat, LastHeard, Stop, parse
 
-RETRY_PAUSE_S, MAX_RETRY_PAUSE_S = 0.1, 2.0  # between two attempts to reach the hub
+RETRY_PAUSE_S = 0.1  # between two attempts to reach the hub
+MAX_RETRY_PAUSE_S = 2.0
 RECONNECT_TIMEOUT_S = 1.0  # how long a new connection may take when the old one fell silent
 
 
@@ -52,7 +53,8 @@ class HubClient(ConnectedGroup):
         if self._finished:
             return None
         may_judge = self._detector.check(time.monotonic())
-        now, peer = time.monotonic(), self._hub_peer
+        now = time.monotonic()
+        peer = self._hub_peer
         detached = detached or self._wants_detach
         # A detach is sent at once: the hub must know it before the end.
         due = self._heartbeat_due() or detached != self._detach_sent
@@ -69,12 +71,14 @@ class HubClient(ConnectedGroup):
             self._declare_lost(loss_reason, self._last_heard or now)
         elif peer is None and self._suspected_peer and silence < self._detector.suspect_s:
             self._dialler.close()  # the old connection works again
-            self._hub_peer, self._suspected_peer = self._suspected_peer, None
+            self._hub_peer = self._suspected_peer
+            self._suspected_peer = None
         elif peer is None:
             self._advance_connect()
         elif peer.name and self._detector.judge(silence) is not Liveness.ALIVE:
             # After lost packets TCP waits longer than `lost_s`; a new connection does not.
-            self._suspected_peer, self._hub_peer = peer, None
+            self._suspected_peer = peer
+            self._hub_peer = None
             self._dialler.reset()
         elif may_judge and not peer.name and now - peer.connected_at > self._handshake_timeout_s:
             self._retry("it does not know the run's token")

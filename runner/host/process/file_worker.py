@@ -86,7 +86,8 @@ class FileWorker:
     def _work(self) -> None:
         while (item := self._jobs.get()) is not None:
             job, then = item
-            result, problem = None, None
+            result = None
+            problem = None
             self._job_began = time.monotonic()
             try:
                 result = job()

@@ -23,14 +23,17 @@ class HostCode:
     """
 
     def __init__(self, programs: Mapping[str, str], archive: bytes = b"", place: str = "") -> None:
-        self.programs, self.archive, self.place = programs, archive, place
+        self.programs = programs
+        self.archive = archive
+        self.place = place
 
 
 class Importer:
     """See PEP 451; the modules are as in `code_archive`."""
 
     def __init__(self, modules: Mapping[str, Tuple[bool, Dict[str, bytes]]], key: str) -> None:
-        self._modules, self._key = modules, key
+        self._modules = modules
+        self._key = key
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
         """Return the spec of a module of the archive, None for others."""

@@ -48,7 +48,8 @@ def kill_until_gone(
         remaining = list(dict.fromkeys([*list_alive(), *cgroup.pids()]))
         is_clear = not remaining and all_gone()
         if not remaining and not is_clear:  # it forks and ends faster than we scan
-            previous, unreaped = unreaped, _children_except(helpers())
+            previous = unreaped
+            unreaped = _children_except(helpers())
             remaining = [pid for pid in subreaper.living_children() if pid in unreaped]
             # Or only zombies held by a tracer remain; nothing can fork any more.
             is_clear = bool(unreaped and not remaining) and (

@@ -16,11 +16,16 @@ from runner.core import descriptor_limit
 _MAX_COMMAND = 100
 _INTERPRETER = re.compile(r"(python|pypy)[\d.]*|(ba|da|z)?sh|perl|ruby|node")
 _DEFAULT_SIGNALS = (
-    *(signal.SIGALRM, signal.SIGCHLD, signal.SIGHUP),
-    *(signal.SIGINT, signal.SIGPIPE, signal.SIGTERM),
+    signal.SIGALRM,
+    signal.SIGCHLD,
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGPIPE,
+    signal.SIGTERM,
 )
 KMSG = "/dev/kmsg"
-MAX_RECORD_BYTES, MAX_RECORDS = 8 << 10, 50_000  # of the kernel log
+MAX_RECORD_BYTES = 8 << 10  # of the kernel log
+MAX_RECORDS = 50_000
 
 
 class Process(NamedTuple):

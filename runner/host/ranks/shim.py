@@ -5,12 +5,10 @@
 Where RUNNER_FORK_SERVER has the socket of a fork server (`fork_server`), that forks the rank: it
 gets what the rank would have inherited, and the signals that the shim passes on.
 
-It names the rank's output files, and that of its metrics, by global rank, calls torch's node
-NODE_RANK, too, as many programs do, removes torchrun's own variables, and those that the user takes
-out, from the rank's environment, records exit code or signal, time and peak memory, and ends the
-same way. A rank that torch restarts here continues in the same output files; its records get a
-number. SITE is a folder to put first on the rank's PYTHONPATH; it may be empty. The shim is a file
-that Python reads, not a program to execute: the run folder may be on a `noexec` mount.
+It names the rank's files by global rank, removes the variables HIDE, records how the rank ends, and
+ends the same way. A rank that torch restarts here continues in the same output files; its records
+get a number. SITE is a folder to put first on the rank's PYTHONPATH; it may be empty. The shim is a
+file that Python reads: the run folder may be on a `noexec` mount.
 """
 
 from __future__ import annotations
@@ -30,13 +28,19 @@ import sys
 import time
 from typing import Any, Collection, Dict, List, Mapping, NoReturn, Optional, Tuple, Union
 
-PR_SET_PDEATHSIG, PR_SET_PTRACER = 1, 0x59616D61
+PR_SET_PDEATHSIG = 1
+PR_SET_PTRACER = 0x59616D61
 FORWARDED_SIGNALS = (
-    *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
-    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU),
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGXCPU,
 )
-"""Signals that may be meant for the ranks: torchrun forwards its `--signals_to_handle`, and a
-scheduler may warn of a time limit by one."""
+"""Those that torchrun's `--signals_to_handle`, or a scheduler, may send the ranks."""
 
 AWAITED_SIGNALS = (*FORWARDED_SIGNALS, signal.SIGCHLD, signal.SIGIO)
 CGROUP = "/sys/fs/cgroup"  # of a container, in it
@@ -63,15 +67,15 @@ def main(argv: List[str]) -> NoReturn:
     fork_server = os.environ.pop(FORK_SERVER, "")
     debug_rank, _, debug_port = os.environ.pop(DEBUG_RANK, "").partition(":")
     if debug_rank == os.environ["RANK"]:
-        program, fork_server = debugged(program, debug_port), ""
+        program = debugged(program, debug_port)
+        fork_server = ""
     for name, torch_name in (("NODE_RANK", "GROUP_RANK"), ("NNODES", "GROUP_WORLD_SIZE")):
         if torch_name in os.environ:
             os.environ[name] = os.environ[torch_name]
     for name in removed_env.split(","):
         os.environ.pop(name, None)
     if site_folder:
-        user_path = os.environ.get("PYTHONPATH")
-        paths = [site_folder, user_path] if user_path else [site_folder]
+        paths = filter(None, (site_folder, os.environ.get("PYTHONPATH")))
         os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     # They stay blocked, so that none is lost before the rank exists; see `await_end`.
     old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED_SIGNALS)
@@ -106,10 +110,7 @@ def main(argv: List[str]) -> NoReturn:
 
 
 def debugged(program: List[str], port: str) -> List[str]:
-    """Return a program of Python that waits for a debugger before its first line.
-
-    Frozen modules would hide their frames from it.
-    """
+    """Return a program of Python that waits for a debugger, which sees no frozen modules."""
     python, *rest = program
     options = [each for each in rest[:1] if each == "-u"]
     debugger = ["-X", "frozen_modules=off", "-m", "debugpy", "--listen", f"127.0.0.1:{port}"]
@@ -118,7 +119,8 @@ def debugged(program: List[str], port: str) -> List[str]:
 
 def free_record_base(base: str) -> str:
     """Return `base`, with a number from 2 on where this rank was started here before."""
-    number, name = 1, base
+    number = 1
+    name = base
     while os.path.exists(f"{name}.start") or os.path.exists(f"{name}.exit"):
         number += 1
         name = f"{base}.{number}"
@@ -260,9 +262,7 @@ class Refused(Exception):
 class ForkedRank:
     """A rank as a child of the fork server, which ends it if this connection ends.
 
-    Raises:
-        Refused: The server does not fork this rank.
-        OSError, ValueError, KeyError: It is gone, or hangs.
+    It raises `Refused`; OSError, ValueError or KeyError where the server is gone, or hangs.
     """
 
     def __init__(self, server: str, request: Mapping[str, Any], streams: List[int]) -> None:
@@ -281,7 +281,8 @@ class ForkedRank:
         started = self._read_reply()
         if started.get("refused"):
             raise Refused(started["refused"])
-        self.pid, self.parent = int(started["pid"]), int(started["parent"])
+        self.pid = int(started["pid"])
+        self.parent = int(started["parent"])
         self.start_ticks = int(started["start_ticks"])
         self._connection.setblocking(False)
         fcntl.fcntl(self._connection, fcntl.F_SETOWN, os.getpid())
@@ -292,11 +293,11 @@ class ForkedRank:
         """Return its wait status and peak memory, None while it runs; it ends with the server."""
         try:
             ended = self._read_reply()
-            return int(ended["status"]), int(ended["max_rss"])
         except BlockingIOError:
             return None
         except (OSError, ValueError):
             return int(signal.SIGKILL), 0
+        return int(ended["status"]), int(ended["max_rss"])
 
     def has_begun(self) -> bool:
         """Return True."""
@@ -337,7 +338,8 @@ def request_fork(
         "site": site,
     }
     streams: List[int] = []
-    rank, reason = None, ""
+    rank = None
+    reason = ""
     try:
         streams = open_streams(base)
         rank = ForkedRank(server, request, streams)
@@ -365,13 +367,11 @@ def open_streams(base: str) -> List[int]:
 
 def raise_oom_score() -> None:
     """Let the kernel kill a rank before its shim and supervisor when memory runs out."""
-    try:
-        with open("/proc/self/oom_score_adj", "r+", encoding="ascii") as file:
-            score = min(1000, int(file.read()) + 300)
-            file.seek(0)
-            file.write(str(score))
-    except (OSError, ValueError):  # no reason to fail a start
-        pass
+    path = "/proc/self/oom_score_adj"
+    with contextlib.suppress(OSError, ValueError), open(path, "r+", encoding="ascii") as file:
+        score = min(1000, int(file.read()) + 300)
+        file.seek(0)
+        file.write(str(score))
 
 
 def open_own(path: str, flags: int) -> int:

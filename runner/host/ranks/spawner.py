@@ -23,7 +23,9 @@ FORWARDED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 def main(argv: List[str]) -> NoReturn:
     """Start the ranks, and wait for them."""
-    count, first_rank, program = int(argv[0]), int(argv[1]), argv[2:]
+    count = int(argv[0])
+    first_rank = int(argv[1])
+    program = argv[2:]
     running: Set[int] = set()
 
     def forward(signum: int, _: object) -> None:
@@ -50,7 +52,8 @@ def main(argv: List[str]) -> NoReturn:
 
 def rank_variables(rank: int, local_rank: int, count: int) -> Dict[str, str]:
     """Return the variables of one rank, beside those of its node."""
-    nodes, world_size = os.environ.get("SLURM_NNODES", "1"), os.environ["WORLD_SIZE"]
+    nodes = os.environ.get("SLURM_NNODES", "1")
+    world_size = os.environ["WORLD_SIZE"]
     cores = os.environ.get("SLURM_CPUS_PER_TASK", "")  # of the one task that is the node's
     of_cores = {"SLURM_CPUS_PER_TASK": str(max(1, int(cores) // count))} if cores else {}
     return {

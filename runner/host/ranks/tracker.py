@@ -24,15 +24,15 @@ from runner.core.protocol.events import RankExited, RanksSignalled, RankStarted
 from runner.core.protocol.paths import RunPaths, rank_source
 from runner.core.text import describe_exit, format_size
 from runner.host.process import procfs
-from runner.host.process.container_processes import ContainerProcesses
 from runner.host.process.file_worker import Submit
-from runner.host.process.pid_namespace import INITIAL, namespace_of
+from runner.host.process.pid_namespace import INITIAL, ContainerProcesses, namespace_of
 from runner.host.storage.run_folder import BALLAST, EventLog, read_rank_records
 
 TAIL_BYTES = 64 << 10  # at the end of a log, in which the final exception is searched
 MAX_EXCEPTION_AGE_S = 60.0  # of the end of a log that explains an exit
 SCAN_INTERVAL_S = 0.05
-KILL_TOLERANCE_S, SAME_PID_S = 1.0, 3600.0
+KILL_TOLERANCE_S = 1.0
+SAME_PID_S = 3600.0
 """The most that a kill in the kernel's log may be apart from the recorded end. The log has a clock
 of its own; where its pids are those of another namespace, time is all there is."""
 
@@ -72,7 +72,8 @@ class RankRecordReader:
     """Reads the shims' records and the ends of the ranks' logs; all that may wait for a disk."""
 
     def __init__(self, folder: RunPaths, order: Order) -> None:
-        self._folder, self._order = folder, order
+        self._folder = folder
+        self._order = order
         self._seen_records: Set[str] = set()
         self._pids: Dict[Tuple[int, int], int] = {}
         self._stderr_offset: Dict[int, int] = {}  # size of its stderr when a rank was restarted
@@ -95,7 +96,8 @@ class RankRecordReader:
         return problem and f"ended, and could not record how: {problem}"
 
     def _explain(self, record: RankRecord) -> RankRecord:
-        rank, data = record.rank, record.data
+        rank = record.rank
+        data = record.data
         if record.kind == "start":
             self._pids[record.key] = int(data["pid"])
             if data["start"] > 1:
@@ -147,7 +149,9 @@ class RankTracker:
         submit: Submit,
         stopped_at: Callable[[], float],
     ) -> None:
-        self._order, self._journal, self._submit = order, journal, submit
+        self._order = order
+        self._journal = journal
+        self._submit = submit
         self._stopped_at = stopped_at
         self._on_failure = on_failure
         self._reader = RankRecordReader(folder, order)
@@ -268,7 +272,9 @@ class RankTracker:
         return min(own_failures, default=None)
 
     def _take(self, record: RankRecord) -> None:
-        rank, data, key = record.rank, record.data, record.key
+        rank = record.rank
+        data = record.data
+        key = record.key
         if record.kind == "start":
             self._take_start(record)
             return
@@ -288,7 +294,8 @@ class RankTracker:
     def _take_start(self, record: RankRecord) -> None:
         data = record.data
         origin = {"rank": record.rank, "forked": data["parent"] != data["shim"]}
-        event, shim_pid = decode(RankStarted, {**data, **origin}), int(data["shim"])
+        event = decode(RankStarted, {**data, **origin})
+        shim_pid = int(data["shim"])
         is_ours = shim_pid in procfs.descendants(os.getpid())
         ticks = procfs.start_ticks_of(shim_pid) if is_ours else -1
         began_at = float(data["mono"])

@@ -5,22 +5,18 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import random
 import stat
 import threading
-import time
 from collections import deque
-from typing import Callable, Deque, Dict, Generator, Sequence, Tuple
+from typing import Callable, Deque, Dict, Sequence, Tuple
 
 from runner.core.model.release import File
-from runner.core.protocol.paths import CODE_FOLDER, release_folder, releases_folder
-from runner.host.process.event_loop import PAUSE_STEP_S, Steps, pause
+from runner.core.protocol.paths import CODE_FOLDER, release_folder
+from runner.host.process.event_loop import PAUSE_STEP_S, Steps
 from runner.host.storage.release_store import BYTES_PER_STEP, MANIFEST, has_size, load_manifest
 
-COPY_THREADS, JOIN_TIMEOUT_S = 8, 1.0
-COPY_LOCK = ".copying"
-TURN_POLL_S = (0.05, 0.3)
-TURN_TIMEOUT_S = 600.0  # of hosts that copy before us, on a disk that all of them share
+COPY_THREADS = 8
+JOIN_TIMEOUT_S = 1.0
 
 _FICLONE = 0x40049409  # the ioctl that makes one file share the blocks of another (linux/fs.h)
 _CAN_REFLINK: Dict[Tuple[int, int], bool] = {}
@@ -28,9 +24,7 @@ _CAN_REFLINK: Dict[Tuple[int, int], bool] = {}
 
 
 def check_out(workdir: str, name: str, target: str) -> Steps:
-    """Make a private copy of a release in the empty folder `target`.
-
-    On a disk that cannot share blocks among files one host at a time does so, in several threads.
+    """Make a private copy of a release in the empty folder `target`, in several threads.
 
     Raises:
         ValueError: The release is not here, or a file of it has another size than it had.
@@ -47,52 +41,21 @@ def check_out(workdir: str, name: str, target: str) -> Steps:
         os.mkdir(os.path.join(target, folder.path), 0o700)
 
     def copy(file: File) -> Steps:
-        source, copied = os.path.join(code, file.path), os.path.join(target, file.path)
+        source = os.path.join(code, file.path)
+        copied = os.path.join(target, file.path)
         if not has_size(source, file):
             with contextlib.suppress(OSError):  # without it the release is not here any more
                 os.unlink(os.path.join(root, MANIFEST))
             raise ValueError(f"{source} has another size than it had; start again to push it")
         yield from copy_file(source, copied, file.mode)
 
-    for file in manifest.files[:1]:  # it shows whether the disk can share blocks
-        for _ in copy(file):
-            yield
-    turn = None if _can_reflink(code, target) else (yield from _take_turn(workdir))
-    try:
-        yield from _in_threads(copy, manifest.files[1:])
-    finally:
-        if turn is not None:
-            os.close(turn)
+    yield from _in_threads(copy, manifest.files)
     for link in manifest.links:
         yield
         os.symlink(link.target, os.path.join(target, link.path))
     for folder in reversed(manifest.folders):
         yield
         os.chmod(os.path.join(target, folder.path), folder.mode)
-
-
-def _take_turn(workdir: str) -> Generator[None, None, int]:
-    """Wait until no other host makes a copy on this disk; closing the descriptor ends our turn.
-
-    Where the disk has no locks, and after `TURN_TIMEOUT_S`, we go on all the same.
-    """
-    path = os.path.join(releases_folder(workdir), COPY_LOCK)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    deadline = time.monotonic() + TURN_TIMEOUT_S
-    try:
-        while time.monotonic() < deadline:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield from pause(random.uniform(*TURN_POLL_S))  # noqa: S311 (no secret)
-                continue
-            break
-    except OSError:
-        pass
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
 
 
 def _in_threads(copy: Callable[[File], Steps], files: Sequence[File]) -> Steps:
@@ -148,11 +111,6 @@ def copy_file(source: str, target: str, mode: int) -> Steps:
             os.close(to_fd)
     finally:
         os.close(from_fd)
-
-
-def _can_reflink(source: str, target: str) -> bool:
-    """Return whether a file was cloned from one folder's disk to the other's."""
-    return _CAN_REFLINK.get((os.stat(source).st_dev, os.stat(target).st_dev), False)
 
 
 def _reflink(from_fd: int, to_fd: int) -> bool:

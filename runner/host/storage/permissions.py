@@ -103,7 +103,9 @@ def _resolve(path: str) -> Iterator[Tuple[str, os.stat_result, str]]:
     The last one is the folder itself: with it comes its path, with the others "".
     """
     yield "/", os.stat("/"), ""
-    current, words, links = "/", path.split("/"), 0
+    current = "/"
+    words = path.split("/")
+    links = 0
     while words:
         word, *words = words
         if word == "..":

@@ -50,7 +50,10 @@ def find_damage(workdir: str, name: str, *, by_content: bool = False) -> Generat
             return folder.path
     for link in manifest.links:
         yield
-        if _link_target(os.path.join(code, link.path)) != link.target:
+        target = ""
+        with contextlib.suppress(OSError):
+            target = os.readlink(os.path.join(code, link.path))
+        if target != link.target:
             return link.path
     for file in manifest.files:
         yield
@@ -62,15 +65,7 @@ def find_damage(workdir: str, name: str, *, by_content: bool = False) -> Generat
     return ""
 
 
-def _link_target(path: str) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""
-
-
 def _digest_of(path: str) -> Generator[None, None, str]:
-    """Return the sha256 of a file."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while chunk := file.read(BYTES_PER_STEP):
@@ -208,7 +203,6 @@ def move_away(parent: str, name: str) -> str:
 
 
 def _releases_in_use(workdir: str) -> Set[str]:
-    """Return the releases of unfinished runs on all hosts that share this disk."""
     runs = os.path.join(workdir, "runs")
     return {
         _release_of(RunPaths(workdir, run, node))

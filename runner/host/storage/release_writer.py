@@ -26,7 +26,8 @@ class ReleaseWriter:
         self.name = release_hash(manifest_bytes)
         self.missing: List[File] = []
         self._manifest_bytes = manifest_bytes
-        self._workdir, self._release_path = workdir, release_folder(workdir, self.name)
+        self._workdir = workdir
+        self._release_path = release_folder(workdir, self.name)
         parent = private_folder(workdir, "releases")
         suffix = f"{os.uname().nodename}.{os.getpid()}{STAGING_SUFFIX}"
         self._staging = os.path.join(parent, f".{self.name}.{suffix}")
@@ -58,7 +59,8 @@ class ReleaseWriter:
     def space_error(self) -> str:
         """Why the missing files do not fit on the disk, "" if they do."""
         disk = os.statvfs(self._staging)
-        free, needed = disk.f_bavail * disk.f_frsize, sum(file.size for file in self.missing)
+        free = disk.f_bavail * disk.f_frsize
+        needed = sum(file.size for file in self.missing)
         if needed <= free:
             return ""
         megabytes = f"{needed / 1e6:.1f} MB are needed, {free / 1e6:.1f} MB are free"
@@ -131,7 +133,8 @@ class ReleaseWriter:
         """Finish the file that is complete, and open the next one."""
         while self._open_file is None or not self._open_file.remaining:
             if self._open_file is not None:
-                finished, self._open_file = self._open_file, None
+                finished = self._open_file
+                self._open_file = None
                 finished.finish()
                 yield from self._copy_duplicates(finished.file)
             file = next(self._upcoming, None)

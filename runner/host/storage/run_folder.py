@@ -149,7 +149,6 @@ def create_run_folder(
     if order.container is not None:
         write_atomic(folder.container_client, programs["client"])
         write_atomic(folder.container_entry, programs["entry"])
-        write_atomic(folder.container_dump, programs["fault_dump"])
     for ballast in (folder.ballast, folder.last_ballast):
         yield
         write_atomic(ballast, "\0" * BALLAST)
@@ -233,7 +232,9 @@ class EventLog:
     """
 
     def __init__(self, folder: RunPaths, order: Order, submit: Submit = run_now) -> None:
-        self._folder, self._order, self._submit = folder, order, submit
+        self._folder = folder
+        self._order = order
+        self._submit = submit
         self._seq = 0  # of the last event on record
         self.state = State.STARTING  # which `create_run_folder` has put on record
         self.write_error = ""

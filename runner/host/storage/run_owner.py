@@ -28,7 +28,8 @@ from runner.host.storage.run_folder import has_ended, mtime, read_order, write_a
 BACKLOG = 64  # connections to a supervisor that waits for its disk
 NAMES = 8  # of one run's socket
 SOCKET_KEY = ".socket-key"
-TAKE_TRIES, RETRY_S = 10, 0.01
+TAKE_TRIES = 10
+RETRY_S = 0.01
 
 OWNER_TIMEOUT_S = 600.0  # for how long after a heartbeat a run on another machine is alive
 CONTAINER_TIMEOUT_S = 30.0  # the same for another container of this machine; then it was restarted
@@ -193,7 +194,8 @@ def _local_owner(start_ticks: Dict[str, int]) -> RunOwner:
         pid_namespace = ""
     machine_id = procfs.read_text("/etc/machine-id").strip()
     boot_id = procfs.read_text("/proc/sys/kernel/random/boot_id").strip()
-    name, links = os.uname().nodename, _links()
+    name = os.uname().nodename
+    links = _links()
     return RunOwner(name, machine_id, boot_id, start_ticks, pid_namespace, links)
 
 

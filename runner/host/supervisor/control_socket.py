@@ -25,7 +25,9 @@ class ControlSocket:
 
         `on_command` returns what to answer, if anything, and may raise for a malformed one.
         """
-        self._listener, self._loop, self._on_command = listener, loop, on_command
+        self._listener = listener
+        self._loop = loop
+        self._on_command = on_command
         self._connections: Set[socket.socket] = set()
 
     def open(self) -> None:

@@ -43,7 +43,6 @@ def spawn(args: SupervisorArgs, listener: socket.socket, log_fd: int) -> int:
 def _run_detached(
     args: SupervisorArgs, listener: socket.socket, log_fd: int, startup_pipe: StartupPipe
 ) -> NoReturn:
-    """Leave the session, fork again, and guard."""
     try:
         os.setsid()
         if os.fork():
@@ -58,7 +57,8 @@ def _run_detached(
 
 
 def _guard(args: SupervisorArgs, listener: socket.socket, startup_pipe: StartupPipe) -> NoReturn:
-    folder, order = args.folder, args.order
+    folder = args.folder
+    order = args.order
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
     subreaper.become_subreaper()

@@ -50,7 +50,9 @@ class Notifier:
     """Tells of one attempt. Nobody is told where the order names nobody to tell."""
 
     def __init__(self, folder: RunPaths, order: Order, environ: Dict[str, str]) -> None:
-        self._folder, self._order, self._environ = folder, order, environ
+        self._folder = folder
+        self._order = order
+        self._environ = environ
         self._began_at = time.monotonic()
         self._children: List[BoundedChild] = []
         self._has_told_stall = self._has_failed = False
@@ -84,7 +86,8 @@ class Notifier:
         for child in self._children:
             child.advance()
         self._children = [child for child in self._children if child.code is None]
-        limit_s, notify = self._order.stall_s, self._order.notify
+        limit_s = self._order.stall_s
+        notify = self._order.notify
         if notify is None or not limit_s or stalled_s is None or stalled_s > MAX_STALLED_S:
             return
         is_stalled = stalled_s >= limit_s + LAG_S
@@ -96,7 +99,9 @@ class Notifier:
         """Send a message to everyone who is to be told."""
         from runner.core.notification import Subject, deliver  # noqa: PLC0415 (few runs need it)
 
-        folder, order, environ = self._folder, self._order, self._environ
+        folder = self._folder
+        order = self._order
+        environ = self._environ
         secrets = tuple(environ[name] for name in notify.secrets if name in environ)
         subject = Subject(order.run_id, order.attempt, notify, secrets, told_by=order.node)
         message = make_message(subject)
@@ -125,7 +130,9 @@ class Notifier:
 
         After an election that is the leader; else `is_teller` says so.
         """
-        notify, seconds, reason = self._order.notify, self.seconds, ladder.reason
+        notify = self._order.notify
+        seconds = self.seconds
+        reason = ladder.reason
         if election is not None and election.was_held:
             is_teller = election.leads
             notify = _notify_of_voter(args) if is_teller else None

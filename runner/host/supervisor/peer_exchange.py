@@ -43,14 +43,18 @@ class PeerExchange(PeerObserver):
         stop: Callable[[str, StopCause], None],
         restart_ranks: Callable[[int], None],
     ) -> None:
-        self._args, order = args, args.order
+        self._args = args
+        order = args.order
         self.notifier = Notifier(args.folder, order, args.environ)
         self.lease = ControllerLease(order, journal)
         self.group: Optional[PeerGroup] = None
         self.lost_nodes: Set[str] = set()
         self.joined_hub = False
-        self._order, self._journal, self._ladder = order, journal, ladder
-        self._stop, self._restart_ranks = stop, restart_ranks
+        self._order = order
+        self._journal = journal
+        self._ladder = ladder
+        self._stop = stop
+        self._restart_ranks = restart_ranks
         self._pauses = FailureDetector()
 
     def join(self, listener: Optional[socket.socket], token: bytes, loop: EventLoop) -> None:
@@ -59,7 +63,8 @@ class PeerExchange(PeerObserver):
 
     def tick(self, stalled_s: float) -> Optional[float]:
         """Exchange heartbeats; return for how long nothing has moved on any host."""
-        lease, run_stalled_s = self.lease, None if self.group else stalled_s
+        lease = self.lease
+        run_stalled_s = None if self.group else stalled_s
         if self.group is not None:
             tick = functools.partial(self.group.tick, lease.heard, detached=lease.detached)
             run_stalled_s = tick(stalled_s=stalled_s)
@@ -92,7 +97,8 @@ class PeerExchange(PeerObserver):
 
     def detach(self) -> None:
         """Do as a controller says that is not needed any more."""
-        joined_hub, stopping = self.joined_hub, self._ladder.is_stopping
+        joined_hub = self.joined_hub
+        stopping = self._ladder.is_stopping
         self.lease.request_detach(self.group, joined_hub=joined_hub, stopping=stopping)
 
     def check_lease(self) -> None:
@@ -174,7 +180,8 @@ class ControllerLease:
     """
 
     def __init__(self, order: Order, journal: EventLog) -> None:
-        self._order, self._journal = order, journal
+        self._order = order
+        self._journal = journal
         self.detached = self.detach_agreed = order.detached
         now = time.monotonic()
         self.heard = self._peers_heard = LastHeard(now, now)

@@ -18,8 +18,8 @@ from runner.core.protocol.events import ProgramExited, ProgramStarted
 from runner.core.protocol.paths import CONTAINER_MARK, PROGRAM_LOG, STREAMS, RunPaths
 from runner.host.facts.ports import is_foreign
 from runner.host.process import cgroup, procfs, subreaper
-from runner.host.process.container_processes import ContainerProcesses
 from runner.host.process.file_worker import Submit
+from runner.host.process.pid_namespace import ContainerProcesses
 from runner.host.storage.run_folder import EventLog
 
 StartResult = Union["subprocess.Popen[bytes]", OSError, None]
@@ -38,8 +38,11 @@ class LauncherProcess:
         self.unrecorded_end: Optional[float] = None
         """When it ended, monotonic, while that waits for the records of its ranks."""
 
-        self._folder, self._order, self._journal = folder, order, journal
-        self._submit, self._is_cancelled = submit, False
+        self._folder = folder
+        self._order = order
+        self._journal = journal
+        self._submit = submit
+        self._is_cancelled = False
         self._process: Optional[subprocess.Popen[bytes]] = None
         self._container = ContainerProcesses(procfs.env_tags(order.run_id, order.node))
 
@@ -94,7 +97,8 @@ class LauncherProcess:
             self.exit_status = (None, None)
             then()
             return
-        self._process, self.pid = result, result.pid
+        self._process = result
+        self.pid = result.pid
         if not self.cgroup.contains(self.pid):
             self.cgroup.remove()
             self.cgroup = cgroup.Cgroup()
@@ -114,7 +118,8 @@ class LauncherProcess:
 
         It may wait for a disk.
         """
-        container, attempt = self._order.container, self._order.attempt
+        container = self._order.container
+        attempt = self._order.attempt
         mark = os.path.join(self._folder.attempt_folder(attempt), CONTAINER_MARK)
         if container is None or self.exit_status == (0, None) or os.path.exists(mark):
             return ""

@@ -17,8 +17,8 @@ from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State
 from runner.host.container import removal
 from runner.host.process import cgroup, procfs
-from runner.host.process.container_processes import ContainerProcesses
 from runner.host.process.kill import is_proven, kill_until_gone
+from runner.host.process.pid_namespace import ContainerProcesses
 from runner.host.storage import run_folder, run_owner
 from runner.host.storage.run_folder import EventLog, has_ended, read_events
 
@@ -205,7 +205,8 @@ class RunProcesses:
         for pid, process in processes.items():
             children.setdefault(process.ppid, []).append(pid)
             sessions.setdefault(process.session, []).append(pid)
-        excluded, ancestor = set(), os.getpid()
+        excluded = set()
+        ancestor = os.getpid()
         while ancestor in processes and ancestor not in excluded:
             excluded.add(ancestor)
             ancestor = processes[ancestor].ppid

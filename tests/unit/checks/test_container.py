@@ -7,7 +7,7 @@ from dataclasses import replace
 from runner.checks.base import CheckContext
 from runner.checks.software import container
 from runner.core.model.container import CommandAnswer, ContainerFacts, InsideFacts
-from runner.core.model.hardware import System
+from runner.core.model.facts import System
 from runner.core.model.results import Finding, Level
 from runner.core.spec import ContainerSpec, Node
 from tests.golden.builders import facts, spec

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from runner.checks.base import CheckContext, all_checks
-from runner.core.model.facts import Facts
-from runner.core.model.hardware import Driver, GpuHealth, System, Xid
+from runner.core.model.facts import Driver, Facts, GpuHealth, System, Xid
 from runner.core.model.results import Level
 from tests.golden.builders import TORCH, gpus
 from tests.unit.checks.test_checks import bad, case, host
@@ -17,7 +16,7 @@ from tests.unit.checks.test_checks import bad, case, host
 ERROR, WARNING, FINE = Level.ERROR, Level.WARNING, Level.OK
 GIB = 1 << 30
 ALL = (None, None, None)
-WELL = GpuHealth("0000:3b:00", volatile=0, repair_pending=False, throttle_reasons=1, mig=False)
+WELL = GpuHealth("0000:3b:00", volatile=0, repair_pending=False, throttle_reasons=1)
 
 
 # --- driver ---
@@ -73,7 +72,6 @@ def ill(*healths: GpuHealth | None, xids: tuple[Xid, ...] = (), **errors: str) -
         ),
         ({"repair_pending": True}, WARNING, "bad memory is remapped at the next reset"),
         ({"throttle_reasons": 0x48}, WARNING, "slowed down: it is too hot (hardware)"),
-        ({"mig": True, "instances": 0}, ERROR, "in MIG mode, but without an instance"),
     ],
 )
 def test_each_ill_is_told_with_its_gpu(changes: dict[str, Any], level: Level, what: str) -> None:

@@ -33,7 +33,6 @@ def wrap(spec: Spec, node: Node, facts: Facts, plan: NodePlan, tasks_hash: str) 
         labels={"runner.run": spec.run_id, "runner.node": node.name},
         mounts=(*_run_mounts(spec, facts, run_paths, tasks_hash), *spec.container.mounts),
         gpus=tuple(uuids.get(index) or str(index) for index in plan.gpus),
-        dump=(*python, run_paths.container_dump),
         cwd=order.cwd,
         argv=(*python, run_paths.container_entry, attempt_folder, *order.argv),
         env={"RUNNER_RUN_ID": spec.run_id, "RUNNER_NODE": node.name},

@@ -90,7 +90,6 @@ class ContainerRequest:
     name: str  # of the container, unique on its host
     labels: Mapping[str, str]
     mounts: Tuple[Mount, ...]
-    dump: Tuple[str, ...]  # prints stacks, to be run in the container
     gpus: Tuple[str, ...]  # UUIDs of the devices
     cwd: str
     argv: Tuple[str, ...]
@@ -202,7 +201,6 @@ def container(request: ContainerRequest) -> Container:
         inspect=(program, "inspect", "--type", "container", "--format", STATE_FORMAT, name),
         remove=(program, "rm", "--force", "--volumes"),
         reclaim=_reclaim(request),
-        dump=(program, "exec", name, *request.dump),
         find=(program, "ps", "--all", "--quiet", "--no-trunc", *filters),
     )
 

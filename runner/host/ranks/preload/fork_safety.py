@@ -6,25 +6,30 @@ rest is tried in a fork that ends at once.
 
 from __future__ import annotations
 
-import glob
 import os
+import re
 import signal
 import sys
 import threading
 import time
 import warnings
-from typing import AbstractSet, Mapping, Sequence
+from typing import AbstractSet, Sequence
 
-from . import forked_rank, import_environment
+from . import forked_rank
 
 DEVICE_FILES = (
-    *("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/infiniband/", "/dev/davinci", "/dev/accel"),
+    "/dev/nvidia",
+    "/dev/kfd",
+    "/dev/dri/",
+    "/dev/infiniband/",
+    "/dev/davinci",
+    "/dev/accel",
 )
-ENTRY_POINTS = ("*.dist-info/entry_points.txt", "*.egg-info/entry_points.txt")
 PROBE_TIMEOUT_S = 5
 OPTIONS = ("-u",)  # of the interpreter of ranks, and of ours
 HARMLESS_THREADS = ("jemalloc_bg_thd",)
-PROBE_FAILED, BAD_FORK = 2, 3
+PROBE_FAILED = 2
+BAD_FORK = 3
 PROBE_SIZE = 1 << 17  # elements: enough for torch to compute on several threads
 
 
@@ -36,18 +41,17 @@ def check_backends() -> None:
     """Raise ForkRefusal if a package has torch load a device while it is imported."""
     if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") == "0":
         return
-    for folder in sys.path:
-        for pattern in ENTRY_POINTS:
-            for path in glob.glob(os.path.join(glob.escape(folder), pattern)):
-                if has_backend(path):
-                    package = os.path.basename(os.path.dirname(path))
-                    raise ForkRefusal(f"{package} loads a device with torch")
+    from importlib import metadata  # noqa: PLC0415 (torch has imported it)
+
+    for package in metadata.distributions():
+        if any(point.group == "torch.backends" for point in package.entry_points):
+            raise ForkRefusal(f"{package.metadata['Name']} loads a device with torch")
 
 
-def check_program(program: str, watches: Mapping[str, Sequence[str]]) -> None:
-    """Raise ForkRefusal if the text of the program shows that it needs modules of its own.
+def check_program(program: str) -> None:
+    """Raise ForkRefusal if the program is no file of Python, or may set what Dynamo's import reads.
 
-    `watches` has prefixes of the variables that each module reads while it is imported.
+    What it sets before its first import is noticed there; this is an import after that of torch.
     """
     path = program
     if program.startswith("-m"):
@@ -56,20 +60,12 @@ def check_program(program: str, watches: Mapping[str, Sequence[str]]) -> None:
     elif not program.endswith(".py") or not os.path.isfile(program):
         raise ForkRefusal(f"{program} is no .py file")
     if path:
-        with open(path, "rb") as file:
-            name = import_environment.early_write(file.read(), watches)
-        if name:
-            why = f"{os.path.basename(path)} sets {name}, which an import reads"
-            raise ForkRefusal(f"{why}; {import_environment.remedy(name)}")
-
-
-def has_backend(path: str) -> bool:
-    """Return whether a package has an entry point that `import torch` calls."""
-    try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            return "[torch.backends]" in file.read()
-    except OSError:
-        return False
+            words = re.findall(r"\w+", file.read())
+        for name in words:
+            if name.startswith(forked_rank.DYNAMO_NAMES):
+                why = f"{os.path.basename(path)} names {name}, which an import reads"
+                raise ForkRefusal(f"{why}; {forked_rank.remedy(name)}")
 
 
 def check_threads() -> None:
@@ -187,20 +183,13 @@ def fork() -> int:
 
 def find_difference(request: forked_rank.Request, preloaded: forked_rank.Preloaded) -> str:
     """Return why a rank is not what a fork of this process would be, "" if it is."""
-    try:
-        return _find_difference(request, preloaded)
-    except OSError as error:
-        return str(error)
-
-
-def _find_difference(request: forked_rank.Request, preloaded: forked_rank.Preloaded) -> str:
     program = forked_rank.parse_program(request.program)
     before = dict(preloaded.environ)
     if request.site:
         paths = filter(None, (request.site, before.get("PYTHONPATH")))
         before["PYTHONPATH"] = os.pathsep.join(paths)
-    prefixes = (*import_environment.EXEC_NAMES, *import_environment.TORCH_NAMES)
-    names = import_environment.changed(before, request.environ, prefixes)
+    prefixes = (*forked_rank.EXEC_NAMES, *forked_rank.TORCH_NAMES)
+    names = forked_rank.changed(before, request.environ, prefixes)
     if names:
         return f"{names[0]} of a rank differs from that of its host"
     if request.program[0] != sys.executable:
@@ -208,7 +197,10 @@ def _find_difference(request: forked_rank.Request, preloaded: forked_rank.Preloa
     if program.options != OPTIONS:
         return f"the interpreter of ranks has other options: {' '.join(program.options)}"
     script_folder = os.path.dirname(os.path.realpath(program.target))
-    name = find_shadow(request.cwd if program.is_module else script_folder)
+    try:
+        name = find_shadow(request.cwd if program.is_module else script_folder)
+    except OSError as error:
+        return str(error)
     return name and f"{name} has the name of a module that an import would take instead"
 
 

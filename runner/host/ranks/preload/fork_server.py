@@ -15,15 +15,14 @@ import gc
 import importlib
 import json
 import os
-import runpy
 import select
 import signal
 import socket
 import struct
 import sys
-from typing import Any, Dict, Mapping, NamedTuple, NoReturn, Optional, Sequence, Set
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Set
 
-from . import fork_safety, forked_rank, import_environment
+from . import fork_safety, forked_rank
 
 SERVER_VARIABLE = "RUNNER_FORK_SERVER"
 """Has the name of the server's abstract socket, for shims alone."""
@@ -31,12 +30,19 @@ SERVER_VARIABLE = "RUNNER_FORK_SERVER"
 CPP_LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
 LEVELS = {"INFO": 0, "WARNING": 1, "ERROR": 2, "FATAL": 3}
 SHIM_SIGNALS = (
-    *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
-    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU),
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGXCPU,
 )
 """What shims pass on to ranks; the server is in the process group of torchrun and survives them."""
 LAUNCHER_MODULES = ("torch", "torch.distributed.run")
-REQUEST_TIMEOUT_S, END_TIMEOUT_S = 3.0, 3.0
+REQUEST_TIMEOUT_S = 3.0
+END_TIMEOUT_S = 3.0
 
 
 def main(argv: Sequence[str]) -> forked_rank.Start:
@@ -46,7 +52,7 @@ def main(argv: Sequence[str]) -> forked_rank.Start:
     hidden = {name: os.environ.pop(name) for name in hide.split(",") if name in os.environ}
     visible = dict(os.environ)
     reads: Dict[str, Set[str]] = {"torch": set()}
-    with import_environment.recorded(reads["torch"]):
+    with forked_rank.recorded(reads["torch"]):
         for name in LAUNCHER_MODULES:
             importlib.import_module(name)
     address = b"\0runner-" + os.urandom(16).hex().encode()
@@ -71,7 +77,12 @@ def main(argv: Sequence[str]) -> forked_rank.Start:
     atexit.register(_end_server, end, pid)
     os.environ.update({**hidden, SERVER_VARIABLE: address[1:].decode()})
     set_cpp_log_level(hidden.get(CPP_LOG_LEVEL, ""))
-    return be_launcher(launcher, args)
+    # What `python -P -m NAME ARG...` does.
+    module = importlib.import_module(launcher)
+    forked_rank.set_title([sys.executable, "-m", launcher, *args])
+    sys.argv[:] = [str(module.__file__), *args]
+    module.main()
+    sys.exit()
 
 
 def find_refusal(
@@ -83,17 +94,14 @@ def find_refusal(
     """
     try:
         fork_safety.check_backends()
-        watches = {name: import_environment.watched(name) for name in names}
-        fork_safety.check_program(program, watches)
+        fork_safety.check_program(program)
         for name in names:
             try:
-                with import_environment.recorded(reads.setdefault(name, set())):
+                with forked_rank.recorded(reads.setdefault(name, set())):
                     importlib.import_module(name)
             except (Exception, SystemExit) as error:
                 why = f"{name} cannot be imported ({type(error).__name__}: {error})"
                 raise fork_safety.ForkRefusal(why) from error
-        watches = {name: (*watches[name], *reads[name]) for name in names}
-        fork_safety.check_program(program, watches)
         fork_safety.check_threads()
         fork_safety.check_descriptors({0, 1, 2, listener.fileno()})
         fork_safety.check_fork()
@@ -104,15 +112,6 @@ def find_refusal(
     gc.collect()
     gc.freeze()  # the collector must not write to, and thereby copy, what is shared
     return ""
-
-
-def be_launcher(name: str, args: Sequence[str]) -> NoReturn:
-    """Do what `python -P -m NAME ARG...` does."""
-    module = importlib.import_module(name)
-    forked_rank.set_title([sys.executable, "-m", name, *args])
-    sys.argv[:] = [str(module.__file__), *args]
-    module.main()
-    sys.exit()
 
 
 def _end_server(end: int, pid: int) -> None:
@@ -131,11 +130,6 @@ def set_cpp_log_level(level: str) -> None:
         ctypes.c_int.in_dll(library, "FLAGS_caffe2_log_level").value = LEVELS[level]
 
 
-def run_module(name: str) -> None:
-    """Do what `python -m NAME` does, in the `__main__` that there is."""
-    runpy._run_module_as_main(name)  # type: ignore[attr-defined]  # noqa: SLF001
-
-
 class _Rank(NamedTuple):
     """A forked rank, until its end was told to its shim."""
 
@@ -149,7 +143,9 @@ class ForkServer:
     def __init__(
         self, listener: socket.socket, is_over: int, preloaded: forked_rank.Preloaded, refusal: str
     ) -> None:
-        self._listener, self._is_over, self._preloaded = listener, is_over, preloaded
+        self._listener = listener
+        self._is_over = is_over
+        self._preloaded = preloaded
         self._refusal = refusal  # why no rank can be forked, "" if it can
         self._ranks: Dict[int, _Rank] = {}  # by descriptor of the shim's connection
         self._children, self._wake_up = os.pipe()
@@ -177,7 +173,6 @@ class ForkServer:
         return request
 
     def _wait(self) -> Set[int]:
-        """Return the descriptors that have something to be read."""
         poll = select.poll()
         for fd in (self._children, self._is_over, self._listener.fileno(), *self._ranks):
             if fd >= 0:
@@ -192,7 +187,8 @@ class ForkServer:
             shim.close()
             return None
         reason = self._refusal or fork_safety.find_difference(request, self._preloaded)
-        server_pid, pid = os.getpid(), -1
+        server_pid = os.getpid()
+        pid = -1
         if not reason and not is_gone(shim):
             try:
                 pid = fork_safety.fork()

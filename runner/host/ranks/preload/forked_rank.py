@@ -20,23 +20,46 @@ import threading
 import types
 from typing import (
     AbstractSet,
+    Any,
     Dict,
+    Iterator,
     List,
     Mapping,
     NamedTuple,
     NoReturn,
     Optional,
     Sequence,
+    Set,
     Tuple,
     Type,
 )
 
-from . import import_environment
-
-PR_SET_PDEATHSIG, PR_SET_PTRACER = 1, 0x59616D61
+PR_SET_PDEATHSIG = 1
+PR_SET_PTRACER = 0x59616D61
 OOM_SCORE = "/proc/self/oom_score_adj"
 MAX_ARGUMENTS = 1 << 22  # bytes
 SITE_MODULE = "runner_sitecustomize"
+
+
+_EXEC_NAMES = """
+PYTHON LD_ LC_ LANG MALLOC_ GLIBC_TUNABLES JEMALLOC_ TCMALLOC_ ASAN_OPTIONS TSAN_OPTIONS
+"""
+EXEC_NAMES = tuple(_EXEC_NAMES.split())
+"""Prefixes of what the interpreter, the dynamic linker and the allocators read at their start."""
+
+_TORCH_NAMES = """
+OMP_ GOMP_ KMP_ OPENBLAS_ GOTO_ MKL_ MKLDNN_ ONEDNN_ NPY_ NUMPY_ PYTORCH_JIT PYTORCH_ALLOC_CONF
+PYTORCH_CUDA_ALLOC_CONF PYTORCH_HIP_ALLOC_CONF PYTORCH_NVML_BASED_CUDA_CHECK TORCH_LOGS TORCH_TRACE
+TORCH_DTRACE TORCH_CPP_LOG_LEVEL TORCH_SHOW_CPP_STACKTRACES TORCH_DISTRIBUTED_DEBUG
+TORCH_DEVICE_BACKEND_AUTOLOAD TORCH_COMPILE_ TORCHDYNAMO_ TORCHINDUCTOR_ AOT_ TORCH_CUDA_SANITIZER
+TORCH_BLAS_PREFER_ TORCH_LINALG_PREFER_ KINETO_ SYMPY_ CXX TMPDIR SSL_CERT_ OPENSSL_CONF TQDM_
+"""
+TORCH_NAMES = tuple(_TORCH_NAMES.split())
+"""Prefixes of what `import torch` and `import torch._dynamo` read in C, or among all variables:
+traced on torch 2.13. What Python code reads one by one is recorded."""
+
+DYNAMO_NAMES = ("TORCH_COMPILE_", "TORCHDYNAMO_", "TORCH_DYNAMO_", "TORCHINDUCTOR_", "AOT_")
+"""Those that `torch._dynamo` reads: most are recorded besides."""
 
 
 class Request(NamedTuple):
@@ -67,7 +90,8 @@ def parse_program(words: Sequence[str]) -> Program:
     while at < len(words) and words[at].startswith("-") and words[at] != "-m":
         at += 1
     is_module = words[at] == "-m"
-    options, at = tuple(words[1:at]), at + is_module
+    options = tuple(words[1:at])
+    at += is_module
     return Program(options, words[at], is_module, list(words[at + 1 :]))
 
 
@@ -190,12 +214,56 @@ def start_of(request: Request, preloaded: Preloaded) -> Start:
         return Start("", path, file.read())
 
 
+def changed(
+    before: Mapping[str, str], now: Mapping[str, str], prefixes: Sequence[str]
+) -> List[str]:
+    """Return the variables with one of the prefixes ("" for any) whose values differ."""
+    names = {name for name in (*before, *now) if before.get(name) != now.get(name)}
+    return sorted(name for name in names if name.startswith(tuple(prefixes)))
+
+
+@contextlib.contextmanager
+def recorded(names: Set[str]) -> Iterator[None]:
+    """Add the names of the variables that are read from `os.environ` meanwhile, one by one."""
+    environ: Any = type(os.environ)
+    original = environ.__getitem__
+
+    def read(self: Any, name: str) -> str:
+        if sys._getframe(1).f_code.co_name != "__iter__":  # noqa: SLF001 (who wants all of them)
+            names.add(name)
+        value: str = original(self, name)
+        return value
+
+    environ.__getitem__ = read
+    try:
+        yield
+    finally:
+        environ.__getitem__ = original
+
+
+def watched(module: str) -> Sequence[str]:
+    """Return the prefixes that matter to a module: what C code of others reads is unknown."""
+    usual = {"torch": TORCH_NAMES, "torch._dynamo": DYNAMO_NAMES}
+    return usual.get(module, () if top(module) == "torch" else ("",))
+
+
+def top(name: str) -> str:
+    """Return the top-level package of a module."""
+    return name.partition(".")[0]
+
+
+def remedy(name: str) -> str:
+    """Return where a variable that a program sets is set before all imports."""
+    key = f"task.env.{name}=..." if name.isidentifier() else "task.env"
+    return f"{key} in its place keeps preload"
+
+
 def watch_imports(preloaded: Preloaded, request: Request) -> None:
     """Have the program's imports of preloaded modules notice variables that it sets too late."""
     modules: Dict[str, Dict[str, types.ModuleType]] = {}
-    tops = {import_environment.top(name) for name in preloaded.modules}
-    for name in [name for name in sys.modules if import_environment.top(name) in tops]:
-        modules.setdefault(import_environment.top(name), {})[name] = sys.modules.pop(name)
+    tops = {top(name) for name in preloaded.modules}
+    for name in [name for name in sys.modules if top(name) in tops]:
+        modules.setdefault(top(name), {})[name] = sys.modules.pop(name)
     sys.meta_path.insert(0, _PreloadedFinder(modules, preloaded, request))
 
 
@@ -208,10 +276,14 @@ class _PreloadedFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         preloaded: Preloaded,
         request: Request,
     ) -> None:
-        self._modules, self._request, self._reads = modules, request, preloaded.reads
-        prefixes = [each for name in preloaded.modules for each in import_environment.watched(name)]
+        self._modules = modules
+        self._request = request
+        self._reads = preloaded.reads
+        prefixes = [each for name in preloaded.modules for each in watched(name)]
         self._watched = [*prefixes, *(each for names in self._reads.values() for each in names)]
-        self._environ, self._pid, self._is_first = dict(os.environ), os.getpid(), True
+        self._environ = dict(os.environ)
+        self._pid = os.getpid()
+        self._is_first = True
 
     def find_spec(
         self, fullname: str, _path: object = None, _target: object = None
@@ -223,7 +295,8 @@ class _PreloadedFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         own = module.__spec__
         spec = importlib.machinery.ModuleSpec(fullname, self, origin=own.origin)
         spec.submodule_search_locations = own.submodule_search_locations
-        spec.has_location, spec.cached = own.has_location, own.cached
+        spec.has_location = own.has_location
+        spec.cached = own.cached
         return spec
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
@@ -249,10 +322,10 @@ class _PreloadedFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def _look_at_environment(self, name: str) -> None:
         watched = self._watched if self._is_first else sorted(self._reads.get(name, ()))
-        names = import_environment.changed(self._environ, os.environ, watched)
+        names = changed(self._environ, os.environ, watched)
         if names and self._is_first:
             why = f"{names[0]} is set before {name} is imported"
-            execute_anew(self._request, f"{why}; {import_environment.remedy(names[0])}")
+            execute_anew(self._request, f"{why}; {remedy(names[0])}")
         if names:  # what it has done since its first import cannot be undone
             why = f"{names[0]} is set after the first import, and {name} has read it"
             tell_node(f"{why}: that has no effect; set it in task.env")

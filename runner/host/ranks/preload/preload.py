@@ -9,6 +9,7 @@ program runs at the level of this module, as near as can be to where it runs in 
 
 import importlib
 import os
+import runpy
 import sys
 
 if __name__ == "__main__":
@@ -23,7 +24,7 @@ if __name__ == "__main__":
     module, path, source = preload.main(sys.argv[1:])
     try:
         if module:
-            preload.run_module(module)
+            runpy._run_module_as_main(module)  # type: ignore[attr-defined]  # noqa: SLF001
         else:
             code = compile(source, path, "exec", dont_inherit=True)
             exec(code, vars(sys.modules["__main__"]))  # noqa: S102 (a program of the user's)

@@ -46,8 +46,6 @@ def test_a_plain_program_is_started_as_a_person_would(
     assert share.command == (*start, "-m", "$5", "${local_rank}")
     shim, rank = share.order.argv[: -len(share.command)], share.order.argv[-len(share.command) :]
     assert (shim[1:3], shim[-1], rank) == (("-I", "-S"), "", share.command)
-    prefix = share.order.rank_prefix
-    assert prefix == (() if kind == "command" else ("/opt/venv/bin/python",))
     assert share.order.launcher == ""
 
 

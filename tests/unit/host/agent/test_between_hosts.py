@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from runner.core.model.network_probe import Outcome, ProbeResult, Target
-from runner.host.network_probe import connections
+from runner.host.agent import between_hosts
 from tests.lab.waiting import PATIENCE
 
 TOKEN = b"of this check"
@@ -20,9 +20,9 @@ LIMITS = ("CONNECT_TIMEOUT_S", "HANDSHAKE_TIMEOUT_S", "STALL_TIMEOUT_S", "AUTH_T
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits for a busy machine; a greeter that is told to end notices at once."""
-    monkeypatch.setattr(connections, "POLL_S", 0.005)
+    monkeypatch.setattr(between_hosts, "POLL_S", 0.005)
     for name in LIMITS:
-        monkeypatch.setattr(connections, name, getattr(connections, name) * PATIENCE)
+        monkeypatch.setattr(between_hosts, name, getattr(between_hosts, name) * PATIENCE)
 
 
 def listener(address: str = "127.0.0.1") -> socket.socket:
@@ -51,7 +51,7 @@ def serving(turn: Callable[[], object]) -> Iterator[None]:
 def greeting(name: str, token: bytes = TOKEN) -> Iterator[Target]:
     at = listener()
     port = at.getsockname()[1]
-    answers = connections.EchoServer([at], name, token)
+    answers = between_hosts.EchoServer([at], name, token)
     with serving(answers.poll_once):
         yield Target(name, "127.0.0.1", port)
     answers.close()
@@ -81,7 +81,7 @@ def stranger(words: bytes, *, leaves: bool = False) -> Iterator[Target]:
 
 def tried(*targets: Target) -> list[ProbeResult]:
     found: dict[int, ProbeResult] = {}
-    connections.test_all("a", targets, TOKEN, found.__setitem__)
+    between_hosts.test_all("a", targets, TOKEN, found.__setitem__)
     return [found[at] for at in sorted(found)]
 
 
@@ -118,7 +118,7 @@ def test_another_program_is_a_stranger(words: bytes, *, leaves: bool) -> None:
 
 def test_strangers_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who proves nothing does not stay, and keeps nobody else away."""
-    monkeypatch.setattr(connections, "AUTH_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(between_hosts, "AUTH_TIMEOUT_S", 2.0)
     with greeting("b") as target:
         at = (target.address, target.port)
         with socket.create_connection(at) as silent, socket.create_connection(at) as rude:

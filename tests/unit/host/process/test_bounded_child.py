@@ -22,7 +22,7 @@ collect._start_survey(request, collect._static_facts(request)).kill()
 @pytest.mark.parametrize(
     ("start", "modules"),
     [
-        (QUERY, {"runner.host.gpu.health", "runner.host.gpu.nvml"}),
+        (QUERY, {"runner.host.gpu.nvml"}),
         (SURVEY, {"runner.host.storage.release_store", "runner.host.storage.task_store"}),
     ],
 )

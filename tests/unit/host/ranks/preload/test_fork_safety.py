@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -14,11 +15,10 @@ from typing import Any, cast
 
 import pytest
 
-from runner.host.ranks.preload import fork_safety
+from runner.host.ranks.preload import fork_safety, forked_rank
 from runner.host.ranks.preload.forked_rank import Preloaded, Request
 
 NAMES = ("torch", "torch._dynamo")
-WATCHES = {"torch": ("OMP_",)}
 
 
 def request(tmp_path: Path, *program: str, **environ: str) -> Request:
@@ -32,19 +32,30 @@ def preloaded(**environ: str) -> Preloaded:
 
 
 def test_a_program_is_looked_at_before(tmp_path: Path) -> None:
-    """What sets a variable too early, and what is no text of Python."""
+    """What names a variable that is read after torch's import, and what is no text of Python."""
     script = tmp_path / "train.py"
-    script.write_text("import os\nos.environ['OMP_NUM_THREADS'] = '1'\nimport torch")
-    why = r"train\.py sets OMP_NUM_THREADS, .* reads; task\.env\.OMP_NUM_THREADS=\.\.\. in"
+    script.write_text("import os, torch\nos.environ['TORCHDYNAMO_VERBOSE'] = '1'")
+    why = r"train\.py names TORCHDYNAMO_VERBOSE, .* reads; task\.env\.TORCHDYNAMO_VERBOSE=\.\.\. in"
     with pytest.raises(fork_safety.ForkRefusal, match=why):
-        fork_safety.check_program(str(script), WATCHES)
-    script.write_text("import os\nos.environ.clear()\nimport torch")
-    with pytest.raises(fork_safety.ForkRefusal, match=r"; task\.env in its place keeps preload$"):
-        fork_safety.check_program(str(script), WATCHES)
+        fork_safety.check_program(str(script))
     script.write_text("import torch")
-    fork_safety.check_program(str(script), WATCHES)
+    fork_safety.check_program(str(script))
     with pytest.raises(fork_safety.ForkRefusal, match="no .py file"):
-        fork_safety.check_program(str(tmp_path), WATCHES)
+        fork_safety.check_program(str(tmp_path))
+
+
+def test_a_package_that_loads_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With torch, by an entry point; not where the user has switched that off."""
+    folder = tmp_path / "npu-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: npu\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text("[torch.backends]\nnpu = npu:load\n")
+    fork_safety.check_backends()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(fork_safety.ForkRefusal, match="npu loads a device with torch"):
+        fork_safety.check_backends()
+    monkeypatch.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+    fork_safety.check_backends()
 
 
 def raise_error(error: BaseException) -> None:
@@ -123,3 +134,17 @@ def test_a_rank_that_differs_from_its_host(tmp_path: Path) -> None:
     assert "-O" in fork_safety.find_difference(
         request(tmp_path, *options, OMP_NUM_THREADS="1"), same
     )
+
+
+def test_variables_that_are_read_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By every way of asking for one, whether it is set or not; all of them are none."""
+    monkeypatch.setenv("IS_SET", "1")
+    names: set[str] = set()
+    with forked_rank.recorded(names):
+        assert os.environ["IS_SET"] == "1"
+        assert os.environ.get("IS_NOT") is None
+        assert os.getenv("NOR_THIS") is None
+        assert "IS_NO_MEMBER" not in os.environ
+        assert ("IS_SET", "1") in [*os.environ.items()]
+    assert os.environ.get("LATER") is None
+    assert names == {"IS_SET", "IS_NOT", "NOR_THIS", "IS_NO_MEMBER"}

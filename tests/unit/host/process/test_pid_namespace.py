@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runner.host.process import container_processes, procfs
-from runner.host.process.container_processes import ContainerProcesses
+from runner.host.process import pid_namespace, procfs
+from runner.host.process.pid_namespace import ContainerProcesses
 
 OWN, THEIRS = 1, 77
 
@@ -17,8 +17,8 @@ class Host:
         self.processes: dict[int, tuple[int, int, int]] = {}
         self.tagged: set[int] = set()
         self.zombies: set[int] = set()
-        monkeypatch.setattr(container_processes, "namespace_of", self._namespace_of)
-        monkeypatch.setattr(container_processes, "inner_pid", lambda pid: self.processes[pid][2])
+        monkeypatch.setattr(pid_namespace, "namespace_of", self._namespace_of)
+        monkeypatch.setattr(pid_namespace, "inner_pid", lambda pid: self.processes[pid][2])
         monkeypatch.setattr(procfs, "has_env", lambda pid, *_: pid in self.tagged)
         self._container = ContainerProcesses({"RUNNER_RUN_ID=r"})
 

@@ -11,10 +11,10 @@ import pytest
 
 from runner.core.model.plan import Order
 from runner.core.protocol.paths import RunPaths
+from runner.host import sampling
 from runner.host.gpu import query
 from runner.host.process.file_worker import run_now
-from runner.host.supervisor import sample_recorder
-from runner.host.supervisor.sample_recorder import SampleRecorder
+from runner.host.sampling import SampleRecorder
 
 INTERVAL_S = 5.0
 
@@ -54,8 +54,8 @@ def folder(tmp_path: Path) -> RunPaths:
 def make(folder: RunPaths, monkeypatch: pytest.MonkeyPatch) -> Make:
     def made(submit: Callable[..., None] = run_now, **changes: Any) -> Ticking:
         ticking = Ticking(folder, submit, **changes)
-        clock = SimpleNamespace(monotonic=ticking.monotonic)
-        monkeypatch.setattr(sample_recorder, "time", clock)
+        clock = SimpleNamespace(monotonic=ticking.monotonic, time=ticking.monotonic)
+        monkeypatch.setattr(sampling, "time", clock)
         return ticking
 
     monkeypatch.setattr(query, "has_driver", lambda: False)
@@ -82,7 +82,7 @@ def test_the_interval_doubles_when_the_file_is_full(
     make: Make, monkeypatch: pytest.MonkeyPatch, folder: RunPaths
 ) -> None:
     """Every second sample goes; the first one stays."""
-    monkeypatch.setattr(sample_recorder, "MAX_SAMPLE_FILE", 2000)
+    monkeypatch.setattr(sampling, "MAX_SAMPLE_FILE", 2000)
     ticking = make()
     ticking.pass_intervals(1)
     first = Path(folder.samples(0)).read_bytes()

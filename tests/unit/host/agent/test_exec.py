@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from runner.host.process.command import CommandRun
+from runner.host.agent.exec import CommandRun
 from tests.lab.waiting import wait_until
 
 

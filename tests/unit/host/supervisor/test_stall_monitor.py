@@ -15,7 +15,7 @@ from runner.host.gpu import activity
 from runner.host.gpu.activity import GpuActivity
 from runner.host.process import procfs
 from runner.host.ranks import stacks
-from runner.host.ranks.watchdog import Watchdog
+from runner.host.supervisor.stall_monitor import Watchdog
 from tests.golden.builders import plan
 
 if TYPE_CHECKING:
@@ -156,12 +156,29 @@ def test_a_freeze_of_the_machine_is_no_standstill(noted: Noted) -> None:
 def test_where_steps_are_written_down_only_they_count(noted: Noted, tmp_path: Path) -> None:
     """A rank that prints and computes for ever makes none."""
     order = replace(plan(1).node("a").order, stall_s=40.0, metrics=("*.jsonl",), cwd=str(tmp_path))
-    watching = Watchdog(RunPaths("/w", "r", "a"), order, cast("EventLog", noted))
+    folder = RunPaths(str(tmp_path), "r", "a")
+    log = Path(folder.stream_log(order.attempt, "rank_0", "out"))
+    log.parent.mkdir(parents=True)
+    watching = Watchdog(folder, order, cast("EventLog", noted))
     (tmp_path / "metrics.jsonl").write_text("1\n")
-    watching.sample(watching.progress_sizes({"rank_0.out": 1}), 1)
+    log.write_text("1\n")
+    watching.sample(watching.progress_sizes(), 1)
     noted.now += 9
-    watching.sample(watching.progress_sizes({"rank_0.out": 2}), 1)
+    log.write_text("1\n2\n")
+    watching.sample(watching.progress_sizes(), 1)
     assert watching.stalled_s == 9
     (tmp_path / "metrics.jsonl").write_text("1\n2\n")
-    watching.sample(watching.progress_sizes({"rank_0.out": 2}), 1)
+    watching.sample(watching.progress_sizes(), 1)
     assert watching.stalled_s == 0
+
+
+def test_what_ranks_write_shows_progress_but_not_their_stacks(tmp_path: Path) -> None:
+    """They are dumped by us."""
+    order = replace(plan(1).node("a").order, stall_s=40.0)
+    folder = RunPaths(str(tmp_path), "r", "a")
+    for source, stream in (("rank_0", "out"), ("rank_0", "metrics"), ("stacks", "out")):
+        log = Path(folder.stream_log(order.attempt, source, stream))
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text("1\n")
+    sizes = Watchdog(folder, order, cast("EventLog", None)).progress_sizes()
+    assert {Path(path).name for path in sizes} == {"rank_0.out", "rank_0.metrics"}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.model.hardware import Driver
-from runner.host.gpu import health
+from runner.core.model.facts import Driver
+from runner.host.gpu import query
 
 LOG = Path(__file__).parents[3] / "fixtures" / "kmsg" / "xids.txt"
 """Lines of the kernel's log; the README beside it says where they were quoted."""
@@ -32,12 +32,12 @@ def test_the_kernel_knows_its_driver(tmp_path: Path, line: str, version: str) ->
     place = tmp_path / "proc/driver/nvidia"
     place.mkdir(parents=True)
     (place / "version").write_text(f"{line}\nGCC version:  gcc version 12.3.0 (Ubuntu)\n")
-    assert health.driver(None, str(tmp_path)) == Driver(version)
+    assert query.driver(None, str(tmp_path)) == Driver(version)
 
 
 def test_every_form_of_a_line_is_read() -> None:
     """With or without "PCI:", an instance of MIG, a domain of its own; others are skipped."""
-    found = health.read_xids(str(LOG), now=2700.0)
+    found = query.read_xids(str(LOG), now=2700.0)
     assert [(xid.bus, xid.code, xid.count) for xid in found] == [
         ("0000:55:00", 48, 2),
         ("0000:55:00", 171, 1),
@@ -61,5 +61,5 @@ def test_a_flood_is_cut(tmp_path: Path) -> None:
     log = tmp_path / "kmsg"
     lines = (f"4,1,{n},-;NVRM: Xid (PCI:0000:01:00): {n}, x\n" for n in (*range(1, 99), 1, 1))
     log.write_text("".join(lines))
-    found = health.read_xids(str(log), now=1.0)
-    assert (len(found), found[0].count) == (health.MAX_XIDS, 3)
+    found = query.read_xids(str(log), now=1.0)
+    assert (len(found), found[0].count) == (query.MAX_XIDS, 3)

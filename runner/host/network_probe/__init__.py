@@ -1,1 +1,0 @@
-"""Reachability tests between hosts."""
