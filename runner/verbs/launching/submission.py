@@ -14,6 +14,8 @@ from runner.control.code.source import CodeSource
 from runner.control.record import run_index
 from runner.control.record.file_names import JOB_FILE
 from runner.control.record.run_store import RunStore
+from runner.control.run.attempts import launch_notes
+from runner.control.run.job_run import JobRun
 from runner.core.codec import encode
 from runner.core.errors import NotReady, Problem, RunnerError
 from runner.core.launch_request import LaunchRequest
@@ -22,9 +24,7 @@ from runner.core.planning.slurm_job import ERR_FILE, OUT_FILE, batch_script
 from runner.core.shell import this_program
 from runner.core.spec import SlurmSpec
 from runner.transport.srun import ask
-from runner.ui.output import note, show
-from runner.verbs.launching.attempts import launch_notes
-from runner.verbs.shared.job_run import JobRun
+from runner.ui.output import note, show, tell
 
 SUBMIT_LIMIT_S = 60.0
 
@@ -51,7 +51,7 @@ def submit(request: LaunchRequest, source: CodeSource) -> int:
     store = RunStore(request.run_dir)
     store.reserve()
     try:
-        run = JobRun(store.folder, _submit(request, source, store, script), request)
+        run = JobRun(request, _submit(request, source, store, script), tell)
     except RunnerError:
         store.discard()
         raise

@@ -7,13 +7,14 @@ import signal
 import time
 
 from runner.control.attempt.monitor import AttemptMonitor
+from runner.control.run.found_run import FoundRun
+from runner.control.run.hosts import enqueue_signal
+from runner.control.run.reporters import AttemptReporter
 from runner.core.protocol.remote_files import LOG, OUTPUT
 from runner.core.shell import this_program
-from runner.ui.reports import report
+from runner.ui.reports import report, tables
 from runner.ui.reports.internal_fault import reporting_faults
-from runner.verbs.shared.found_run import FoundRun
-from runner.verbs.shared.host_pool import enqueue_signal
-from runner.verbs.shared.reporting import AttemptReporter, Ending
+from runner.verbs.shared.reporting import Ending
 
 
 def follow(run: FoundRun, tail: int | None = None, *, is_guest: bool = False) -> int:
@@ -64,6 +65,7 @@ def _follow_attempt(run: FoundRun, tail: int | None, *, is_guest: bool) -> Attem
         run.plan,
         run.console,
         run.store if run.owns_record else None,
+        tables.render_stacks,
         report_stalls=not run.already_ended,
         on_reader_gone=lambda: enqueue_signal(inbox, signal.SIGPIPE),
     )

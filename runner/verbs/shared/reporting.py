@@ -1,40 +1,28 @@
-"""Reporting of a run to the console and the record: each attempt as it goes on, and the end."""
+"""Reporting of the end of a run to the console and the record."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import re
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from runner.control.attempt.monitor import AttemptMonitor
-from runner.control.record.download import pull
 from runner.control.record.run_store import RunStore
-from runner.core.errors import Interrupted, NotReady, Problem
+from runner.control.run.hosts import FLUSH_TIMEOUT_S, Console, HostPool
+from runner.core.errors import Interrupted, NotReady
 from runner.core.model.plan import Plan
 from runner.core.model.results import PullResult
 from runner.core.outcome.diagnosis import Diagnosis
-from runner.core.outcome.stacks import Stack, group_stacks, is_stall, parse_dumps
+from runner.core.outcome.stacks import is_stall
 from runner.core.outcome.tracebacks import find_tracebacks
 from runner.core.outcome.verdict import Verdict
-from runner.core.protocol.events import Ended, Event, ProgressResumed, Stalled
-from runner.core.protocol.paths import (
-    METRICS_STREAM,
-    STACKS_LOG,
-    is_rank_source,
-    local_log_name,
-    source_rank,
-)
 from runner.core.protocol.remote_files import LOG, OUTPUT, SAMPLES
 from runner.core.shell import this_program
-from runner.ui.console.console import Console
 from runner.ui.layout import fold_names
 from runner.ui.problems import render_problems
 from runner.ui.reports import report, tables
-from runner.verbs.shared.host_pool import FLUSH_TIMEOUT_S, HostPool
 
 EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: |$)")
 """The first line of an exception, not one from the middle of a long text."""
@@ -45,110 +33,6 @@ LIMIT_S = 10.0
 PATIENCE_S = 3.0
 OUTPUTS_PATIENCE_S = 10.0
 """A host that sends nothing for so long is not waited for; `pull` brings the rest."""
-
-
-class StallReporter:
-    """Reports a stalled run, once the stacks of all its hosts are in their logs `stacks`."""
-
-    def __init__(
-        self, plan: Plan, message: Callable[[str], None], read_stacks: Callable[[str], str]
-    ) -> None:
-        self._plan = plan
-        self._message = message
-        self._read_stacks = read_stacks
-        self._stalled: dict[str, Stalled] = {}
-        self._running_nodes = {share.node for share in plan.nodes}
-        self._is_reported = False
-
-    def on_event(self, event: Event) -> None:
-        """Handle an event."""
-        body = event.body
-        if isinstance(body, Stalled):
-            self._stalled[event.node] = body
-        elif isinstance(body, ProgressResumed):
-            # Only of its own: another host may have missed a short progress, and will not report
-            # its stall again, or has already reported a later one.
-            self._stalled.pop(event.node, None)
-            if self._is_reported:
-                self._message(f"the run makes progress again (first seen on {event.node})")
-            self._is_reported = False
-        elif isinstance(body, Ended):
-            self._running_nodes.discard(event.node)
-        self.report_if_complete()
-
-    def report_if_complete(self) -> None:
-        """Show the stacks of all ranks if they are complete."""
-        if self._is_reported or not self._stalled or self._running_nodes - self._stalled.keys():
-            return
-        stacks_by_node: dict[str, Sequence[Stack]] = {}
-        for node, stall in self._stalled.items():
-            if not stall.dump_time:
-                continue
-            log = self._read_stacks(node)
-            dumps = [dump for dump in parse_dumps(log) if dump.time == stall.dump_time]
-            if not dumps:
-                return
-            stacks_by_node[node] = dumps[-1].stacks
-        self._is_reported = True
-        first = next(iter(self._stalled.values()))
-        consequence = "; the run is being stopped" if first.stops_run else ""
-        self._message(f"no progress on any rank for {first.seconds:.0f} s{consequence}")
-        unreachable = [Problem(node, s.problem) for node, s in self._stalled.items() if s.problem]
-        groups = group_stacks(self._plan, stacks_by_node)
-        self._message(tables.render_stacks(groups, unreachable))
-
-
-class AttemptReporter:
-    """Shows what the ranks of an attempt write, and records all of it.
-
-    Without a `store`, another process writes the record; else the stacks of a run that makes no
-    progress are shown, too.
-    `on_reader_gone` is called when the console's reader has closed it, and `on_event` with each
-    event.
-    """
-
-    def __init__(
-        self,
-        plan: Plan,
-        console: Console,
-        store: RunStore | None,
-        *,
-        report_stalls: bool = True,
-        on_reader_gone: Callable[[], None] = lambda: None,
-        on_event: Callable[[Event], None] = lambda _: None,
-    ) -> None:
-        self._plan = plan
-        self._console = console
-        self._store = store
-        self._on_reader_gone = on_reader_gone
-        self._on_event = on_event
-        self._stalls: StallReporter | None = None
-        console.begin_attempt(plan.progress_pattern, plan.work_folders)
-        if store and report_stalls:
-            read_stacks = functools.partial(store.stacks, plan.attempt)
-            self._stalls = StallReporter(plan, console.message, read_stacks)
-
-    def record(self, event: Event) -> None:
-        """Take an event."""
-        if self._store:
-            self._store.append(event)
-        if self._stalls:
-            self._stalls.on_event(event)
-        self._on_event(event)
-
-    def log(self, node: str, source: str, stream: str, offset: int, data: bytes) -> None:
-        """Take a piece of a log."""
-        if self._store:
-            name = local_log_name(self._plan.attempt, source, stream)
-            self._store.write_log(node, name, offset, data)
-        if self._stalls and source == STACKS_LOG:
-            self._stalls.report_if_complete()
-        if is_rank_source(source) and stream == METRICS_STREAM:
-            self._console.rank_metrics(node, source_rank(source), data)
-        elif is_rank_source(source):
-            self._console.rank_output(node, source_rank(source), stream, data)
-        if self._console.reader_gone:
-            self._on_reader_gone()
 
 
 @dataclass(frozen=True)
@@ -232,7 +116,7 @@ class Ending:
     ) -> dict[str, PullResult]:
         run_id = plan.run_id
         folder = self.store.folder
-        return download(self.pool, run_id, folder, kinds, limit_s=limit_s, patience_s=patience_s)
+        return self.pool.download(run_id, folder, kinds, limit_s=limit_s, patience_s=patience_s)
 
     def _fetched(self, plan: Plan, kinds: Collection[str]) -> str:
         """Download; return a summary, in which problems are named, not raised."""
@@ -266,33 +150,3 @@ class Ending:
             hub_unreachable=monitor.peer_status.hub_unreachable,
         )
         self.console.verdict(text)
-
-
-def download(
-    pool: HostPool,
-    run_id: str,
-    folder: Path,
-    kinds: Collection[str],
-    *,
-    nodes: Container[str] | None = None,
-    limit_s: float = math.inf,
-    patience_s: float = math.inf,
-) -> dict[str, PullResult]:
-    """Download from the nodes that are connected, or those of `nodes` among them."""
-    pool.console.phase("fetching")
-    sessions = {
-        name: session
-        for name, session in pool.sessions.items()
-        if not session.closed and (nodes is None or name in nodes)
-    }
-    return pull(
-        sessions,
-        pool.inbox,
-        run_id,
-        folder,
-        lost_s=pool.spec.lost_s,
-        show=pool.console.node_status,
-        kinds=kinds,
-        limit_s=limit_s,
-        patience_s=patience_s,
-    )
