@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import signal
+import sys
 import time
 import zlib
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from runner.checks.base import CheckContext, evaluate_checks
+from runner.config.words import hydra_value
 from runner.control.assumed_facts import assumed_facts
 from runner.control.attempt.admission import OrderSender
 from runner.control.attempt.monitor import AttemptMonitor
@@ -39,6 +41,7 @@ from runner.control.run.hosts import (
     open_host_pool,
     signal_pending,
 )
+from runner.control.run.job_run import JobRun
 from runner.control.run.notifier import LaunchNotifier
 from runner.control.run.own_job import OwnJob, is_own_job, past_attempts, with_lease
 from runner.control.run.reporters import AttemptReporter
@@ -50,6 +53,7 @@ from runner.core.model.plan import Plan
 from runner.core.model.run_info import RunInfo
 from runner.core.outcome.verdict import STOPPED, Verdict, fold_events
 from runner.core.planning.build_plan import build_plan
+from runner.core.planning.slurm_job import batch_script
 from runner.core.protocol.remote_files import OUTPUT
 from runner.core.protocol.states import AttemptState
 from runner.core.relaunch.handover import relaunch_context, run_info
@@ -58,14 +62,13 @@ from runner.core.spec import Spec
 from runner.core.text import format_ranges
 from runner.ui.console.console import open_console
 from runner.ui.layout import fold_names
-from runner.ui.output import note, show
+from runner.ui.output import note, show, tell
 from runner.ui.problems import find_errors, warning_lines
 from runner.ui.reports import report, tables
 from runner.ui.reports.dry_run import render_dry_run
 from runner.ui.reports.internal_fault import reporting_faults
 from runner.ui.reports.report import render_access
-from runner.verbs.shared.following import follow
-from runner.verbs.shared.reporting import Ending
+from runner.verbs.shared.following import Ending, follow
 
 
 def run(request: LaunchRequest, source: CodeSource | None = None) -> int:
@@ -75,9 +78,7 @@ def run(request: LaunchRequest, source: CodeSource | None = None) -> int:
     """
     source = source or open_code_source(request)
     if request.spec.slurm and not request.spec.slurm.job_id:
-        from runner.verbs.launching.submission import submit
-
-        return submit(request, source)
+        return _submit(request, source)
     if request.spec.dry_run:
         _dry_run(request, source)
         return 0
@@ -102,6 +103,36 @@ def run(request: LaunchRequest, source: CodeSource | None = None) -> int:
         store.unlock()
 
 
+def _submit(request: LaunchRequest, source: CodeSource) -> int:
+    """Submit the job of a run and follow it, or show its script; return the exit code."""
+    from runner.control.run.submission import submit
+
+    spec = request.spec
+    folder = str(request.run_dir)
+    words = [sys.executable, "-m", "runner", f"rerun={hydra_value(folder)}"]
+    words += [f"run_id={spec.run_id}", f"run_dir={hydra_value(folder)}", "detach=false"]
+    script = batch_script(spec, spec.cluster.slurm, folder, str(Path.cwd()), words)
+    if spec.dry_run:
+        show(json.dumps({"script": script}) if "json" in spec.dry_run else script)
+        return 0
+    for text in launch_notes(request, source):
+        note(text)
+    store = RunStore(request.run_dir)
+    store.reserve()
+    try:
+        run = JobRun(request, submit(request, source, store, script), tell)
+    except RunnerError:
+        store.discard()
+        raise
+    attach = f"{this_program()} attach --run {spec.run_id}"
+    run.say(f"run {spec.run_id}: submitted as job {run.job_id}")
+    if spec.detach:
+        run.say(f"  {attach}")
+        return 0
+    run.say(f"  Ctrl-C ends it, closing the terminal does not: {attach}")
+    return run.follow(is_guest=False)
+
+
 def _open_pool(request: LaunchRequest) -> AbstractContextManager[HostPool]:
     spec = request.spec
     if spec.min_nodes:
@@ -124,7 +155,7 @@ def _dry_run(request: LaunchRequest, source: CodeSource) -> None:
         plan = replace(plan, rendezvous_reason="assumed")
     else:
         with _open_pool(request) as pool:
-            plan = Attempts(request, source, pool, _check).plan()
+            plan = Attempts(request, source, pool, launch_warnings).plan()
     if "json" in request.spec.dry_run:
         show(json.dumps(encode(plan)))
     else:
@@ -133,7 +164,7 @@ def _dry_run(request: LaunchRequest, source: CodeSource) -> None:
             show(render_access(request))
 
 
-def _check(spec: Spec, facts: Mapping[str, Facts]) -> list[str]:
+def launch_warnings(spec: Spec, facts: Mapping[str, Facts]) -> list[str]:
     """Return the warnings of the checks of a launch; raise their errors."""
     findings = evaluate_checks(CheckContext(spec, facts), spec.skip_checks, at_launch=True)
     if problems := [finding.as_problem for finding in find_errors(findings)]:
@@ -159,7 +190,7 @@ class LaunchSession:
         self._console = pool.console
         self._job = job
         starts = past_attempts(store.folder) if job else ()
-        self._attempts = Attempts(request, source, pool, _check, starts)
+        self._attempts = Attempts(request, source, pool, launch_warnings, starts)
         self._keeper: CodeKeeper | None = None
         self._monitor: AttemptMonitor | None = None  # once orders are sent
 
@@ -173,7 +204,7 @@ class LaunchSession:
             found = self._store.create(self._request, attempt.orders.plan)
         self._request = replace(self._request, on_record=found)
         self._flags = self._request.run_flags(self._request.spec.run_id)
-        self._ending = Ending(self._console, self._pool, self._store, self._flags)
+        self._ending = Ending(self._pool, self._store, self._flags)
         self._notifier = LaunchNotifier(
             self._pool.spec, self._store, self._console.message, self._flags, here
         )

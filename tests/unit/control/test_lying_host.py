@@ -75,7 +75,7 @@ from runner.ui.reports import report, run_table, tables
 from runner.ui.reports.dry_run import render_dry_run
 from runner.ui.top import render_view
 from runner.verbs import stacks, top
-from runner.verbs.launching.launch_session import _check
+from runner.verbs.launching.launch_session import launch_warnings
 from runner.verbs.top import HostWatch
 from tests.golden import builders
 from tests.golden.builders import RUN_ID
@@ -560,7 +560,9 @@ def relaunch_of_a_liar(pool: Pool) -> None:
     """Announce a relaunch, and plan one with the facts of its master, the liar."""
     pool.connect()
     pool.retarget(replace(pool.spec, nodes=NODES[::-1]))
-    attempts = Attempts(LaunchRequest(SPEC, pool.folder, ""), CodeOnHosts(SPEC), pool, _check)
+    attempts = Attempts(
+        LaunchRequest(SPEC, pool.folder, ""), CodeOnHosts(SPEC), pool, launch_warnings
+    )
     attempts._wait(0.01, RUN_ID)
     shown(render_dry_run(attempts._prepare(1, [HONEST, LIAR]).orders.plan))
 
@@ -723,7 +725,7 @@ def test_a_host_that_keeps_its_runs_to_itself_holds_up_no_launch(
     pool.connect()
     pool.spec = replace(pool.spec, run_id="mine")
     request = LaunchRequest(pool.spec, pool.folder, "")
-    Attempts(request, CodeOnHosts(SPEC), pool, _check)._say_other_runs()
+    Attempts(request, CodeOnHosts(SPEC), pool, launch_warnings)._say_other_runs()
     assert [line.partition(",")[0] for line in said] == [f"note: run {RUN_ID}"]
     assert not pool.sessions[LIAR].closed
     for request_id in (request_ids[0], 99):
