@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
+from pathlib import Path
 from typing import List, Optional, Sequence, Tuple, Union
 
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
@@ -106,3 +108,12 @@ def describe_exit(code: Optional[int], signum: Optional[int]) -> str:
     if signum:
         return f"was killed by {signal_name(signum)}"
     return "ended unseen" if code is None else f"exited with {code}"
+
+
+def display_folder(path: str) -> str:
+    """Return the path of a folder here as one types it: "." or "~/project"."""
+    home = str(Path("~").expanduser())
+    with contextlib.suppress(OSError):  # the working folder was removed
+        if Path(path) == Path.cwd():
+            return "."
+    return f"~{path[len(home) :]}" if path.startswith(f"{home}/") else path

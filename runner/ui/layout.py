@@ -8,7 +8,6 @@ import os
 import re
 import textwrap
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from runner.core.shell import this_program
@@ -38,15 +37,6 @@ def _fold_unique_names(names: tuple[str, ...]) -> str:
     from ClusterShell.NodeSet import NodeSet
 
     return str(NodeSet.fromlist(names))
-
-
-def display_folder(path: str) -> str:
-    """Return the path of a folder here as one types it: "." or "~/project"."""
-    home = str(Path("~").expanduser())
-    with contextlib.suppress(OSError):  # the working folder was removed
-        if Path(path) == Path.cwd():
-            return "."
-    return f"~{path[len(home) :]}" if path.startswith(f"{home}/") else path
 
 
 def terminal_width(descriptor: int = 1) -> int:

@@ -62,9 +62,14 @@ def show_prose(text: str) -> None:
     show(wrap_lines(text, terminal_width() - 1))
 
 
+def tell(text: str) -> None:
+    """Print lines of the runner's own to standard error."""
+    show(text, file=sys.stderr)
+
+
 def note(text: str) -> None:
     """Print what the user should know besides, to standard error."""
-    show(f"note: {text}", file=sys.stderr)
+    tell(f"note: {text}")
 
 
 def note_incomplete(run_ids: Sequence[str], what: str) -> None:

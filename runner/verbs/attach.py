@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from runner.verbs.shared.discovery import open_run_finder
+from runner.control.run.found_run import FoundRun
+from runner.control.run.job_run import job_run
+from runner.ui.output import tell
 from runner.verbs.shared.following import follow
-from runner.verbs.shared.found_run import FoundRun
-from runner.verbs.shared.job_run import job_run
-from runner.verbs.shared.selection import Selection
+from runner.verbs.shared.selection import Selection, open_run_finder
 from runner.verbs.shared.verb import run_option, verb
 
 
@@ -27,7 +27,7 @@ def attach(selection: Selection, run: str, tail: int | None) -> int:
     Ctrl-C detaches: the run goes on. `stop` ends it.
     """
     composed = selection.contact_for_run(run)
-    if in_job := job_run(composed):
+    if in_job := job_run(composed, tell):
         return in_job.follow(is_guest=True, tail=tail)
     with open_run_finder(composed, "attach") as finder:
         return follow(FoundRun(composed, finder), tail, is_guest=True)

@@ -14,6 +14,7 @@ from runner.checks.base import CheckContext, evaluate_checks
 from runner.config.words import key_of
 from runner.control.code.snapshot import Snapshot
 from runner.control.network_probe import probe_network
+from runner.control.run.attempts import without_pulls
 from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, NotReady, Problem
 from runner.core.launch_request import LaunchRequest
 from runner.core.model.facts import FactsRequest
@@ -25,7 +26,6 @@ from runner.core.spec import Node
 from runner.ui import problems
 from runner.ui.layout import terminal_width
 from runner.ui.output import show
-from runner.verbs.launching.attempts import without_pulls
 from runner.verbs.shared.selection import Selection, open_pool
 from runner.verbs.shared.verb import exit_code, json_option, verb
 

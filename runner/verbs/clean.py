@@ -9,6 +9,7 @@ import click
 
 from runner.control.attempt.stop import user_at_host
 from runner.control.record.host_record import merge_statuses
+from runner.control.run.hosts import workdir_request
 from runner.core.codec import encode
 from runner.core.errors import Interrupted
 from runner.core.model.run_info import RunInfo
@@ -16,7 +17,7 @@ from runner.core.planning.readiness import workdir_problems
 from runner.ui.output import show, show_prose
 from runner.ui.reports import tables
 from runner.verbs.shared.confirmation import confirm
-from runner.verbs.shared.selection import Selection, open_pool, workdir_request
+from runner.verbs.shared.selection import Selection, open_pool
 from runner.verbs.shared.verb import json_option, parse_duration, verb
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from runner.control.remote_exec import RemoteCommand
+from runner.control.run.hosts import enqueue_signal, workdir_request
 from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, Problem
 from runner.core.model.results import CommandResult
 from runner.core.outcome.verdict import LOST_CODE, STUCK_CODE
@@ -20,8 +21,7 @@ from runner.core.shell import this_program
 from runner.ui.console.lines import NO_RANK
 from runner.ui.output import show
 from runner.ui.reports import tables
-from runner.verbs.shared.host_pool import enqueue_signal
-from runner.verbs.shared.selection import Selection, open_pool, workdir_request
+from runner.verbs.shared.selection import Selection, open_pool
 from runner.verbs.shared.verb import json_option, parse_duration, verb
 
 EXIT_NOT_STARTED = 127

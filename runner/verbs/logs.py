@@ -11,21 +11,20 @@ import click
 
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.record.log_dump import LogDump, RankDiscovery
-from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, Interrupted, NotReady, Problem
-from runner.core.model.plan import Plan
-from runner.core.protocol.events import EndUnverified
-from runner.core.protocol.paths import source_rank
-from runner.core.text import format_ranges
-from runner.verbs.shared.discovery import open_run_finder
-from runner.verbs.shared.found_run import FoundRun
-from runner.verbs.shared.host_pool import (
+from runner.control.run.found_run import FoundRun
+from runner.control.run.hosts import (
     FLUSH_TIMEOUT_S,
     deadline,
     enqueue_signal,
     leave_on_signal,
     signal_pending,
 )
-from runner.verbs.shared.selection import Selection
+from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, Interrupted, NotReady, Problem
+from runner.core.model.plan import Plan
+from runner.core.protocol.events import EndUnverified
+from runner.core.protocol.paths import source_rank
+from runner.core.text import format_ranges
+from runner.verbs.shared.selection import Selection, open_run_finder
 from runner.verbs.shared.verb import run_option, verb
 
 

@@ -11,15 +11,14 @@ from runner.control.attempt.stop import user_at_host
 from runner.control.record import run_index
 from runner.control.record.contact_file import read_contact
 from runner.control.record.run_store import RunStore
+from runner.control.run.job_run import queue_lines
 from runner.core.codec import encode
 from runner.core.errors import NotReady
 from runner.core.shell import this_program
 from runner.ui.layout import terminal_width, wrap_lines
 from runner.ui.output import show
 from runner.ui.reports import run_table
-from runner.verbs.shared.discovery import open_run_finder
-from runner.verbs.shared.job_run import queue_lines
-from runner.verbs.shared.selection import Selection
+from runner.verbs.shared.selection import Selection, open_run_finder
 from runner.verbs.shared.verb import json_option, verb
 
 MAX_OTHERS = 3

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import sys
 
+from runner.control.run.found_run import FoundRun, pull_run
 from runner.core.codec import encode
 from runner.core.errors import NotReady, Problem
 from runner.ui.output import show, show_prose
 from runner.ui.problems import render_problems
 from runner.ui.reports import tables
-from runner.verbs.shared.discovery import open_run_finder
-from runner.verbs.shared.found_run import FoundRun, pull_run
-from runner.verbs.shared.selection import Selection
+from runner.verbs.shared.selection import Selection, open_run_finder
 from runner.verbs.shared.verb import json_option, run_option, verb
 
 

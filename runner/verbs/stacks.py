@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 
 from runner.control.attempt.stop import user_at_host
+from runner.control.run.discovery import RunFinder
 from runner.core.errors import NotReady, Problem
 from runner.core.model.plan import Plan
 from runner.core.outcome.stacks import Stack, group_stacks, moving_ranks, parse_dumps
 from runner.ui.output import note, show
 from runner.ui.reports import tables
 from runner.ui.reports.report import ended_notice
-from runner.verbs.shared.discovery import RunFinder, open_run_finder
-from runner.verbs.shared.selection import Selection
+from runner.verbs.shared.selection import Selection, open_run_finder
 from runner.verbs.shared.verb import json_option, run_option, verb
 
 SECOND_LOOK_S = 1.0

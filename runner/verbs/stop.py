@@ -13,6 +13,9 @@ from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.attempt.stop import user_at_host
 from runner.control.record import run_index
 from runner.control.record.file_names import LATEST
+from runner.control.run.discovery import RunFinder
+from runner.control.run.found_run import FoundRun, complete_result
+from runner.control.run.job_run import job_run
 from runner.core.errors import (
     SIGNAL_EXIT_BASE,
     ConfigError,
@@ -25,13 +28,10 @@ from runner.core.launch_request import LaunchRequest
 from runner.core.outcome.verdict import STOPPED
 from runner.core.shell import this_program
 from runner.ui.layout import fold_names
-from runner.ui.output import note, show, show_prose
+from runner.ui.output import note, show, show_prose, tell
 from runner.ui.reports import run_table
 from runner.verbs.shared.confirmation import confirm
-from runner.verbs.shared.discovery import RunFinder, open_run_finder
-from runner.verbs.shared.found_run import FoundRun, complete_result
-from runner.verbs.shared.job_run import job_run
-from runner.verbs.shared.selection import Selection
+from runner.verbs.shared.selection import Selection, open_run_finder
 from runner.verbs.shared.verb import json_option, run_option, verb
 
 
@@ -74,7 +74,7 @@ def stop(selection: Selection, run: str, yes: bool, json_: bool) -> int:
         raise ConfigError([Problem("--run", f"{run} is but the beginning of an id", hint)])
     opened: RunFinder | None = None
     try:
-        if in_job := job_run(request):
+        if in_job := job_run(request, tell):
             text = in_job.stop()
             data: dict[str, Any] = {"run_id": run_id, "state": STOPPED, "left": {}}
         else:

@@ -23,11 +23,11 @@ from runner.verbs.shared.selection import Selection
 from runner.verbs.shared.verb import run_option, verb
 
 if TYPE_CHECKING:
+    from runner.control.run.discovery import RunFinder
     from runner.core.launch_request import LaunchRequest
     from runner.core.model.results import RemoteRun
     from runner.core.model.samples import Sample
     from runner.ui.top import ClusterView
-    from runner.verbs.shared.discovery import RunFinder
 
 POLL_S = 2.0
 FIRST_POLL_S = 1.0  # the first sample has no CPU
@@ -56,7 +56,7 @@ def top(selection: Selection, run: str, once: bool, json_: bool) -> int:
 
     from runner.ui.layout import fold_names, terminal_width
     from runner.ui.top import render_view
-    from runner.verbs.shared.discovery import open_run_finder
+    from runner.verbs.shared.selection import open_run_finder
 
     word = selection.cluster
     if not run and (word == LATEST or (word and run_index.record_folder(word))):

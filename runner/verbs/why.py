@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.shell import this_program
-from runner.ui.output import note, show, show_prose
+from runner.ui.output import note, show, show_prose, tell
 from runner.verbs.shared.selection import Selection, record_of
 from runner.verbs.shared.verb import json_option, run_option, verb
 
@@ -28,14 +28,14 @@ def why(selection: Selection, run: str, json_: bool) -> int:
     from runner.control.record.contact_file import read_contact
     from runner.control.record.file_names import JOB_FILE, RESULT_FILE
     from runner.control.record.run_store import RunStore
+    from runner.control.run.job_run import job_run
     from runner.ui.reports import report
-    from runner.verbs.shared.job_run import job_run
 
     is_here = not (selection.overrides or selection.config_dirs)
     record = record_of(run) if is_here else None
     store = RunStore(record) if record else None
     if store and not store.has_result and (store.folder / JOB_FILE).exists():
-        in_job = job_run(read_contact(store.folder))
+        in_job = job_run(read_contact(store.folder), tell)
         if in_job:
             in_job.complete()
     is_proven = store and store.has_result and not run_index.has_unproven_end(store.folder)
@@ -78,9 +78,9 @@ def _ask_hosts(composed: LaunchRequest, known: RunStore) -> RunStore:
 
     Where they cannot, what is `known` is that, with a note; without an end there it is NotReady.
     """
+    from runner.control.run.found_run import FoundRun, complete_result, pull_run
     from runner.core.protocol.remote_files import LOG, RECORD, SAMPLES
-    from runner.verbs.shared.discovery import open_run_finder
-    from runner.verbs.shared.found_run import FoundRun, complete_result, pull_run
+    from runner.verbs.shared.selection import open_run_finder
 
     try:
         with open_run_finder(composed, "why") as finder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Dict, Mapping, Optional, Tuple
 
@@ -9,6 +10,7 @@ from runner.core.model.metrics import RankProgress
 from runner.core.protocol.events import COUNT, TIME
 from runner.core.protocol.paths import ATTEMPT, NODE_NAME, RUN_ID
 from runner.core.protocol.states import State
+from runner.core.text import display_folder, format_age, printable
 
 
 @dataclass(frozen=True)
@@ -116,3 +118,12 @@ def aggregate_state(statuses: Mapping[str, HostRunStatus]) -> str:
         return BROKEN
     stopped = "lost" if any(status.lost_node for status in statuses.values()) else "stopped"
     return stopped if State.STOPPED in states else "succeeded"
+
+
+def describe_run(info: RunInfo, folder: str = "") -> str:
+    """Return what tells a run from others: its id, task, owner, age, and the folder if given."""
+    owner = f", of {info.launched_by}" if info.launched_by else ""
+    age_s = max(0.0, time.time() - info.launched_at)
+    age = f", launched {format_age(age_s)} ago" if info.launched_at else ""
+    place = f"{'' if age else ', launched'} from {display_folder(folder)}" if folder else ""
+    return printable(f"run {info.run_id}, task {info.task or 'unknown'}{owner}{age}{place}")

@@ -18,7 +18,6 @@ from runner.core.outcome.verdict import OWN_MASTER, STUCK, SUCCEEDED, Verdict
 from runner.core.protocol.events import is_unattended
 from runner.core.protocol.paths import RunPaths
 from runner.core.shell import this_program
-from runner.core.spec import Spec
 from runner.core.text import (
     counted,
     describe_exit,
@@ -72,19 +71,6 @@ def outliving_line(plan: Plan, run_flags: str) -> str:
     limit_s = plan.nodes[0].order.disconnect_s
     limit = f"does after {format_duration(limit_s)}" if limit_s else "does not"
     return f"  Ctrl-C stops it, closing the terminal {limit}: {this_program()} attach {run_flags}"
-
-
-def relaunch_notice(
-    number: int, max_attempts: int, reason: str, before: Spec, after: Spec, pause_s: float
-) -> str:
-    """Return which attempt follows, why, and on which nodes."""
-    removed = [node.name for node in before.nodes if node not in after.nodes]
-    added = [node.name for node in after.nodes if node not in before.nodes]
-    where = f"without {fold_names(removed)}" if removed else "on the same nodes"
-    if added:
-        verb = "takes" if len(added) == 1 else "take"
-        where = f"{fold_names(added)} {verb} the place of {fold_names(removed)}"
-    return f"attempt {number} of {max_attempts}: {reason}; {where}; starting in {pause_s:g} s"
 
 
 def code_name(release: str, commit: str) -> str:

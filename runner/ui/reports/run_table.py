@@ -20,13 +20,12 @@ from runner.core.model.run_info import (
 )
 from runner.core.outcome.verdict import Verdict
 from runner.core.shell import this_program
-from runner.core.text import counted, format_age, printable
+from runner.core.text import counted, display_folder, format_age, printable
 from runner.ui.figures import left_text, rate_text, step_text
 from runner.ui.layout import (
     UNLIMITED_WIDTH,
     aligned,
     columns_that_fit,
-    display_folder,
     fold_names,
     group_names,
     wrap,
@@ -190,15 +189,6 @@ def _cells(row: Row) -> dict[str, str]:
         "FOLDER": display_folder(row.folder) or "-",
     }
     return {header: printable(cell) for header, cell in cells.items()}
-
-
-def describe_run(info: RunInfo, folder: str = "") -> str:
-    """Return what tells a run from others: its id, task, owner, age, and the folder if given."""
-    owner = f", of {info.launched_by}" if info.launched_by else ""
-    age_s = max(0.0, time.time() - info.launched_at)
-    age = f", launched {format_age(age_s)} ago" if info.launched_at else ""
-    place = f"{'' if age else ', launched'} from {display_folder(folder)}" if folder else ""
-    return printable(f"run {info.run_id}, task {info.task or 'unknown'}{owner}{age}{place}")
 
 
 def run_lines(

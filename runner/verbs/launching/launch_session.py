@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+import sys
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
+from runner.checks.base import CheckContext, evaluate_checks
+from runner.config.words import hydra_value
 from runner.control.assumed_facts import assumed_facts
 from runner.control.attempt.admission import OrderSender
 from runner.control.attempt.monitor import AttemptMonitor
@@ -21,45 +24,50 @@ from runner.control.code.source import CodeSource, shipped_tasks
 from runner.control.record import run_index
 from runner.control.record.run_store import RunStore
 from runner.control.record.said_notes import unsaid
-from runner.core.codec import encode
-from runner.core.errors import InternalFault, Interrupted, NotReady, RunnerError, StopUnverified
-from runner.core.launch_request import LaunchRequest
-from runner.core.model.plan import Plan
-from runner.core.model.run_info import RunInfo
-from runner.core.outcome.verdict import STOPPED, Verdict, fold_events
-from runner.core.planning.build_plan import build_plan
-from runner.core.protocol.remote_files import OUTPUT
-from runner.core.protocol.states import AttemptState
-from runner.core.relaunch.handover import relaunch_context, run_info
-from runner.core.shell import this_program
-from runner.core.text import format_ranges
-from runner.ui.console.console import open_console
-from runner.ui.layout import fold_names
-from runner.ui.output import note, show
-from runner.ui.reports import report
-from runner.ui.reports.dry_run import render_dry_run
-from runner.ui.reports.internal_fault import reporting_faults
-from runner.ui.reports.report import render_access
-from runner.verbs.launching.attempts import (
+from runner.control.run.attempts import (
     Attempts,
     PlannedAttempt,
     launch_notes,
     open_code_source,
     without_pulls,
 )
-from runner.verbs.launching.in_job import OwnJob, is_own_job, past_attempts, with_lease
-from runner.verbs.launching.launch_notifier import LaunchNotifier
-from runner.verbs.shared.discovery import RunFinder
-from runner.verbs.shared.following import follow
-from runner.verbs.shared.found_run import FoundRun
-from runner.verbs.shared.host_pool import (
+from runner.control.run.discovery import RunFinder
+from runner.control.run.found_run import FoundRun
+from runner.control.run.hosts import (
     FLUSH_TIMEOUT_S,
     HostPool,
     deadline,
     open_host_pool,
     signal_pending,
 )
-from runner.verbs.shared.reporting import AttemptReporter, Ending
+from runner.control.run.job_run import JobRun
+from runner.control.run.notifier import LaunchNotifier
+from runner.control.run.own_job import OwnJob, is_own_job, past_attempts, with_lease
+from runner.control.run.reporters import AttemptReporter
+from runner.core.codec import encode
+from runner.core.errors import InternalFault, Interrupted, NotReady, RunnerError, StopUnverified
+from runner.core.launch_request import LaunchRequest
+from runner.core.model.facts import Facts
+from runner.core.model.plan import Plan
+from runner.core.model.run_info import RunInfo
+from runner.core.outcome.verdict import STOPPED, Verdict, fold_events
+from runner.core.planning.build_plan import build_plan
+from runner.core.planning.slurm_job import batch_script
+from runner.core.protocol.remote_files import OUTPUT
+from runner.core.protocol.states import AttemptState
+from runner.core.relaunch.handover import relaunch_context, run_info
+from runner.core.shell import this_program
+from runner.core.spec import Spec
+from runner.core.text import format_ranges
+from runner.ui.console.console import open_console
+from runner.ui.layout import fold_names
+from runner.ui.output import note, show, tell
+from runner.ui.problems import find_errors, warning_lines
+from runner.ui.reports import report, tables
+from runner.ui.reports.dry_run import render_dry_run
+from runner.ui.reports.internal_fault import reporting_faults
+from runner.ui.reports.report import render_access
+from runner.verbs.shared.following import Ending, follow
 
 
 def run(request: LaunchRequest, source: CodeSource | None = None) -> int:
@@ -69,9 +77,7 @@ def run(request: LaunchRequest, source: CodeSource | None = None) -> int:
     """
     source = source or open_code_source(request)
     if request.spec.slurm and not request.spec.slurm.job_id:
-        from runner.verbs.launching.submission import submit
-
-        return submit(request, source)
+        return _submit(request, source)
     if request.spec.dry_run:
         _dry_run(request, source)
         return 0
@@ -96,6 +102,36 @@ def run(request: LaunchRequest, source: CodeSource | None = None) -> int:
         store.unlock()
 
 
+def _submit(request: LaunchRequest, source: CodeSource) -> int:
+    """Submit the job of a run and follow it, or show its script; return the exit code."""
+    from runner.control.run.submission import submit
+
+    spec = request.spec
+    folder = str(request.run_dir)
+    words = [sys.executable, "-m", "runner", f"rerun={hydra_value(folder)}"]
+    words += [f"run_id={spec.run_id}", f"run_dir={hydra_value(folder)}", "detach=false"]
+    script = batch_script(spec, spec.cluster.slurm, folder, str(Path.cwd()), words)
+    if spec.dry_run:
+        show(json.dumps({"script": script}) if "json" in spec.dry_run else script)
+        return 0
+    for text in launch_notes(request, source):
+        note(text)
+    store = RunStore(request.run_dir)
+    store.reserve()
+    try:
+        run = JobRun(request, submit(request, source, store, script), tell)
+    except RunnerError:
+        store.discard()
+        raise
+    attach = f"{this_program()} attach --run {spec.run_id}"
+    run.say(f"run {spec.run_id}: submitted as job {run.job_id}")
+    if spec.detach:
+        run.say(f"  {attach}")
+        return 0
+    run.say(f"  Ctrl-C ends it, closing the terminal does not: {attach}")
+    return run.follow(is_guest=False)
+
+
 def _open_pool(request: LaunchRequest) -> AbstractContextManager[HostPool]:
     spec = request.spec
     if spec.min_nodes:
@@ -103,7 +139,7 @@ def _open_pool(request: LaunchRequest) -> AbstractContextManager[HostPool]:
     if not spec.relaunch.max:
         spec = replace(spec, spares=())
     names = [node.name for node in (*spec.nodes, *spec.spares)]
-    return open_host_pool(spec, open_console(spec.ui, spec.console_ranks, names))
+    return open_host_pool(spec, open_console(spec.ui, spec.console_ranks, names), fold_names)
 
 
 def _dry_run(request: LaunchRequest, source: CodeSource) -> None:
@@ -118,13 +154,21 @@ def _dry_run(request: LaunchRequest, source: CodeSource) -> None:
         plan = replace(plan, rendezvous_reason="assumed")
     else:
         with _open_pool(request) as pool:
-            plan = Attempts(request, source, pool).plan()
+            plan = Attempts(request, source, pool, launch_warnings).plan()
     if "json" in request.spec.dry_run:
         show(json.dumps(encode(plan)))
     else:
         show(render_dry_run(plan, assumptions))
         if request.record_hosts:
             show(render_access(request))
+
+
+def launch_warnings(spec: Spec, facts: Mapping[str, Facts]) -> list[str]:
+    """Return the warnings of the checks of a launch; raise their errors."""
+    findings = evaluate_checks(CheckContext(spec, facts), spec.skip_checks, at_launch=True)
+    if problems := [finding.as_problem for finding in find_errors(findings)]:
+        raise NotReady(problems)
+    return warning_lines(findings)
 
 
 class LaunchSession:
@@ -145,7 +189,7 @@ class LaunchSession:
         self._console = pool.console
         self._job = job
         starts = past_attempts(store.folder) if job else ()
-        self._attempts = Attempts(request, source, pool, starts)
+        self._attempts = Attempts(request, source, pool, launch_warnings, starts)
         self._keeper: CodeKeeper | None = None
         self._monitor: AttemptMonitor | None = None  # once orders are sent
 
@@ -159,7 +203,7 @@ class LaunchSession:
             found = self._store.create(self._request, attempt.orders.plan)
         self._request = replace(self._request, on_record=found)
         self._flags = self._request.run_flags(self._request.spec.run_id)
-        self._ending = Ending(self._console, self._pool, self._store, self._flags)
+        self._ending = Ending(self._pool, self._store, self._flags)
         self._notifier = LaunchNotifier(
             self._pool.spec, self._store, self._console.message, self._flags, here
         )
@@ -244,7 +288,11 @@ class LaunchSession:
         for text in notes:
             self._console.message(f"note: {text}")
         reporter = AttemptReporter(
-            plan, self._console, self._store, on_event=self._notifier.on_event
+            plan,
+            self._console,
+            self._store,
+            tables.render_stacks,
+            on_event=self._notifier.on_event,
         )
         monitor = self._pool.monitor(plan, reporter.record, reporter.log)
         self._monitor = monitor

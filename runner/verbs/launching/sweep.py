@@ -14,6 +14,7 @@ from runner.control.code.snapshot import Snapshot
 from runner.control.history.run_reader import read_run
 from runner.control.record.file_names import CONFIG_FILE, SWEEP_FILE
 from runner.control.record.run_store import RunStore
+from runner.control.run.attempts import open_code_source
 from runner.core.errors import ConfigError
 from runner.core.launch_request import LaunchRequest
 from runner.core.model.results import SweepRun
@@ -22,7 +23,6 @@ from runner.ui.comparison import render_runs
 from runner.ui.layout import terminal_width
 from runner.ui.output import note, show
 from runner.ui.reports.tables import render_sweep
-from runner.verbs.launching.attempts import open_code_source
 from runner.verbs.launching.launch_session import run
 from runner.verbs.shared.verb import exit_code
 

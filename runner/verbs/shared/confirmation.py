@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 from runner.control.attempt.stop import user_at_host
 from runner.control.record import run_index
+from runner.control.run.hosts import HostPool
 from runner.core.errors import ConfigError, Interrupted, Problem
 from runner.core.model.run_info import RunInfo
 from runner.core.text import counted
 from runner.ui.reports.run_table import run_lines
-from runner.verbs.shared.host_pool import HostPool
 
 POLL_S = 0.1
 

@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import math
+import re
 import signal
 import time
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 from runner.control.attempt.monitor import AttemptMonitor
-from runner.core.protocol.remote_files import LOG, OUTPUT
+from runner.control.record.run_store import RunStore
+from runner.control.run.found_run import FoundRun
+from runner.control.run.hosts import FLUSH_TIMEOUT_S, HostPool, enqueue_signal
+from runner.control.run.reporters import AttemptReporter
+from runner.core.errors import Interrupted, NotReady
+from runner.core.model.plan import Plan
+from runner.core.model.results import PullResult
+from runner.core.outcome.diagnosis import Diagnosis
+from runner.core.outcome.stacks import is_stall
+from runner.core.outcome.tracebacks import find_tracebacks
+from runner.core.outcome.verdict import Verdict
+from runner.core.protocol.remote_files import LOG, OUTPUT, SAMPLES
 from runner.core.shell import this_program
-from runner.ui.reports import report
+from runner.ui.layout import fold_names
+from runner.ui.problems import render_problems
+from runner.ui.reports import report, tables
 from runner.ui.reports.internal_fault import reporting_faults
-from runner.verbs.shared.found_run import FoundRun
-from runner.verbs.shared.host_pool import enqueue_signal
-from runner.verbs.shared.reporting import AttemptReporter, Ending
+
+EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: |$)")
+"""The first line of an exception, not one from the middle of a long text."""
+
+LIMIT_S = 10.0
+"""How long an end waits for samples, and for logs that a reader joined too late to see."""
+
+PATIENCE_S = 3.0
+OUTPUTS_PATIENCE_S = 10.0
+"""A host that sends nothing for so long is not waited for; `pull` brings the rest."""
 
 
 def follow(run: FoundRun, tail: int | None = None, *, is_guest: bool = False) -> int:
@@ -27,7 +52,7 @@ def follow(run: FoundRun, tail: int | None = None, *, is_guest: bool = False) ->
 
 
 def _follow(run: FoundRun, tail: int | None, *, is_guest: bool) -> int:
-    ending = Ending(run.console, run.finder.pool, run.store, run.flags)
+    ending = Ending(run.finder.pool, run.store, run.flags)
     first = run.plan.attempt
     monitor = run.follow(
         lambda: _follow_attempt(run, tail if run.plan.attempt == first else None, is_guest=is_guest)
@@ -64,6 +89,7 @@ def _follow_attempt(run: FoundRun, tail: int | None, *, is_guest: bool) -> Attem
         run.plan,
         run.console,
         run.store if run.owns_record else None,
+        tables.render_stacks,
         report_stalls=not run.already_ended,
         on_reader_gone=lambda: enqueue_signal(inbox, signal.SIGPIPE),
     )
@@ -89,3 +115,119 @@ def _leave(monitor: AttemptMonitor, signum: int) -> bool:
     else:
         monitor.detach()
     return False
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Where the end of a run is reported; a verb finds the run again by `run_flags`."""
+
+    pool: HostPool
+    store: RunStore
+    run_flags: str
+
+    def conclude(
+        self,
+        plan: Plan,
+        verdict: Verdict,
+        monitor: AttemptMonitor,
+        *,
+        launched_at: float | None,
+        needs_logs: bool = False,
+    ) -> Diagnosis | None:
+        """Record the result if `launched_at` is given, and show the final report.
+
+        With `needs_logs`, it waits a while for logs that are not here, to diagnose by.
+
+        Returns the diagnosis of the first failure.
+        """
+        self.pool.console.flush_ranks(FLUSH_TIMEOUT_S)
+        diagnosis = self.store.diagnose(plan, verdict)
+        if launched_at is not None:
+            self.store.write_result(plan, verdict, launched_at, diagnosis)
+        if needs_logs:
+            self.store.unlock()
+            with contextlib.suppress(Interrupted, NotReady):
+                self._download(plan, (LOG,), LIMIT_S, PATIENCE_S)
+            diagnosis = self.store.diagnose(plan, verdict)
+        if failure := self.store.write_error:
+            self.pool.console.message(f"{failure}; the hosts have every log, in their workdir")
+        # Supervisors that were not reached wait that long for a controller.
+        disconnect_s = 0 if monitor.peer_status.detached else self.pool.spec.disconnect_s
+        text = report.final_report(
+            plan,
+            verdict,
+            self.store.display_path,
+            self._without_shown(verdict, diagnosis),
+            run_flags=self.run_flags,
+            disconnect_s=disconnect_s,
+            rerun=self.store.rerun_without_lost(plan, verdict),
+        )
+        self.pool.console.verdict(text)
+        return diagnosis
+
+    def _without_shown(self, verdict: Verdict, diagnosis: Diagnosis | None) -> Diagnosis | None:
+        """Return the diagnosis without what stands just above: stacks, a traceback's lines."""
+        if not (diagnosis and verdict.first_failure):
+            return diagnosis
+        if is_stall(verdict.first_failure.reason):
+            is_shown = self.pool.console.has_just_shown("", [diagnosis.meaning])
+            return replace(diagnosis, excerpt=()) if is_shown else diagnosis
+        quoted = [line for line in diagnosis.excerpt if not line.startswith("  … ")]
+        exceptions = [each.exception for each in find_tracebacks(diagnosis.excerpt)]
+        named = exceptions[-1][:1] if exceptions else ()
+        is_named = named and EXCEPTION.match(named[0])
+        if is_named and self.pool.console.has_just_shown(verdict.first_failure.node, quoted):
+            return replace(diagnosis, context=(), excerpt=named)
+        return diagnosis
+
+    def fetch(self, plan: Plan, monitor: AttemptMonitor, kinds: Collection[str]) -> None:
+        """Bring what the verdict did not need: these kinds, metrics and samples."""
+        if problem := self.store.record_metrics(plan):
+            self.pool.console.message(f"note: {problem}")
+        self.store.unlock()
+        if kinds and (told := self._fetched(plan, kinds)):
+            self.pool.console.message(told)
+        if any(node.order.sample_s for node in plan.nodes):
+            limit_s = PATIENCE_S if monitor.interrupted else LIMIT_S
+            with contextlib.suppress(Interrupted, NotReady):  # they stay on the hosts for `pull`
+                self._download(plan, (SAMPLES,), limit_s, PATIENCE_S)
+
+    def _download(
+        self, plan: Plan, kinds: Collection[str], limit_s: float, patience_s: float
+    ) -> dict[str, PullResult]:
+        run_id = plan.run_id
+        folder = self.store.folder
+        return self.pool.download(run_id, folder, kinds, limit_s=limit_s, patience_s=patience_s)
+
+    def _fetched(self, plan: Plan, kinds: Collection[str]) -> str:
+        """Download; return a summary, in which problems are named, not raised."""
+        pull_command = f"{this_program()} pull {self.run_flags}"
+        try:
+            pulled = self._download(plan, kinds, math.inf, OUTPUTS_PATIENCE_S)
+        except Interrupted:
+            return f"the rest of the outputs stays on the hosts: {pull_command}"
+        except NotReady as error:
+            return f"{render_problems(error.problems)}\n  {pull_command}"
+        lines = []
+        if OUTPUT in kinds or any(result.new_count for result in pulled.values()):
+            outputs = plan.outputs if OUTPUT in kinds else ()
+            lines.append(tables.render_pull(pulled, str(self.store.display_path), outputs))
+        missing = [node.name for node in self.pool.spec.nodes if node.name not in pulled]
+        if missing:
+            names = fold_names(missing)
+            lines.append(f"nothing fetched from {names}, out of reach: {pull_command}")
+        if problems := tables.pull_problems(pulled):
+            lines.append(render_problems(problems))
+        return "\n".join(lines)
+
+    def leave(self, plan: Plan, monitor: AttemptMonitor, *, is_stopping: bool = False) -> None:
+        """Show how a run that goes on without this process can be found again."""
+        self.pool.console.flush_ranks(FLUSH_TIMEOUT_S)
+        text = report.detach_notice(
+            plan,
+            self.run_flags,
+            is_detached=monitor.peer_status.all_detached,
+            is_stopping=is_stopping,
+            hub_unreachable=monitor.peer_status.hub_unreachable,
+        )
+        self.pool.console.verdict(text)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import contextlib
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,17 +16,16 @@ from runner.control.record.file_names import LATEST, SWEEP_FILE
 from runner.control.record.said_notes import unsaid
 from runner.core.errors import ConfigError, Problem
 from runner.core.launch_request import LaunchRequest
-from runner.core.model.facts import FactsRequest
 from runner.core.protocol.paths import is_run_id
 from runner.core.shell import this_program
-from runner.core.spec import Node, Spec
 from runner.core.text import join_some
 from runner.ui.layout import fold_names
 from runner.ui.output import note
 
 if TYPE_CHECKING:
     from runner.config.compose import Composer
-    from runner.verbs.shared.host_pool import HostPool
+    from runner.control.run.discovery import RunFinder
+    from runner.control.run.hosts import HostPool
 
 
 @dataclass(frozen=True)
@@ -183,13 +183,31 @@ def _about_run(request: LaunchRequest, run_id: str) -> LaunchRequest:
 
 def open_pool(composed: LaunchRequest) -> AbstractContextManager[HostPool]:
     """Open the host pool of a verb, with a console."""
+    from runner.control.run.hosts import open_host_pool
     from runner.ui.console.console import open_console
-    from runner.verbs.shared.host_pool import open_host_pool
 
     names = [node.name for node in composed.spec.nodes]
-    return open_host_pool(composed.spec, open_console(composed.spec.ui, None, names, b""))
+    console = open_console(composed.spec.ui, None, names, b"")
+    return open_host_pool(composed.spec, console, fold_names)
 
 
-def workdir_request(spec: Spec, node: Node) -> FactsRequest:
-    """Return the facts that a verb needs which only works below `workdir`."""
-    return FactsRequest(node=node.name, workdir=spec.cluster.workdir, skip_launch_facts=True)
+@contextlib.contextmanager
+def open_run_finder(
+    composed: LaunchRequest, verb: str, *, plain: bool = False
+) -> Iterator[RunFinder]:
+    """Connect to the hosts of a cluster for one verb; at the end all is closed, the console too.
+
+    The verb's name appears in `ps` on the hosts. With `plain` the console shows no states.
+    If no host answers, that is `NotReady`.
+    """
+    from runner.control.run.discovery import RunFinder
+    from runner.control.run.hosts import open_host_pool
+    from runner.ui.console.console import Console, open_console
+
+    if plain:
+        console = Console(reader_gone_note=b"")
+    else:
+        names = [node.name for node in composed.spec.nodes]
+        console = open_console(composed.spec.ui, composed.spec.console_ranks, names)
+    with open_host_pool(replace(composed.spec, run_id=verb), console, fold_names) as pool:
+        yield RunFinder(pool, composed.selector)

@@ -6,8 +6,9 @@ python faulty_controller.py rank|end OVERRIDES
 import sys
 
 from runner.cli.main import entry
+from runner.control.run.reporters import AttemptReporter
 from runner.core.protocol.events import Event, RankStarted
-from runner.verbs.shared.reporting import AttemptReporter, Ending
+from runner.verbs.shared.following import Ending
 
 record = AttemptReporter.record
 

@@ -46,6 +46,9 @@ from runner.control.rpc import wait
 from runner.control.rpc.facts import FactsCollector
 from runner.control.rpc.session import Connector, HostSession, Inbox
 from runner.control.rpc.wait import WaitLoop
+from runner.control.run.attempts import Attempts
+from runner.control.run.discovery import RunFinder
+from runner.control.run.hosts import HostPool, enqueue_signal
 from runner.core.codec import decode, encode
 from runner.core.errors import NotReady, Problem, RunnerError
 from runner.core.launch_request import LaunchRequest
@@ -72,9 +75,7 @@ from runner.ui.reports import report, run_table, tables
 from runner.ui.reports.dry_run import render_dry_run
 from runner.ui.top import render_view
 from runner.verbs import stacks, top
-from runner.verbs.launching.attempts import Attempts
-from runner.verbs.shared.discovery import RunFinder
-from runner.verbs.shared.host_pool import HostPool, enqueue_signal
+from runner.verbs.launching.launch_session import launch_warnings
 from runner.verbs.top import HostWatch
 from tests.golden import builders
 from tests.golden.builders import RUN_ID
@@ -559,7 +560,9 @@ def relaunch_of_a_liar(pool: Pool) -> None:
     """Announce a relaunch, and plan one with the facts of its master, the liar."""
     pool.connect()
     pool.retarget(replace(pool.spec, nodes=NODES[::-1]))
-    attempts = Attempts(LaunchRequest(SPEC, pool.folder, ""), CodeOnHosts(SPEC), pool)
+    attempts = Attempts(
+        LaunchRequest(SPEC, pool.folder, ""), CodeOnHosts(SPEC), pool, launch_warnings
+    )
     attempts._wait(0.01, RUN_ID)
     shown(render_dry_run(attempts._prepare(1, [HONEST, LIAR]).orders.plan))
 
@@ -722,7 +725,7 @@ def test_a_host_that_keeps_its_runs_to_itself_holds_up_no_launch(
     pool.connect()
     pool.spec = replace(pool.spec, run_id="mine")
     request = LaunchRequest(pool.spec, pool.folder, "")
-    Attempts(request, CodeOnHosts(SPEC), pool)._say_other_runs()
+    Attempts(request, CodeOnHosts(SPEC), pool, launch_warnings)._say_other_runs()
     assert [line.partition(",")[0] for line in said] == [f"note: run {RUN_ID}"]
     assert not pool.sessions[LIAR].closed
     for request_id in (request_ids[0], 99):

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from runner.control.rpc.wait import NO_ANSWER
+from runner.control.run.found_run import FoundRun
 from runner.core.errors import Problem
-from runner.verbs.shared.found_run import FoundRun
 from runner.verbs.stop import _kill_leftovers
 
 

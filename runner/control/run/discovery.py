@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-from collections.abc import Container, Iterator
+from collections.abc import Container
 from dataclasses import replace
 
 from runner.control.attempt.stop import user_at_host
@@ -16,18 +15,14 @@ from runner.control.record.host_record import (
     parse_record,
 )
 from runner.control.rpc.wait import Broadcast
+from runner.control.run.hosts import HostPool, workdir_request
 from runner.core.errors import NotReady, Problem
-from runner.core.launch_request import LaunchRequest
 from runner.core.model.facts import Facts
 from runner.core.model.plan import Plan
 from runner.core.model.results import RemoteRun
+from runner.core.model.run_info import describe_run
 from runner.core.shell import this_program
 from runner.core.spec import Node, Spec
-from runner.ui.console.console import Console, open_console
-from runner.ui.layout import fold_names
-from runner.ui.reports.run_table import describe_run
-from runner.verbs.shared.host_pool import HostPool, open_host_pool
-from runner.verbs.shared.selection import workdir_request
 
 
 class RunFinder:
@@ -166,7 +161,7 @@ class RunFinder:
         subject = f"no run {run_id}" if run_id else f"no run of {user_at_host()}"
         message = f"{subject} on the hosts of {spec.cluster.name}, in {spec.cluster.workdir}"
         if self.unreachable:
-            message += f"; not asked: {fold_names(self.unreachable)}"
+            message += f"; not asked: {self.pool.fold_names([*self.unreachable])}"
         hint = f"{this_program()} ps --all {self._selector}".rstrip()
         if run_id:
             names = [*run_index.records().values(), *(run.run_id for run in self.runs())]
@@ -174,21 +169,3 @@ class RunFinder:
             near += difflib.get_close_matches(run_id, names, n=1)
             hint = f"did you mean {near[0]}?\n{hint}" if near else hint
         return Problem("--run", message, hint)
-
-
-@contextlib.contextmanager
-def open_run_finder(
-    composed: LaunchRequest, verb: str, *, plain: bool = False
-) -> Iterator[RunFinder]:
-    """Connect to the hosts of a cluster for one verb; at the end all is closed, the console too.
-
-    The verb's name appears in `ps` on the hosts. With `plain` the console shows no states.
-    If no host answers, that is `NotReady`.
-    """
-    if plain:
-        console = Console(reader_gone_note=b"")
-    else:
-        names = [node.name for node in composed.spec.nodes]
-        console = open_console(composed.spec.ui, composed.spec.console_ranks, names)
-    with open_host_pool(replace(composed.spec, run_id=verb), console) as pool:
-        yield RunFinder(pool, composed.selector)

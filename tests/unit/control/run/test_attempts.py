@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from runner.control.code.source import CodeOnHosts
+from runner.control.run.attempts import launch_notes
 from runner.core.spec import Task
-from runner.verbs.launching.attempts import launch_notes
 from tests.golden.builders import request
 
 

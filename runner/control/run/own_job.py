@@ -15,6 +15,7 @@ from pathlib import Path
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.record.file_names import JOB_FILE, PLAN_FILE, RESULT_FILE
 from runner.control.rpc.session import Inbox
+from runner.control.run.hosts import enqueue_signal
 from runner.core.codec import decode
 from runner.core.errors import SIGNAL_EXIT_BASE
 from runner.core.launch_request import LaunchRequest
@@ -28,7 +29,6 @@ from runner.core.protocol.states import AttemptState
 from runner.core.relaunch.losses import past_attempt
 from runner.core.spec import SlurmSpec, Spec
 from runner.transport.srun import ask, job_of
-from runner.verbs.shared.host_pool import enqueue_signal
 
 DISCONNECT_S = 180.0
 """How long ranks outlive the launch in their job, which may wait for its disk: where Slurm does not

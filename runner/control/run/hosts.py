@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import signal
 import time
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
+from runner.control.attempt import observer
 from runner.control.rpc.facts import FactsCollector
 from runner.control.rpc.session import BoundedInbox, Connector, HostSession, Inbox
 from runner.control.rpc.wait import TICK_S, Broadcast, WaitLoop
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.plan import Plan
+from runner.core.model.results import PullResult
+from runner.core.planning.notes import FoldNames
 from runner.core.protocol.events import Event
 from runner.core.protocol.frames import Frame
 from runner.core.spec import Node, Spec
-from runner.ui.console.console import Console
-from runner.ui.layout import fold_names
 
 if TYPE_CHECKING:
     from runner.control.attempt.monitor import AttemptMonitor
@@ -32,6 +35,41 @@ FLUSH_TIMEOUT_S = 2.0  # the last messages wait so long for a console busy with 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+class Console(observer.Console, Protocol):
+    """Where a person sees what becomes of a run."""
+
+    @property
+    def reader_gone(self) -> bool:
+        """Whether nobody reads the output any more."""
+
+    def message(self, text: str) -> None:
+        """Show what happens."""
+
+    def verdict(self, text: str) -> None:
+        """Show how it ended."""
+
+    def begin_attempt(self, pattern: str, work_folders: Mapping[str, str]) -> None:
+        """Note how far ranks say they are by `pattern`, and where each node has the code."""
+
+    def rank_output(self, node: str, rank: int, stream: str, data: bytes) -> None:
+        """Show what a rank wrote."""
+
+    def rank_metrics(self, node: str, rank: int, data: bytes) -> None:
+        """Take the metrics of a rank."""
+
+    def has_just_shown(self, node: str, lines: Sequence[str]) -> bool:
+        """Return whether these lines stand where the next message will."""
+
+    def reset_lines(self) -> None:
+        """Take the next output of each rank as the beginning of a line."""
+
+    def flush_ranks(self, deadline_s: float = 0.0) -> None:
+        """Show what is left of the output of the ranks."""
+
+    def close(self, give_up: Callable[[], bool] = lambda: False) -> None:
+        """Show what waits until `give_up`, and end."""
+
+
 class HostPool:
     """The hosts of one spec, with a session to each that could be reached.
 
@@ -39,9 +77,12 @@ class HostPool:
     when a signal comes to this process.
     """
 
-    def __init__(self, spec: Spec, console: Console, inbox: Inbox) -> None:
+    def __init__(
+        self, spec: Spec, console: Console, inbox: Inbox, fold_names: FoldNames = ", ".join
+    ) -> None:
         self.spec = spec
         self.console = console
+        self.fold_names = fold_names
         self.inbox = inbox
         self.connector = Connector(spec, console.message)
         self.sessions: dict[str, HostSession] = {}
@@ -135,11 +176,43 @@ class HostPool:
         `message` what happens, if not the console.
         """
         from runner.control.attempt.monitor import AttemptMonitor
-        from runner.control.attempt.observer import RunObserver
 
         say = message or self.console.message
-        observer = RunObserver(record, log, say, self.console, fold_names)
-        return AttemptMonitor(self.spec, plan, self.connector, self.sessions, self.inbox, observer)
+        observed_by = observer.RunObserver(record, log, say, self.console, self.fold_names)
+        return AttemptMonitor(
+            self.spec, plan, self.connector, self.sessions, self.inbox, observed_by
+        )
+
+    def download(
+        self,
+        run_id: str,
+        folder: Path,
+        kinds: Collection[str],
+        *,
+        nodes: Container[str] | None = None,
+        limit_s: float = math.inf,
+        patience_s: float = math.inf,
+    ) -> dict[str, PullResult]:
+        """Download from the nodes that are connected, or those of `nodes` among them."""
+        from runner.control.record.download import pull
+
+        self.console.phase("fetching")
+        sessions = {
+            name: session
+            for name, session in self.sessions.items()
+            if not session.closed and (nodes is None or name in nodes)
+        }
+        return pull(
+            sessions,
+            self.inbox,
+            run_id,
+            folder,
+            lost_s=self.spec.lost_s,
+            show=self.console.node_status,
+            kinds=kinds,
+            limit_s=limit_s,
+            patience_s=patience_s,
+        )
 
     def close_sessions(self) -> None:
         """End every conversation."""
@@ -222,12 +295,17 @@ def leave_on_signal(monitor: AttemptMonitor, signals: list[int]) -> None:
     monitor.on_interrupt = leave
 
 
+def workdir_request(spec: Spec, node: Node) -> FactsRequest:
+    """Return the facts that a verb needs which only works below `workdir`."""
+    return FactsRequest(node=node.name, workdir=spec.cluster.workdir, skip_launch_facts=True)
+
+
 @contextlib.contextmanager
-def open_host_pool(spec: Spec, console: Console) -> Iterator[HostPool]:
+def open_host_pool(spec: Spec, console: Console, fold_names: FoldNames) -> Iterator[HostPool]:
     """Open a pool for one verb; at the end it is closed, and the console too."""
     inbox = BoundedInbox()
     with forward_signals(inbox):
-        pool = HostPool(spec, console, inbox)
+        pool = HostPool(spec, console, inbox, fold_names)
         try:
             yield pool
         finally:

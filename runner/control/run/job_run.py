@@ -12,13 +12,13 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from runner.control.record import run_index
 from runner.control.record.file_names import JOB_FILE, PLAN_FILE, RESULT_FILE
 from runner.control.record.run_store import RunStore
+from runner.control.run.hosts import SIGNALS
 from runner.core.codec import decode
 from runner.core.errors import Interrupted, NotReady, Problem, StopUnverified
 from runner.core.launch_request import LaunchRequest
@@ -36,8 +36,6 @@ from runner.core.protocol.events import ENDED_BY_SCHEDULER, TimedEvent, parse
 from runner.core.protocol.paths import EVENTS_FILE
 from runner.core.shell import this_program
 from runner.transport.srun import ask, cancel, job_of
-from runner.ui.output import show
-from runner.verbs.shared.host_pool import SIGNALS
 
 POLL_S = 0.3
 MAX_PAUSE_S = 30.0
@@ -54,31 +52,36 @@ STOP_MARGIN_S = 30.0
 """How much longer than the grace the launch in a job may take to end the run, and Slurm the job."""
 
 
-def job_run(request: LaunchRequest) -> JobRun | None:
+def job_run(request: LaunchRequest, show: Callable[[str], None]) -> JobRun | None:
     """Return the run that a verb is about, if the record here says that a job was submitted."""
+    job_id = _job_id(request)
+    return None if job_id is None else JobRun(request, job_id, show)
+
+
+def _job_id(request: LaunchRequest) -> str | None:
     try:
         content = json.loads((request.run_dir / JOB_FILE).read_bytes())
-        job_id = str(content["job_id"])
+        return str(content["job_id"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return JobRun(request.run_dir, job_id, request)
 
 
 def refuse_unbegun(request: LaunchRequest) -> None:
     """Raise NotReady for a run that its job has not begun."""
-    run = job_run(request)
-    if run and not (request.run_dir / PLAN_FILE).exists():
-        message = f"run {run.run_id} has not begun: {job_of(run.job_id).text}"
+    job_id = _job_id(request)
+    if job_id is not None and not (request.run_dir / PLAN_FILE).exists():
+        message = f"run {request.spec.run_id} has not begun: {job_of(job_id).text}"
         raise NotReady([Problem("--run", message)])
 
 
 class JobRun:
-    """One run whose launch is in a job."""
+    """One run whose launch is in a job; `show` prints a line for the user."""
 
-    def __init__(self, folder: Path, job_id: str, request: LaunchRequest) -> None:
+    def __init__(self, request: LaunchRequest, job_id: str, show: Callable[[str], None]) -> None:
         self.job_id = job_id
+        self._show = show
         self.run_id = request.spec.run_id
-        self._folder = folder
+        self._folder = request.run_dir
         self._grace_s = request.spec.grace_s
         self._flags = f"--run {self.run_id}"
         self._offsets = {OUT_FILE: 0, ERR_FILE: 0}
@@ -90,7 +93,7 @@ class JobRun:
         """Print what happens, once."""
         if text != self._shown:
             self._shown = text
-            show(text, file=sys.stderr)
+            self._show(text)
 
     def follow(self, *, is_guest: bool, tail: int | None = None) -> int:
         """Show what the launch in the job prints until Slurm says that the job is over.
@@ -218,8 +221,8 @@ class JobRun:
             first_failure=verdict.first_failure or failure,
         )
         store.write_result(plan, verdict, began_at, None)
-        show(f"first failure: {failure_text(verdict.first_failure or failure)}", file=sys.stderr)
-        show(f"  {this_program()} why {self._flags}", file=sys.stderr)
+        self._show(f"first failure: {failure_text(verdict.first_failure or failure)}")
+        self._show(f"  {this_program()} why {self._flags}")
         return verdict.exit_code
 
     def _on_signal(self, signalled: Interrupted) -> None:

@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 
 from runner.control.record.host_record import merge_statuses
+from runner.control.run.found_run import FoundRun
 from runner.core.codec import decode, encode
 from runner.core.model.plan import NodePlan
 from runner.core.model.results import RemoteRun
 from runner.core.model.run_info import HostRunStatus, RunInfo, aggregate_state
 from runner.core.protocol.states import State
-from runner.verbs.shared.found_run import FoundRun
 from tests.golden import builders
 
 

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from runner.config.words import hydra_value
 from runner.control.code.code_store import STORE, CodeStore
 from runner.control.code.source import CodeSource
 from runner.control.record import run_index
 from runner.control.record.file_names import JOB_FILE
 from runner.control.record.run_store import RunStore
 from runner.core.codec import encode
-from runner.core.errors import NotReady, Problem, RunnerError
+from runner.core.errors import NotReady, Problem
 from runner.core.launch_request import LaunchRequest
 from runner.core.model.plan import Plan
-from runner.core.planning.slurm_job import ERR_FILE, OUT_FILE, batch_script
-from runner.core.shell import this_program
+from runner.core.planning.slurm_job import ERR_FILE, OUT_FILE
 from runner.core.spec import SlurmSpec
 from runner.transport.srun import ask
-from runner.ui.output import note, show
-from runner.verbs.launching.attempts import launch_notes
-from runner.verbs.shared.job_run import JobRun
 
 SUBMIT_LIMIT_S = 60.0
 
@@ -36,35 +29,7 @@ KEYS = {
 """What sets it, and what lists the legal values, by words of sbatch's errors."""
 
 
-def submit(request: LaunchRequest, source: CodeSource) -> int:
-    """Submit the job of a run and follow it, or show its script; return the exit code."""
-    spec = request.spec
-    folder = str(request.run_dir)
-    words = [sys.executable, "-m", "runner", f"rerun={hydra_value(folder)}"]
-    words += [f"run_id={spec.run_id}", f"run_dir={hydra_value(folder)}", "detach=false"]
-    script = batch_script(spec, spec.cluster.slurm, folder, str(Path.cwd()), words)
-    if spec.dry_run:
-        show(json.dumps({"script": script}) if "json" in spec.dry_run else script)
-        return 0
-    for text in launch_notes(request, source):
-        note(text)
-    store = RunStore(request.run_dir)
-    store.reserve()
-    try:
-        run = JobRun(store.folder, _submit(request, source, store, script), request)
-    except RunnerError:
-        store.discard()
-        raise
-    attach = f"{this_program()} attach --run {spec.run_id}"
-    run.say(f"run {spec.run_id}: submitted as job {run.job_id}")
-    if spec.detach:
-        run.say(f"  {attach}")
-        return 0
-    run.say(f"  Ctrl-C ends it, closing the terminal does not: {attach}")
-    return run.follow(is_guest=False)
-
-
-def _submit(request: LaunchRequest, source: CodeSource, store: RunStore, script: str) -> str:
+def submit(request: LaunchRequest, source: CodeSource, store: RunStore, script: str) -> str:
     """Write what the launch in the job begins with, and submit the job; return its id."""
     spec = request.spec
     plan = Plan(  # as far as it is known

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from runner.control.run.reporters import StallReporter
 from runner.core.protocol.events import Event, ProgressResumed, Stalled
-from runner.verbs.shared.reporting import StallReporter
 from tests.golden.builders import plan
 
 
@@ -20,7 +20,9 @@ from tests.golden.builders import plan
 def test_a_stall_is_reported_once_all_hosts_have_seen_it(history: str, told: str) -> None:
     """One host alone may see a short progress; the record of one is read before another's."""
     messages: list[str] = []
-    reporter = StallReporter(plan(1, 1), messages.append, lambda _: "")
+    reporter = StallReporter(
+        plan(1, 1), messages.append, read_stacks=lambda _: "", render=lambda *_: ""
+    )
     for step in history.split():
         body = Stalled(2.0, problem="no answer") if step[1] == "+" else ProgressResumed()
         reporter.on_event(Event("run", step[0], 0, 0, 0.0, 0.0, body))

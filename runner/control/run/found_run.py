@@ -10,6 +10,10 @@ from dataclasses import replace
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.record import run_index
 from runner.control.record.host_record import HostRecord
+from runner.control.record.run_store import RunStore
+from runner.control.run.discovery import RunFinder
+from runner.control.run.hosts import leave_on_signal
+from runner.control.run.job_run import refuse_unbegun
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady
 from runner.core.launch_request import LaunchRequest
 from runner.core.model.results import PullResult
@@ -17,10 +21,6 @@ from runner.core.model.run_info import current_hosts
 from runner.core.outcome.verdict import Verdict, completed, fold_events
 from runner.core.protocol.remote_files import FILE_KINDS
 from runner.core.shell import this_program
-from runner.verbs.shared.discovery import RunFinder
-from runner.verbs.shared.host_pool import leave_on_signal
-from runner.verbs.shared.job_run import refuse_unbegun
-from runner.verbs.shared.reporting import download
 
 ANNOUNCE_TIMEOUT_S = 15.0  # how long a launch may take to announce another attempt
 START_TIMEOUT_S = 30.0  # how long that attempt may take to start, after the last announcement
@@ -39,8 +39,6 @@ class FoundRun:
         self, request: LaunchRequest, finder: RunFinder, *, to_end_it: bool = False
     ) -> None:
         """Find it; to end it, one that is active."""
-        from runner.control.record.run_store import RunStore  # `ps` needs none
-
         refuse_unbegun(request)
         self.finder = finder
         self.console = finder.console
@@ -211,10 +209,9 @@ def pull_run(run: FoundRun, kinds: Collection[str] = FILE_KINDS) -> dict[str, Pu
     complete_result(run)
     store.reopen(run.request, run.plan)
     store.unlock()
-    pool = run.finder.pool
     try:
         nodes = run.reported.by_host
-        pulled = download(pool, run.plan.run_id, store.folder, kinds, nodes=nodes)
+        pulled = run.finder.pool.download(run.plan.run_id, store.folder, kinds, nodes=nodes)
     except Interrupted as error:
         pull_command = f"{this_program()} pull {run.flags}"
         message = f"interrupted; what came is kept, and this continues from there: {pull_command}"

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from runner.checks.base import CheckContext, evaluate_checks
 from runner.control.attempt.admission import AdmissionHooks
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.code.snapshot import Snapshot
 from runner.control.code.source import CodeOnHosts, CodeSource, RerunCode
 from runner.control.record.host_record import merge_statuses
 from runner.control.record.said_notes import unsaid
+from runner.control.run.hosts import HostPool
 from runner.core.errors import Interrupted, NotReady, Problem
 from runner.core.launch_request import LaunchRequest
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.plan import Plan
-from runner.core.model.run_info import PastAttempt
+from runner.core.model.run_info import PastAttempt, describe_run
 from runner.core.outcome.verdict import Verdict
 from runner.core.planning.build_plan import build_plan
 from runner.core.planning.readiness import facts_request, problems_of
@@ -30,11 +30,6 @@ from runner.core.relaunch.next_attempt import assign_voters, next_spec
 from runner.core.shell import this_program
 from runner.core.spec import Node, Spec
 from runner.core.text import counted
-from runner.ui.layout import fold_names
-from runner.ui.problems import find_errors, warning_lines
-from runner.ui.reports import report
-from runner.ui.reports.run_table import describe_run
-from runner.verbs.shared.host_pool import HostPool
 
 OTHER_RUNS_TIMEOUT_S = 2.0
 """How long a launch waits for the runs of its hosts, of which it only makes a note."""
@@ -101,14 +96,16 @@ class Attempts:
         request: LaunchRequest,
         source: CodeSource,
         pool: HostPool,
+        check: Callable[[Spec, Mapping[str, Facts]], list[str]],
         starts: tuple[PastAttempt, ...] = (),
     ) -> None:
-        """`starts` are the attempts of earlier starts of its job."""
+        """`check` returns warnings, or raises; `starts` are the attempts of its job's past."""
         self.past = starts  # and those that a relaunch followed
         self._starts = starts
         self._request = request
         self._source = source
         self._pool = pool
+        self._check = check
         self._say = pool.console.message
         self._candidates = pool.spec  # with every node that may take part
         self._number_on_other_port = -1
@@ -185,7 +182,7 @@ class Attempts:
             all_facts = {**facts, name: replace(node_facts, run_exists=False)}
             nodes = tuple(node for node in self._candidates.nodes if node.name in all_facts)
             spec = replace(self._pool.spec, nodes=nodes)
-            self._run_checks(spec, {name: all_facts[name]})
+            self._check(spec, {name: all_facts[name]})
             plan = self._build_plan(spec, all_facts, number)
             self._pool.retarget(spec)
             facts.update(all_facts)
@@ -221,7 +218,7 @@ class Attempts:
         if not (spec.dry_run or spec.slurm):
             self._say_other_runs()
         taking_part = {node.name: facts[node.name] for node in nodes}
-        for warning in self._run_checks(self._pool.spec, taking_part):
+        for warning in self._check(self._pool.spec, taking_part):
             self._say(f"warning: {warning}")
         return facts
 
@@ -236,7 +233,8 @@ class Attempts:
         others = [run for run in runs if run.is_active and run.run_id != spec.run_id]
         if not others:
             return
-        who = f"{describe_run(others[-1].info)}, is on {fold_names(others[-1].by_host)}, too"
+        names = self._pool.fold_names([*others[-1].by_host])
+        who = f"{describe_run(others[-1].info)}, is on {names}, too"
         how = f"stop {self._request.run_flags(others[-1].run_id)}"
         if others[1:]:
             who += f", and {len(others) - 1} more"
@@ -269,16 +267,9 @@ class Attempts:
         request = facts_request(self._pool.spec, node, self._source.code)
         return replace(request, run_id="") if self._starts else request  # it may be there
 
-    def _run_checks(self, spec: Spec, facts: dict[str, Facts]) -> list[str]:
-        """Return the warnings of the checks of a launch; raise their errors."""
-        findings = evaluate_checks(CheckContext(spec, facts), spec.skip_checks, at_launch=True)
-        if problems := [finding.as_problem for finding in find_errors(findings)]:
-            raise NotReady(problems)
-        return warning_lines(findings)
-
     def _build_plan(self, spec: Spec, facts: dict[str, Facts], number: int = 0) -> Plan:
         code = self._source.code
-        return build_plan(spec, facts, code=code, attempt=number, fold_names=fold_names)
+        return build_plan(spec, facts, code=code, attempt=number, fold_names=self._pool.fold_names)
 
     def _push_and_plan(self, facts: dict[str, Facts], number: int) -> PlannedAttempt:
         snapshot = self._source.snapshot_if_needed(facts)
@@ -302,15 +293,13 @@ class Attempts:
         if new_spec is None:
             self._report_too_few(spec, losses.excluded)
             return None
-        total = plan.attempt + 1 + self.relaunches_left
+        attempt = f"attempt {plan.attempt + 2} of {plan.attempt + 1 + self.relaunches_left}"
         past_before = self.past
         self.past = (*past_before, failed)
         pause_s = spec.relaunch.delay_s(len(self.past))
         self._pool.console.reset_lines()
-        text = report.relaunch_notice(
-            plan.attempt + 2, total, failed.reason, spec, new_spec, pause_s
-        )
-        self._say(text)
+        nodes = self._on_nodes(spec, new_spec)
+        self._say(f"{attempt}: {failed.reason}; {nodes}; starting in {pause_s:g} s")
         self._pool.console.phase("waiting for the next attempt")
         upcoming = None
         try:
@@ -321,6 +310,15 @@ class Attempts:
                 self.past = past_before
                 self._announce(plan.run_id, 0.0)
         return upcoming
+
+    def _on_nodes(self, before: Spec, after: Spec) -> str:
+        removed = [node.name for node in before.nodes if node not in after.nodes]
+        added = [node.name for node in after.nodes if node not in before.nodes]
+        names = self._pool.fold_names(removed)
+        if added:
+            verb = "takes" if len(added) == 1 else "take"
+            return f"{self._pool.fold_names(added)} {verb} the place of {names}"
+        return f"without {names}" if removed else "on the same nodes"
 
     def _wait(self, seconds: float, run_id: str) -> None:
         """Wait for the pause, of which the hosts are told."""
@@ -370,7 +368,7 @@ class Attempts:
         facts, problems = self._ask(former_nodes)
         if problems:
             raise NotReady([replace(each[0], subject=name) for name, each in problems.items()])
-        self._run_checks(self._pool.spec, facts)
+        self._check(self._pool.spec, facts)
         return self._push_and_plan(facts, number)
 
     def _raise_if_stop_requested(self, node: str) -> None:
@@ -385,5 +383,5 @@ class Attempts:
             return
         available = [n.name for n in (*spec.nodes, *spec.spares) if n.name not in excluded]
         needed = counted(spec.min_nodes or len(spec.nodes), "node")
-        names = f" ({fold_names(available)})" if available else ""
+        names = f" ({self._pool.fold_names(available)})" if available else ""
         self._say(f"not relaunching: {needed} needed, {len(available)} available{names}")

@@ -1,0 +1,1 @@
+"""A whole run: its hosts, its attempts, and how it is found again."""
