@@ -231,9 +231,21 @@ class JobRun:
         is_queued = self._state != "RUNNING" and not self._is_stopping
         if signalled.exit_code == 128 + signal.SIGHUP:
             raise Interrupted(signalled.exit_code, self._left_text()) from None
+        if is_queued and self._is_left(signalled):
+            raise Interrupted(signalled.exit_code, self._left_text()) from None
         if is_queued:
             raise Interrupted(signalled.exit_code, self.stop()) from None
         self._begin_stop(is_urgent=self._is_stopping)
+
+    def _is_left(self, signalled: Interrupted) -> bool:
+        """Ask at a terminal whether Ctrl-C leaves the job in the queue; once more says no."""
+        is_asked = signalled.exit_code == 128 + signal.SIGINT and sys.stdin and sys.stdin.isatty()
+        if not is_asked:
+            return False
+        self.say(f"cancel job {self.job_id}, or leave it in the queue? c or l, and Enter (c)")
+        with contextlib.suppress(Interrupted):
+            return sys.stdin.readline().strip().lower() in ("l", "leave")
+        return False
 
     def _begin_stop(self, *, is_urgent: bool) -> None:
         """Have the launch end its run, and prove it; at the second time have Slurm do so."""
