@@ -31,9 +31,10 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str]
         run = JobRun(LaunchRequest(spec=spec, run_dir=tmp_path, config_yaml=""), "7", said.append)
         ours, theirs = os.openpty()
         os.write(ours, typed.encode())
-        with os.fdopen(theirs) as terminal, pytest.raises(Interrupted) as raised:
+        with os.fdopen(theirs) as terminal:
             monkeypatch.setattr(sys, "stdin", terminal)
-            run._on_signal(Interrupted(130))
+            with pytest.raises(Interrupted) as raised:
+                run._on_signal(Interrupted(130))
         os.close(ours)
         return "\n".join(said), str(raised.value)
 
