@@ -12,6 +12,7 @@ from typing import Any
 
 import fabric
 import paramiko
+from paramiko.common import cMSG_SERVICE_REQUEST
 
 from runner.core import shell
 from runner.core.spec import Ssh
@@ -241,7 +242,23 @@ class HostConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no 
 
 
 class Protocol(paramiko.Transport):  # type: ignore[misc]  # paramiko has no types
-    """Paramiko's transport."""
+    """Paramiko's transport, which asks for the service of logins once, not again for each key.
+
+    OpenSSH allows that; servers that are written in Go or Python end the connection.
+    """
+
+    _has_service = False
+
+    def _send_message(self, data: Any) -> None:
+        if data.asbytes()[:1] == cMSG_SERVICE_REQUEST:
+            if self._has_service:
+                accepted = paramiko.Message()
+                accepted.add_string("ssh-userauth")
+                accepted.rewind()
+                self.auth_handler._parse_service_accept(accepted)  # noqa: SLF001 - as if it came
+                return
+            self._has_service = True
+        super()._send_message(data)
 
     def run(self) -> None:
         """Serve the connection; at its end, the one to a jump host that carries it may be dead."""
