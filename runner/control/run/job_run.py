@@ -165,13 +165,17 @@ class JobRun:
 
     def _exit_code(self, job: Job) -> int:
         if (self._folder / PLAN_FILE).exists():
-            return self._end(job)
-        code, _, signum = job.exit_code.partition(":")
-        has_refused = self._offsets[ERR_FILE] > 0 and signum == "0" and code in ("2", "3")
+            code = self._end(job)
+            deadline = time.monotonic() + LAG_S
+            while not (self._copy() or self._offsets[ERR_FILE]) and time.monotonic() < deadline:
+                time.sleep(POLL_S)  # its words come late: it always has some
+            return code
+        status, _, signum = job.exit_code.partition(":")
+        has_refused = self._offsets[ERR_FILE] > 0 and signum == "0" and status in ("2", "3")
         if has_refused or not self._offsets[ERR_FILE]:
             shutil.rmtree(self._folder, ignore_errors=True)
         if has_refused:
-            return int(code)  # it has said why
+            return int(status)  # it has said why
         hint = f"{sys.executable} and the runner must be there on the nodes, too"
         if job.exit_code == OUTPUT_FAILED:
             hint = f"{self._folder} must be on a disk that the nodes share with this machine"
