@@ -340,11 +340,6 @@ def legal_values(option: dataclasses.Field[Any]) -> str:
     return kind_of(kind).legal
 
 
-def choose(problems: Problems, where: str, value: object, legal: Sequence[str]) -> Any:
-    """Return one of a few words, None if it is none of them, which is reported."""
-    return read_value(problems, where, legal, value)
-
-
 def read_value(problems: Problems, where: str, kind_name: str | Sequence[str], value: Any) -> Any:
     """Return a value as its kind reads it, None if it is not legal, which is reported."""
     kind = kind_of(kind_name)

@@ -14,7 +14,7 @@ from typing import Any
 
 from runner.checks.base import all_checks
 from runner.config.arguments import words_of
-from runner.config.kinds import Problems, choose, join_or, read_section, suggest, unknown_key
+from runner.config.kinds import Problems, join_or, read_section, read_value, suggest, unknown_key
 from runner.config.nodes import listed, read_nodes, read_slurm, select_nodes
 from runner.core.errors import Problem
 from runner.core.notification import MIN_HIDDEN_CHARS, target_problem
@@ -312,7 +312,7 @@ def _check_run(problems: Problems, spec: Spec) -> None:
         hint = "debug it without slurm: cluster.scheduler=direct"
         problems.report("debug.rank", message, hint)
     for name in spec.skip_checks:
-        choose(problems, "skip_checks", name, tuple(all_checks()))
+        read_value(problems, "skip_checks", tuple(all_checks()), name)
     for target in spec.notify:
         if problem := target_problem(target):
             hint = "a command that /bin/sh runs with the message as its standard input"

@@ -26,7 +26,6 @@ FORWARDING_HINT = (
     " see AllowTcpForwarding and PermitOpen in the sshd_config there"
 )
 REVOKED_HINT = "do not log in; give the machine a new host key"
-CERTIFICATE_HINT = "its host certificate must be valid, and made for its name"
 
 
 class Kind(Enum):

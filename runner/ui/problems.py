@@ -96,7 +96,9 @@ def render_findings(
         counts = [counted(len(rows), level.value), *counts] if rows else counts
     if paragraphs:
         told = "\n".join(paragraphs)
-        lines += [*[""] * bool(lines), coloured(told) if colour else told]
+        if lines:
+            lines.append("")
+        lines.append(coloured(told) if colour else told)
     summary = "no problems found"
     if counts:
         consequence = "refuse or hang" if find_errors(by_check) else "continue"

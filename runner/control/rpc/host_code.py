@@ -27,8 +27,13 @@ KEY = MAGIC_NUMBER.hex()
 _PACKAGE = Path(runner.__file__).parent
 
 PROGRAMS = (
-    *("ranks/shim", "ranks/spawner", "ranks/rank_facts", "ranks/sitecustomize"),
-    *("container/client", "container/entry", "ranks/preload/preload"),
+    "ranks/shim",
+    "ranks/spawner",
+    "ranks/rank_facts",
+    "ranks/sitecustomize",
+    "container/client",
+    "container/entry",
+    "ranks/preload/preload",
     *(f"ranks/preload/{name}" for name in PRELOAD_MODULES),
 )
 """Modules of ours, below `runner/host`, that become files on a host."""

@@ -14,8 +14,17 @@ ERR_FILE = "job.err"
 """What the launch in the job prints, in the record of its run."""
 
 ENDED_STATES = (
-    *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
-    *("PREEMPTED", "REVOKED", "TIMEOUT", "UNKNOWN"),
+    "BOOT_FAIL",
+    "CANCELLED",
+    "COMPLETED",
+    "DEADLINE",
+    "FAILED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "PREEMPTED",
+    "REVOKED",
+    "TIMEOUT",
+    "UNKNOWN",
 )
 """The states of a job that is over, by squeue(1); UNKNOWN is ours: Slurm has forgotten it."""
 
