@@ -74,6 +74,8 @@ def _compose(selection: Selection, words: Sequence[str], *, is_sweep: bool) -> l
         raise ConfigError([Problem("--multirun", message, hint)])
     with open_composer(selection.config_dirs, words, for_launches=True) as composer:
         runs = composer.sweep(typed) if is_sweep else [composer.compose(typed)]
+    if is_sweep and len(runs) == 1:
+        note("--multirun: no key has several values, as in task.args.lr=0.1,0.2; this is one run")
     if len(runs) > 1 and any(run.spec.detach for run in runs):
         message = "the runs of a --multirun follow each other: each is awaited before the next"
         hint = f"detach=false, and to detach the sweep itself: nohup {this_program()} -m ... &"

@@ -53,6 +53,13 @@ def test_a_sweep_is_a_run_for_each_combination(here: Here) -> None:
     assert table[3] == "1 of 2 runs succeeded"
 
 
+def test_a_sweep_over_nothing_says_so(here: Here) -> None:
+    """An argument of the program is one word, whatever is in it."""
+    said = here("task=mine", "cluster=pair", "-m", "--", "--lr", "0.1,0.2")
+    assert "no key has several values" in said.err
+    assert [run.spec.task.words for run in said.runs] == [("--lr", "0.1,0.2")]
+
+
 @pytest.mark.parametrize(
     ("codes", "code", "started"),
     [((0, 0, 0), 0, 3), ((0, 1, 3), 1, 3), ((0, 130, 0), 130, 2), ((1, 5, 0), 5, 2)],
