@@ -20,8 +20,8 @@ from runner.transport.base import READ_SIZE, Ending
 from runner.transport.endpoint import Endpoint
 from runner.transport.failures import REVOKED_HINT, Failures, Kind, LoginFailed
 from runner.transport.keys import KeyLogin
+from runner.transport.known_hosts import HostKey, add_known_key, known_keys
 from runner.transport.logins import Gate
-from runner.transport.ssh_config import HostKey, add_known_key, known_keys
 from runner.transport.stream import ProxyCommand, dial
 
 for _name in ("paramiko", "fabric", "invoke"):
@@ -153,7 +153,7 @@ class HostConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no 
         endpoint = self._endpoint
         if self.gateway:
             self.gateway.open()
-        self._set(_known=known_keys(endpoint, self._timeout_s))
+        self._set(_known=known_keys(endpoint))
         command = endpoint.proxy_command
         turn = bastion(endpoint.first("proxycommand")) if command else contextlib.nullcontext()
         with turn, self._explained(3 * self._timeout_s):
@@ -250,7 +250,7 @@ class Protocol(paramiko.Transport):  # type: ignore[misc]  # paramiko has no typ
     _has_service = False
 
     def _send_message(self, data: Any) -> None:
-        if data.asbytes()[:1] == cMSG_SERVICE_REQUEST:
+        if not self.is_authenticated() and data.asbytes()[:1] == cMSG_SERVICE_REQUEST:
             if self._has_service:
                 accepted = paramiko.Message()
                 accepted.add_string("ssh-userauth")

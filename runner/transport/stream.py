@@ -15,6 +15,7 @@ from runner.transport.process import end_process, said_in
 if TYPE_CHECKING:
     from runner.transport.endpoint import Endpoint
 
+BUFFER_SIZE = 1 << 16
 TCP_USER_TIMEOUT_MS = 120_000
 """Without it, Linux needs 15 minutes to give up a connection that nobody acknowledges."""
 
@@ -45,6 +46,20 @@ class ProxyCommand:
         self._stderr.close()
 
 
+class BufferedSocket(socket.socket):
+    """One whose reader asks for a few bytes at a time, as paramiko does."""
+
+    _unread = memoryview(b"")
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        """Return up to `size` bytes, of more that came with them."""
+        if not self._unread:
+            self._unread = memoryview(super().recv(BUFFER_SIZE, flags))
+        part = self._unread[:size]
+        self._unread = self._unread[size:]
+        return bytes(part)
+
+
 def dial(endpoint: Endpoint, timeout_s: float) -> socket.socket:
     """Connect to the first address that answers, within `timeout_s` for each step; raise OSError.
 
@@ -54,7 +69,7 @@ def dial(endpoint: Endpoint, timeout_s: float) -> socket.socket:
     addresses = lookup(endpoint, timeout_s)
     source = (endpoint.first("bindaddress"), 0)
     for family, kind, protocol, _, address in addresses:
-        sock = socket.socket(family, kind, protocol)
+        sock = BufferedSocket(family, kind, protocol)
         try:
             sock.settimeout(timeout_s / len(addresses))
             if source[0]:
