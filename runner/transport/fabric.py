@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import socket
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import fabric
@@ -22,7 +23,8 @@ from runner.transport.failures import REVOKED_HINT, Failures, Kind, LoginFailed
 from runner.transport.keys import KeyLogin
 from runner.transport.known_hosts import HostKey, add_known_key, known_keys
 from runner.transport.logins import Gate
-from runner.transport.stream import ProxyCommand, dial
+from runner.transport.process import ProcessChannel, said_in
+from runner.transport.stream import dial
 
 for _name in ("paramiko", "fabric", "invoke"):
     # Without a handler, logging's last resort prints tracebacks, as do handlers of the root.
@@ -33,14 +35,8 @@ WRITE_SIZE = 1 << 15
 CLOSE_TIMEOUT_S = 2.0
 READ_TIMEOUT_S = 60.0
 STATUS_TIMEOUT_S = 1.0
-MAX_LOGINS = 8
-"""Logins at one bastion behind a ProxyCommand: sshd drops some from ten on (MaxStartups)."""
-
-
-@functools.cache
-def bastion(_command: str) -> threading.BoundedSemaphore:
-    """Return what bounds the logins through one ProxyCommand."""
-    return threading.BoundedSemaphore(MAX_LOGINS)
+_PROXIED = threading.BoundedSemaphore(8)
+"""Logins by ProxyCommand: the sshd of a bastion drops some from ten on (MaxStartups)."""
 
 
 class HostConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no types
@@ -67,6 +63,7 @@ class HostConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no 
             _gate=Gate(ssh.connect_timeout, is_shared=endpoint.is_jump),
             _known=[],
             _proxy=None,
+            _proxy_said=None,
         )
         super().__init__(
             endpoint.host,
@@ -155,10 +152,13 @@ class HostConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no 
             self.gateway.open()
         self._set(_known=known_keys(endpoint))
         command = endpoint.proxy_command
-        turn = bastion(endpoint.first("proxycommand")) if command else contextlib.nullcontext()
+        turn = _PROXIED if command else contextlib.nullcontext()
         with turn, self._explained(3 * self._timeout_s):
             if command:
-                self._set(_proxy=ProxyCommand(command))
+                said = tempfile.NamedTemporaryFile()  # noqa: SIM115 - closed with the command
+                words = ["/bin/sh", "-c", f"exec {command}"]
+                self._set(_proxy=ProcessChannel(words, stderr=said, on_close=said.close))
+                self._set(_proxy_said=Path(said.name))
                 self.connect_kwargs["sock"] = self._proxy.socket
             elif not self.gateway:
                 self.connect_kwargs["sock"] = dial(endpoint, self._timeout_s)
@@ -222,7 +222,7 @@ class HostConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no 
             if transport.initial_kex_done:
                 step = f"as user {self.user}"
         is_connected = transport and transport.remote_version
-        if self._proxy and not is_connected and (said := self._proxy.said()):
+        if self._proxy and not is_connected and (said := said_in(self._proxy_said)):
             return failures.by_words(said, "as its ProxyCommand says")
         return failures.by_words([cause or "closed by the other side"], step)
 

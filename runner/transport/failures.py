@@ -25,6 +25,7 @@ FORWARDING_HINT = (
     "its jump host does not reach it, or may not:"
     " see AllowTcpForwarding and PermitOpen in the sshd_config there"
 )
+CERTIFICATE_HINT = "give it a host certificate that is valid for its name"
 REVOKED_HINT = "do not log in; give the machine a new host key"
 
 
@@ -166,47 +167,43 @@ class Failures:
 
         Of the lines, the most telling one is quoted.
         """
-        text = "\n".join(said)
-        kind, line = next(
-            (kind, line) for kind, regex in _SAID for line in said if re.search(regex, line)
+        kind, hint, line = next(
+            (kind, hint, line)
+            for kind, regex, hint in _SAID
+            for line in said
+            if re.search(regex, line)
         )
-        what = f"cannot be logged in to, {who}: {line.strip('@ ')}"
-        hints = {
-            "REVOKED": REVOKED_HINT,
-            "dministratively prohibited": FORWARDING_HINT,
-            "forwarding request failed": FORWARDING_HINT,
-            "Too many authentication": TRIES_HINT,
-            "Certificate invalid": "give it a host certificate that is valid for its name",
-        }
-        hint = next((hint for words, hint in hints.items() if words in line), None)
+        line = line.strip("@ ")
+        what = f"cannot be logged in to, {who}: {line}"
         if "ProxyCommand" in who:
             hint = "see ProxyCommand in your ssh config"
-        if hint is None and kind is Kind.DENIED:
+        if hint:
+            return self.failed(kind, what, hint)
+        if kind is Kind.DENIED:
             found = re.search(r"\(([a-z,-]+)\)", line)
             notes = [note for note in said if "Load key" in note]
-            methods = found[1].split(",") if found else []
-            return self.denied(methods, what, notes)
-        if hint is None and kind is Kind.HOST_KEY_UNKNOWN:
+            return self.denied(found[1].split(",") if found else [], what, notes)
+        if kind is Kind.HOST_KEY_UNKNOWN:
             return self.unknown_key(line)
-        if hint is None and kind is Kind.HOST_KEY_CHANGED:
-            return self.changed_key(line.strip("@ "), re.findall(r"key in (\S+):\d+", text))
-        return self.failed(kind, what, hint)
+        if kind is Kind.HOST_KEY_CHANGED:
+            return self.changed_key(line, re.findall(r"key in (\S+):\d+", "\n".join(said)))
+        return self.failed(kind, what)
 
 
 _SAID = (
-    (Kind.NAME, r"ould not resolve|Name or service not known|for hostname not|name resolution"),
-    (Kind.HOST_KEY_UNKNOWN, r"Certificate invalid"),
-    (Kind.HOST_KEY_CHANGED, r"IDENTIFICATION HAS CHANGED|REVOKED HOST KEY"),
-    (Kind.HOST_KEY_UNKNOWN, r"No \S+ host key is known|Host key verification failed"),
-    (Kind.DENIED, r"Permission denied|Too many authentication failures"),
-    (Kind.SILENT, r"[Tt]imed? ?out|did not answer"),
-    (Kind.UNREACHED, r"refused|No route|unreachable|open failed|forwarding failed"),
-    (
-        Kind.NOT_SSH,
-        r"Unable to negotiate|[Ii]ncompatible|Bad packet|banner line|Invalid SSH|ndeciph",
-    ),
-    (Kind.CONFIG, r"onfiguration option|usage: "),
-    (Kind.UNREACHED, r"^(?!kex_exchange_identification|Error reading SSH|.*(closed|reset) by)"),
-    (Kind.NOT_NOW, r""),
+    (Kind.NAME, r"ould not resolve|Name or service not known|for hostname not|name resolution", ""),
+    (Kind.HOST_KEY_UNKNOWN, r"Certificate invalid", CERTIFICATE_HINT),
+    (Kind.HOST_KEY_CHANGED, r"REVOKED HOST KEY", REVOKED_HINT),
+    (Kind.HOST_KEY_CHANGED, r"IDENTIFICATION HAS CHANGED", ""),
+    (Kind.HOST_KEY_UNKNOWN, r"No \S+ host key is known|Host key verification failed", ""),
+    (Kind.DENIED, r"Too many authentication failures", TRIES_HINT),
+    (Kind.DENIED, r"Permission denied", ""),
+    (Kind.SILENT, r"[Tt]imed? ?out|did not answer", ""),
+    (Kind.UNREACHED, r"dministratively prohibited|forwarding request failed", FORWARDING_HINT),
+    (Kind.UNREACHED, r"refused|No route|unreachable|open failed|forwarding failed", ""),
+    (Kind.NOT_SSH, r"to negotiate|[Ii]ncompatible|Bad packet|banner line|Invalid SSH|ndeciph", ""),
+    (Kind.CONFIG, r"onfiguration option|usage: ", ""),
+    (Kind.UNREACHED, r"^(?!kex_exchange_identification|Error reading SSH|.*(closed|reset) by)", ""),
+    (Kind.NOT_NOW, r"", ""),
 )
-"""What OpenSSH and paramiko say, the most telling first."""
+"""What OpenSSH and paramiko say, the most telling first, and a hint that tells more."""

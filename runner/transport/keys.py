@@ -36,25 +36,6 @@ class Offer:
     certificate: Any = None  # of paramiko's; None for the key alone
 
 
-class Agent(AgentSSH):  # type: ignore[misc]  # paramiko has no types
-    """The ssh agent at any socket, with a deadline: paramiko's own knows SSH_AUTH_SOCK only."""
-
-    def __init__(self, path: str, timeout_s: float) -> None:
-        super().__init__()
-        sock = socket.socket(socket.AF_UNIX)
-        sock.settimeout(timeout_s)
-        try:
-            sock.connect(path)
-            self._connect(sock)
-        except BaseException:
-            sock.close()
-            raise
-
-    def close(self) -> None:
-        """Close the connection to the agent."""
-        self._close()
-
-
 @dataclass(frozen=True)
 class KeyLogin:
     """Logs in with keys, and never prompts: a strategy of paramiko's."""
@@ -79,27 +60,30 @@ class KeyLogin:
         try:
             self._offer(transport, methods, agent)
         finally:
-            if agent:
-                agent.close()
+            agent._close()  # noqa: SLF001 - it has no other way
         return []
 
-    def _open_agent(self) -> Agent | None:
-        (configured,) = self.endpoint.settings.get("identityagent", ("SSH_AUTH_SOCK",))
-        usual = os.environ.get("SSH_AUTH_SOCK", "")
-        paths = {"SSH_AUTH_SOCK": usual, "none": ""}
-        path = self.endpoint.expand(paths.get(configured, configured))
-        if not path:
-            return None
+    def _open_agent(self) -> AgentSSH:
+        """Return the user's agent at any socket, with a deadline; where none is, it has no keys."""
+        agent = AgentSSH()
+        path = self.endpoint.settings.get("identityagent", ["SSH_AUTH_SOCK"])[0]
+        if path == "SSH_AUTH_SOCK":
+            path = os.environ.get(path, "none")
+        sock = socket.socket(socket.AF_UNIX)
+        sock.settimeout(self.timeout_s)
         try:
-            return Agent(path, self.timeout_s)
+            sock.connect(self.endpoint.expand(path))
+            agent._connect(sock)  # noqa: SLF001 - paramiko's own class knows SSH_AUTH_SOCK alone
         except TimeoutError:
+            sock.close()
             what = f"cannot be logged in to: your ssh agent at {path} does not answer"
             hint = "unset SSH_AUTH_SOCK, or start another: eval $(ssh-agent); ssh-add"
             raise self.failures.failed(Kind.SILENT, what, hint) from None
         except (OSError, paramiko.SSHException):
-            return None
+            sock.close()
+        return agent
 
-    def _offer(self, transport: Any, methods: list[str], agent: Agent | None) -> None:
+    def _offer(self, transport: Any, methods: list[str], agent: AgentSSH) -> None:
         user = self.endpoint.user
         offers, notes = collect_offers(self.endpoint, agent)
         labels = ", ".join(offer.label for offer in offers)
@@ -127,13 +111,13 @@ class KeyLogin:
         raise self.failures.denied(methods, what, notes)
 
 
-def collect_offers(endpoint: Endpoint, agent: Agent | None) -> tuple[list[Offer], list[str]]:
+def collect_offers(endpoint: Endpoint, agent: AgentSSH) -> tuple[list[Offer], list[str]]:
     """Return the keys to offer, and of each file that cannot be used the reason.
 
     Certificates come first, then the key of the YAML, keys of files that the agent holds, its
     other keys, and other files.
     """
-    held = {key.asbytes(): key for key in agent.get_keys()} if agent else {}
+    held = {key.asbytes(): key for key in agent.get_keys()}
     chosen: list[Offer] = []
     from_agent: list[Offer] = []
     from_files: list[Offer] = []

@@ -10,6 +10,7 @@ import resource
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -37,9 +38,9 @@ OWN_FAULT = 255
 
 
 class ProcessChannel:
-    """A Channel over the pipes of a child in a session of its own.
+    """A Channel over the standard streams of a child in a session of its own.
 
-    Closing a pipe does not wake a thread that waits for it, so threads wait for a third one, too.
+    They are one socket, since a pipe that is closed does not wake a thread that waits for it.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class ProcessChannel:
         argv: Sequence[str],
         *,
         stderr: int | IO[bytes] = subprocess.STDOUT,
-        explain: Callable[[int], Ending],
+        explain: Callable[[int], Ending] = Ending.of_status,
         on_close: Callable[[], None] = lambda: None,
         environ: Mapping[str, str] | None = None,
         is_signalled: bool = True,
@@ -57,82 +58,59 @@ class ProcessChannel:
         self._explain = explain
         self._on_close = on_close
         self._is_signalled = is_signalled
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(
-            argv,
-            stdin=pipe,
-            stdout=pipe,
-            stderr=stderr,
-            env=environ,
-            start_new_session=True,
-            bufsize=0,
-        )
+        self._close_lock = threading.Lock()
+        self._is_closed = False
+        self.socket, far_end = socket.socketpair()
+        try:
+            self._process = subprocess.Popen(
+                argv,
+                stdin=far_end.fileno(),
+                stdout=far_end.fileno(),
+                stderr=stderr,
+                env=environ,
+                start_new_session=True,
+            )
+        except OSError:
+            self.socket.close()
+            raise
+        finally:
+            far_end.close()
         limits = descriptor_limit.inherited()  # the agent raises it for itself
         resource.prlimit(self._process.pid, resource.RLIMIT_NOFILE, limits)
-        assert self._process.stdin  # noqa: S101 - for mypy
-        assert self._process.stdout  # noqa: S101 - for mypy
-        self._stdin = self._process.stdin
-        self._stdout = self._process.stdout
-        os.set_blocking(self._stdin.fileno(), False)
-        self._wake_read, self._wake_write = os.pipe()
-        self._closing = threading.Event()
-        self._read_lock = threading.Lock()
-        self._write_lock = threading.Lock()
-        self._close_lock = threading.Lock()
 
     def read(self) -> bytes:
         """Return the next bytes, b"" at the end."""
-        with self._read_lock:
-            if not self._wait_ready(self._stdout, select.POLLIN):
-                return b""
-            data = os.read(self._stdout.fileno(), READ_SIZE)
-            if not data and self.ended is None:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._process.wait(EXIT_TIMEOUT_S)
-                self.ended = Ending(None, "it closed its output")
-                if self._process.returncode is not None:
-                    self.ended = self._explain(self._process.returncode)
-            return data
+        data = b""
+        with contextlib.suppress(OSError):  # it left unread what was written
+            data = self.socket.recv(READ_SIZE)
+        if not data and self.ended is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(EXIT_TIMEOUT_S)
+            self.ended = Ending(None, "it closed its output")
+            if self._process.returncode is not None:
+                self.ended = self._explain(self._process.returncode)
+        return data
 
     def write(self, data: bytes) -> None:
         """Pass on all of `data`; raise OSError when the other side is gone."""
-        remaining = memoryview(data)
-        with self._write_lock:
-            while remaining:
-                if not self._wait_ready(self._stdin, select.POLLOUT):
-                    raise BrokenPipeError("the channel is closed")
-                with contextlib.suppress(BlockingIOError):  # there is room, but for less
-                    remaining = remaining[os.write(self._stdin.fileno(), remaining) :]
+        self.socket.sendall(data)
 
     def close(self) -> None:
         """End the child: first its input, then itself and its process group."""
         with self._close_lock:
-            if self._closing.is_set():
+            if self._is_closed:
                 return
-            self._closing.set()
+            self._is_closed = True
             self.ended = self.ended or Ending(None, "it was closed here")
-            os.write(self._wake_write, b"!")
-            with self._read_lock, self._write_lock:
-                for stream in (self._stdin, self._stdout):
-                    stream.close()
-                os.close(self._wake_write)
-                os.close(self._wake_read)
+            with contextlib.suppress(OSError):  # paramiko has closed it
+                self.socket.shutdown(socket.SHUT_RDWR)
             if self._is_signalled:
                 end_process(self._process, by_itself=True)
             else:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(EXIT_TIMEOUT_S)
+            self.socket.close()
             self._on_close()
-
-    def _wait_ready(self, stream: IO[bytes], event: int) -> bool:
-        """Wait until a pipe is ready; False if the channel was closed instead."""
-        if self._closing.is_set():
-            return False
-        poll = select.poll()
-        poll.register(stream, event)
-        poll.register(self._wake_read, select.POLLIN)
-        poll.poll()
-        return not self._closing.is_set()
 
 
 class LocalTransport:
@@ -145,7 +123,7 @@ class LocalTransport:
     def start(self, words: Sequence[str]) -> ProcessChannel:
         """Start a program."""
         try:
-            return ProcessChannel(words, explain=_ending)
+            return ProcessChannel(words)
         except OSError as error:
             message = f"no process can be started on this machine ({error.strerror})"
             raise LoginFailed(Kind.NO_SESSION, Problem("", message)) from None
@@ -211,7 +189,7 @@ class OpensshConnection:
                 return Ending(None, f"the ssh connection was lost ({said[-1] if said else code})")
             if code == OWN_FAULT and said and said[0].startswith("mux_client"):
                 return Ending(None, f"no session was opened ({said[0]})")
-            return _ending(code)
+            return Ending.of_status(code)
 
         with self._said.open("wb") as stderr:
             return ProcessChannel(argv, stderr=stderr, explain=explain, on_close=self.close)
@@ -277,19 +255,17 @@ class OpensshConnection:
             through = shell.line(self._via.through()).replace("%", "%%")
             words += ["-o", f"ProxyCommand={through} -W [%h]:%p"]
         limit_s = 3 * self._ssh.connect_timeout
-        read_end, write_end = os.pipe()
-        with os.fdopen(read_end, "rb", 0) as answer, self._login_said.open("wb") as stderr:
-            with os.fdopen(write_end, "wb") as stdout:
-                self._master = subprocess.Popen(
-                    ["/bin/sh", "-c", WITH_US, "sh", *words, *endpoint.options, endpoint.name],
-                    stdin=subprocess.PIPE,
-                    stdout=stdout,
-                    stderr=stderr,
-                    start_new_session=True,
-                )
-            poll = select.poll()
-            poll.register(answer, select.POLLIN)
-            has_answered = bool(poll.poll(1000 * limit_s))
+        with self._login_said.open("wb") as stderr:
+            self._master = subprocess.Popen(
+                ["/bin/sh", "-c", WITH_US, "sh", *words, *endpoint.options, endpoint.name],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                start_new_session=True,
+            )
+        assert self._master.stdout  # noqa: S101 - for mypy
+        with self._master.stdout as answer:
+            has_answered = bool(select.select([answer], [], [], limit_s)[0])
             if has_answered and answer.read(1):
                 return
         end_process(self._master, by_itself=has_answered)
@@ -318,9 +294,3 @@ def said_in(path: Path) -> list[str]:
     except OSError:
         return []
     return [line.strip() for line in text.splitlines() if line.strip()]
-
-
-def _ending(code: int) -> Ending:
-    if code < 0:
-        return Ending(None, f"the program was ended by signal {-code}")
-    return Ending.of_status(code)

@@ -1,16 +1,12 @@
-"""Byte streams to a machine: a TCP connection as `ssh` makes it, or the pipes of a ProxyCommand."""
+"""TCP connection to a machine, as `ssh` makes it."""
 
 from __future__ import annotations
 
 import errno
+import queue
 import socket
-import subprocess
-import tempfile
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from runner.transport.process import end_process, said_in
 
 if TYPE_CHECKING:
     from runner.transport.endpoint import Endpoint
@@ -18,32 +14,6 @@ if TYPE_CHECKING:
 BUFFER_SIZE = 1 << 16
 TCP_USER_TIMEOUT_MS = 120_000
 """Without it, Linux needs 15 minutes to give up a connection that nobody acknowledges."""
-
-
-class ProxyCommand:
-    """A ProxyCommand with its streams joined to a socket: of paramiko's own the end is missed."""
-
-    def __init__(self, command: str) -> None:
-        self.socket, child_end = socket.socketpair()
-        self._stderr = tempfile.NamedTemporaryFile()  # noqa: SIM115 - closed in close()
-        with child_end:
-            self._process = subprocess.Popen(
-                ["/bin/sh", "-c", f"exec {command}"],
-                stdin=child_end.fileno(),
-                stdout=child_end.fileno(),
-                stderr=self._stderr,
-                start_new_session=True,
-            )
-
-    def said(self) -> list[str]:
-        """Return the lines of its standard error."""
-        return said_in(Path(self._stderr.name))
-
-    def close(self) -> None:
-        """End it; may be called twice."""
-        self.socket.close()
-        end_process(self._process)
-        self._stderr.close()
 
 
 class BufferedSocket(socket.socket):
@@ -66,7 +36,7 @@ def dial(endpoint: Endpoint, timeout_s: float) -> socket.socket:
     Of several errors a refusal is raised rather than that nobody answered.
     """
     errors: list[OSError] = []
-    addresses = lookup(endpoint, timeout_s)
+    addresses = _look_up(endpoint, timeout_s)
     source = (endpoint.first("bindaddress"), 0)
     for family, kind, protocol, _, address in addresses:
         sock = BufferedSocket(family, kind, protocol)
@@ -87,26 +57,25 @@ def dial(endpoint: Endpoint, timeout_s: float) -> socket.socket:
     raise min(errors, key=lambda error: not isinstance(error, ConnectionRefusedError))
 
 
-def lookup(endpoint: Endpoint, timeout_s: float) -> list[Any]:
+def _look_up(endpoint: Endpoint, timeout_s: float) -> list[Any]:
     """Return the addresses of a host; a look-up that hangs cannot be ended, and is left behind."""
     families = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
     family = families.get(endpoint.first("addressfamily"), socket.AF_UNSPEC)
-    found: list[Any] = []
-    errors: list[OSError] = []
+    answers: queue.SimpleQueue[list[Any] | OSError] = queue.SimpleQueue()
 
     def look_up() -> None:
         try:
-            found.extend(
+            answers.put(
                 socket.getaddrinfo(endpoint.host, endpoint.port, family, socket.SOCK_STREAM)
             )
         except OSError as error:
-            errors.append(error)
+            answers.put(error)
 
-    looking = threading.Thread(target=look_up, daemon=True)
-    looking.start()
-    looking.join(timeout_s)
-    if errors:
-        raise errors[0]
-    if not found:
-        raise OSError(errno.EHOSTUNREACH, f"could not resolve its name within {timeout_s:g} s")
-    return found
+    threading.Thread(target=look_up, daemon=True).start()
+    try:
+        answer = answers.get(timeout=timeout_s)
+    except queue.Empty:
+        answer = OSError(errno.EHOSTUNREACH, f"could not resolve its name within {timeout_s:g} s")
+    if isinstance(answer, OSError):
+        raise answer
+    return answer
