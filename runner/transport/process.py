@@ -105,7 +105,7 @@ class ProcessChannel:
             with contextlib.suppress(OSError):  # paramiko has closed it
                 self.socket.shutdown(socket.SHUT_RDWR)
             if self._is_signalled:
-                end_process(self._process, by_itself=True)
+                end_process(self._process)
             else:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(EXIT_TIMEOUT_S)
@@ -164,11 +164,11 @@ class OpensshConnection:
         self._ssh = ssh
         self._endpoint = endpoint
         self._via = via
+        self._own_path = path
         self._path = path
         self._failures = Failures(node, endpoint, is_own=True)
         self._gate = Gate(ssh.connect_timeout, is_shared=endpoint.is_jump)
         self._master: subprocess.Popen[bytes] | None = None
-        self._is_users = False
         self._login_said = Path(f"{path}.login")
         self._said = Path(f"{path}.program")
 
@@ -200,17 +200,18 @@ class OpensshConnection:
             end_process(self._master)
 
     def _is_open(self) -> bool:
-        if self._is_users:
-            return self._has_users_master()
-        return self._master is not None and self._master.poll() is None
-
-    def _has_users_master(self) -> bool:
-        if not self._endpoint.first("controlpath"):
-            return False
+        """Return whether a login is open: ours, or else one of the user's own."""
+        if self._master:
+            return self._master.poll() is None
+        users = self._endpoint.first("controlpath")
         argv = ["ssh", "-O", "check", *self._endpoint.words]
-        return run_query(argv, self._ssh.connect_timeout)[0] == 0
+        if not users or run_query(argv, self._ssh.connect_timeout)[0]:
+            return False
+        self._path = users
+        return True
 
-    def _options(self) -> list[str]:
+    def _words(self, more: Mapping[str, str]) -> list[str]:
+        """Return the words of a client with such options, and without the user's in the way."""
         is_strict = self._ssh.host_keys == "strict"
         options = {
             "BatchMode": "yes",
@@ -219,45 +220,40 @@ class OpensshConnection:
             "StrictHostKeyChecking": "yes" if is_strict else "accept-new",
             "ConnectTimeout": f"{math.ceil(self._ssh.connect_timeout)}",
             "LogLevel": "INFO",
+            **more,
         }
         if os.devnull in self._endpoint.first("userknownhostsfile").split():
             options["UserKnownHostsFile"] = self._endpoint.known_hosts_files[0]
         for name in ("ForkAfterAuthentication", "StdinNull", "ProxyUseFdpass"):
             if name.lower() in self._endpoint.settings:  # an older client does not know it
                 options[name] = "no"
-        words = ["ssh", "-T", "-a", "-x"]
+        words = ["ssh", "-T", "-a", "-x", "-S", self._path]
         for name, value in options.items():
             words += ["-o", f"{name}={value}"]
-        return words
+        return [*words, *self._endpoint.options, self._endpoint.name]
 
     def through(self) -> list[str]:
         """Return the words of a client that goes through this login."""
-        words = [*self._options(), "-o", "ControlMaster=no", "-o", "PermitLocalCommand=no"]
+        options = {"ControlMaster": "no", "PermitLocalCommand": "no"}
+        options["ProxyCommand"] = "false"  # without it, a client would log in by itself
         if "sessiontype" in self._endpoint.settings:
-            words += ["-o", "SessionType=default"]
-        if not self._is_users:  # without it, a client would log in by itself
-            words += ["-S", self._path, "-o", "ProxyCommand=false"]
-            return [*words, *self._endpoint.options, self._endpoint.name]
-        return [*words, *self._endpoint.words]
+            options["SessionType"] = "default"
+        return self._words(options)
 
     def _log_in(self) -> None:
-        endpoint = self._endpoint
         self.close()  # what is left of a login that was lost
-        if self._has_users_master():
-            self._is_users = True
-            return
-        self._is_users = False
-        words = [*self._options(), "-M", "-N", "-S", self._path, "-o", "ControlPersist=no"]
+        self._path = self._own_path
+        options = {"ControlMaster": "yes", "ControlPersist": "no"}
         # Once logged in, it says so: `echo` is an empty line.
-        words += ["-o", "PermitLocalCommand=yes", "-o", "LocalCommand=echo"]
+        options |= {"PermitLocalCommand": "yes", "LocalCommand": "echo"}
         if self._via:
             self._via.open()
             through = shell.line(self._via.through()).replace("%", "%%")
-            words += ["-o", f"ProxyCommand={through} -W [%h]:%p"]
+            options["ProxyCommand"] = f"{through} -W [%h]:%p"
         limit_s = 3 * self._ssh.connect_timeout
         with self._login_said.open("wb") as stderr:
             self._master = subprocess.Popen(
-                ["/bin/sh", "-c", WITH_US, "sh", *words, *endpoint.options, endpoint.name],
+                ["/bin/sh", "-c", WITH_US, "sh", *self._words(options), "-N"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -265,25 +261,26 @@ class OpensshConnection:
             )
         assert self._master.stdout  # noqa: S101 - for mypy
         with self._master.stdout as answer:
-            has_answered = bool(select.select([answer], [], [], limit_s)[0])
+            poll = select.poll()
+            poll.register(answer, select.POLLIN)
+            has_answered = bool(poll.poll(1000 * limit_s))
             if has_answered and answer.read(1):
                 return
-        end_process(self._master, by_itself=has_answered)
+        end_process(self._master)
         usual = "nothing, and ends" if has_answered else f"timed out after {limit_s:g} s"
         raise self._failures.by_words(said_in(self._login_said) or [usual], "as ssh says")
 
 
-def end_process(process: subprocess.Popen[bytes], *, by_itself: bool = False) -> None:
-    """End a child and its process group, which may first have a moment to do so by itself."""
+def end_process(process: subprocess.Popen[bytes]) -> None:
+    """End a child: its input, then itself and its process group."""
     if process.stdin:
         process.stdin.close()
-    signals = (signal.SIGTERM, signal.SIGKILL)
-    for signum in (0, *signals) if by_itself else signals:
-        if signum:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signum)
+    for signum in (0, signal.SIGTERM, signal.SIGKILL):
+        timeout_s = KILL_TIMEOUT_S if signum == signal.SIGKILL else EXIT_TIMEOUT_S
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signum)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(KILL_TIMEOUT_S if signum is signal.SIGKILL else EXIT_TIMEOUT_S)
+            process.wait(timeout_s)
             return
 
 
