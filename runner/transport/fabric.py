@@ -7,6 +7,7 @@ import logging
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -182,13 +183,8 @@ class HostConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no 
     @contextlib.contextmanager
     def _explained(self, limit_s: float) -> Iterator[None]:
         """Raise errors as LoginFailed; end what takes too long, since not all has a deadline."""
-        late = threading.Event()
-
-        def give_up() -> None:
-            late.set()
-            self.close()
-
-        timer = threading.Timer(limit_s, give_up)
+        deadline = time.monotonic() + limit_s
+        timer = threading.Timer(limit_s, self.close)
         timer.daemon = True
         timer.start()
         try:
@@ -197,7 +193,7 @@ class HostConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no 
             self.close()
             raise
         except Exception as error:  # noqa: BLE001 - paramiko raises what its threads met
-            failure = self._failure(error, is_late=late.is_set())
+            failure = self._failure(error, is_late=time.monotonic() >= deadline)
             self.close()
             raise failure from None
         finally:

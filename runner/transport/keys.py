@@ -127,15 +127,14 @@ def collect_offers(endpoint: Endpoint, agent: AgentSSH) -> tuple[list[Offer], li
         for path in endpoint.settings.get("identityfile", ())
         if path != "none"
     ]
+    usual = [expand_home(f"~/.ssh/id_{kind}") for kind in _USUAL]
     for number, path in enumerate(dict.fromkeys(paths)):
         agent_key = held.pop(_public_blob(path), None)
         try:
             offer = Offer(path, agent_key or load_key(path))
-        except FileNotFoundError:
-            if path not in [expand_home(f"~/.ssh/id_{kind}") for kind in _USUAL]:
-                notes.append(f"not offered: {path}: there is no such file; see IdentityFile")
         except UnusableKey as reason:
-            notes.append(f"not offered: {path}: {reason}")
+            if Path(path).exists() or path not in usual:
+                notes.append(f"not offered: {path}: {reason}")
         else:
             if number == 0 and "-i" in endpoint.options:
                 chosen.append(offer)
@@ -154,14 +153,12 @@ def collect_offers(endpoint: Endpoint, agent: AgentSSH) -> tuple[list[Offer], li
 
 
 def load_key(path: str) -> Any:
-    """Return the private key of a file; raise UnusableKey, or FileNotFoundError."""
+    """Return the private key of a file; raise UnusableKey."""
     try:
         status = Path(path).stat()
         text = Path(path).read_bytes()
-    except FileNotFoundError:
-        raise
     except OSError as error:
-        raise UnusableKey(f"it cannot be read ({error.strerror})") from None
+        raise UnusableKey(f"it cannot be read ({error.strerror}); see IdentityFile") from None
     if text.startswith((b"ssh-", b"ecdsa-", b"sk-")):
         private = path.removesuffix(".pub")
         raise UnusableKey(f"it is a public key; name the private one, such as {private}")
