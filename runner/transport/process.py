@@ -132,7 +132,7 @@ class LocalTransport:
         """There is nothing that its programs share."""
 
 
-class OpensshTransport(SshTransport["OpensshConnection"]):
+class OpensshTransport(SshTransport):
     """Logs in by the user's own client.
 
     Each login is an `ssh` that only serves other ones (ControlMaster): that of the user where he
