@@ -22,7 +22,8 @@ _QUERIES = threading.BoundedSemaphore(2 * (os.cpu_count() or 1))
 """More of them at once would only slow each other down."""
 
 _OF_SOME_HOSTS = re.compile(
-    r"(?im)^\s*(match|canonical\w*|hostname|hostkeyalias|proxyjump|host(?![\s=]+\*\s*$|\w))|%",
+    r"(?im)^\s*"
+    r"(match|canonical\w*|hostname|hostkeyalias|proxyjump|host(?![\s=]+\*\s*$|\w)|[^#\s].*%)"
 )
 """What may hold for some hosts only, in a file of the configuration."""
 
@@ -46,7 +47,7 @@ class Resolver:
             self._common += ["-o", f"UserKnownHostsFile={quoted}"]
         self._lock = threading.Lock()
         self._answers: dict[tuple[str, ...], Answer] = {}
-        self._is_uniform = self._treats_hosts_alike()
+        self._is_uniform: bool | None = None  # not known yet
 
     def route(self, node: Node) -> tuple[Endpoint, ...]:
         """Return the machines on the way to a node, that itself last; raise LoginFailed."""
@@ -111,6 +112,9 @@ class Resolver:
         """Ask `ssh -G` about a host, or once for all hosts where nothing tells them apart."""
         words = (*options, *jump)
         argv = ["ssh", "-T", "-G", *words, "--", name]
+        with self._lock:
+            if self._is_uniform is None:
+                self._is_uniform = self._treats_hosts_alike(name)
         is_plain = re.fullmatch(r"[a-z0-9][a-z0-9._:-]*", name)
         if not self._is_uniform or not is_plain or name in "".join(jump).lower():
             return run_query(argv, self._ssh.connect_timeout)
@@ -120,9 +124,9 @@ class Resolver:
             code, out, err = self._answers[words]
         return code, re.sub(r"(?m)^hostname .*", f"hostname {name}", out), err
 
-    def _treats_hosts_alike(self) -> bool:
+    def _treats_hosts_alike(self, name: str) -> bool:
         """Return whether the names of hosts make no other difference; False in any doubt."""
-        argv = ["ssh", "-v", "-T", "-G", *self._common, "--", "host"]
+        argv = ["ssh", "-v", "-T", "-G", *self._common, "--", name]
         code, _, err = run_query(argv, self._ssh.connect_timeout)
         files = re.findall(r"Reading configuration data (.*)", err)
         try:
