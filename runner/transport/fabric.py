@@ -56,6 +56,7 @@ class HostConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no 
     ) -> None:
         failures = Failures(node, endpoint)
         self._set(
+            node=node,
             _ssh=ssh,
             _on_note=on_note,
             _endpoint=endpoint,
@@ -79,7 +80,6 @@ class HostConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no 
                 "auth_strategy": KeyLogin(endpoint, failures, ssh.connect_timeout),
             },
         )
-        self.node = node
         self.client.set_missing_host_key_policy(self)
 
     def open(self) -> None:

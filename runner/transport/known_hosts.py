@@ -8,10 +8,10 @@ from __future__ import annotations
 import base64
 import contextlib
 import fcntl
+import functools
 import hashlib
 import hmac
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -36,32 +36,38 @@ class HostKey:
 def known_keys(endpoint: Endpoint) -> list[HostKey]:
     """Return the keys that known-hosts files have of a machine."""
     keys: list[HostKey] = []
+    files = endpoint.known_hosts_files
     for name in endpoint.lookup_names:
-        for file in endpoint.known_hosts_files:
-            keys += _keys_in(file, name.lower())
+        for file in files:
+            with contextlib.suppress(OSError):
+                text = Path(file).read_text(encoding="utf-8", errors="replace")
+                keys += [key for names, key in _parse(text, file) if _is_of(names, name.lower())]
         if any(key.marker != "@revoked" for key in keys):
             break
     return keys
 
 
-def _keys_in(file: str, name: str) -> Iterator[HostKey]:
-    try:
-        text = Path(file).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return
+@functools.lru_cache(maxsize=4)  # all hosts are looked up in the same files
+def _parse(text: str, file: str) -> list[tuple[str, HostKey]]:
+    """Return the keys of a file, each with its hosts; what OpenSSH cannot read is nobody's."""
+    keys: list[tuple[str, HostKey]] = []
     for number, line in enumerate(text.split("\n"), 1):
         fields = line.split()
         marker = fields.pop(0) if line.lstrip().startswith("@") else ""
-        with contextlib.suppress(ValueError, IndexError):  # a bad line is nobody's
-            if _is_of(fields[0], name):
-                yield HostKey(fields[1], base64.b64decode(fields[2]), marker, f"{file}:{number}")
+        with contextlib.suppress(ValueError, IndexError):
+            blob = base64.b64decode(fields[2])
+            keys.append((fields[0], HostKey(fields[1], blob, marker, f"{file}:{number}")))
+    return keys
 
 
 def _is_of(names: str, name: str) -> bool:
-    if names.startswith("|"):
-        _, _, salt, digest = names.split("|")
-        hashed = hmac.digest(base64.b64decode(salt), name.encode(), "sha1")
-        return hashed == base64.b64decode(digest)
+    if names.startswith("|1|"):
+        salt, _, digest = names[3:].partition("|")
+        try:
+            hashed = hmac.digest(base64.b64decode(salt), name.encode(), "sha1")
+        except ValueError:
+            return False
+        return base64.b64encode(hashed).decode() == digest
     is_of = False
     for pattern in names.lower().split(","):
         has_wildcard = "*" in pattern or "?" in pattern
