@@ -114,7 +114,9 @@ class Resolver:
         argv = ["ssh", "-T", "-G", *words, "--", name]
         with self._lock:
             if self._is_uniform is None:
-                self._is_uniform = self._treats_hosts_alike(name)
+                code, out, err = run_query([*argv[:1], "-v", *argv[1:]], self._ssh.connect_timeout)
+                self._is_uniform = not code and _treats_hosts_alike(err)
+                return code, out, re.sub(r"(?m)^(debug1: |OpenSSH_).*\n", "", err)
         is_plain = re.fullmatch(r"[a-z0-9][a-z0-9._:-]*", name)
         if not self._is_uniform or not is_plain or name in "".join(jump).lower():
             return run_query(argv, self._ssh.connect_timeout)
@@ -124,16 +126,15 @@ class Resolver:
             code, out, err = self._answers[words]
         return code, re.sub(r"(?m)^hostname .*", f"hostname {name}", out), err
 
-    def _treats_hosts_alike(self, name: str) -> bool:
-        """Return whether the names of hosts make no other difference; False in any doubt."""
-        argv = ["ssh", "-v", "-T", "-G", *self._common, "--", name]
-        code, _, err = run_query(argv, self._ssh.connect_timeout)
-        files = re.findall(r"Reading configuration data (.*)", err)
-        try:
-            texts = [Path(file.strip()).read_text(encoding="utf-8") for file in files]
-        except (OSError, ValueError):
-            return False
-        return not code and bool(files) and not any(_OF_SOME_HOSTS.search(text) for text in texts)
+
+def _treats_hosts_alike(said: str) -> bool:
+    """Return whether the files that `ssh -v` has named tell no host from others; False in doubt."""
+    files = re.findall(r"Reading configuration data (.*)", said)
+    try:
+        texts = [Path(file.strip()).read_text(encoding="utf-8") for file in files]
+    except (OSError, ValueError):
+        return False
+    return bool(files) and not any(_OF_SOME_HOSTS.search(text) for text in texts)
 
 
 def run_query(argv: Sequence[str], timeout_s: float) -> Answer:
