@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -77,16 +78,13 @@ class LoginFailed(NotReady):
         self.kind = kind
 
 
+@dataclass(frozen=True)
 class Failures:
-    """The failures of logins to one machine, for the sake of one node.
+    """The failures of logins to one machine, for the sake of one node."""
 
-    `is_own` says that it is the user's own client that logs in: there is no better one.
-    """
-
-    def __init__(self, node: str, endpoint: Endpoint, *, is_own: bool = False) -> None:
-        self._node = node
-        self._endpoint = endpoint
-        self._is_own = is_own
+    node: str
+    endpoint: Endpoint
+    is_own: bool = False  # it is the user's own client that logs in: there is no better one
 
     def failed(
         self, kind: Kind, what: str, hint: str | None = None, *, detail: str = "", forget: str = ""
@@ -96,9 +94,9 @@ class Failures:
         A `hint` takes the place of that of the kind. Where many nodes have it, they are one
         problem, with an address and a `detail` for each.
         """
-        endpoint = self._endpoint
+        endpoint = self.endpoint
         place = f"{endpoint.host} port {endpoint.port}"
-        keys = f"cluster.nodes.{self._node}."
+        keys = f"cluster.nodes.{self.node}."
         fill = {"host": f"{keys}host", "port": f"{keys}port", "user": endpoint.user}
         shared = f"its port {endpoint.port} {what}"
         if endpoint.is_jump:
@@ -107,13 +105,13 @@ class Failures:
             shared = f"{place} {what}"
         by_hand = shell.line(["ssh", *endpoint.words])
         text = kind.value.format(**fill, by_hand=by_hand, forget=forget) if hint is None else hint
-        if self._is_own:
+        if self.is_own:
             text = "\n".join(line for line in text.splitlines() if BY_OPENSSH not in line)
         example = f"try by hand: {by_hand.replace('ssh', 'ssh -v', 1)}"
         if shell.line(endpoint.words) in text:
             example = ""
         problem = Problem(
-            self._node,
+            self.node,
             f"{place} {what}{detail and f': {detail}'}",
             f"{text}\n{example}".rstrip(),
             Shared(
@@ -127,7 +125,7 @@ class Failures:
 
     def denied(self, methods: Sequence[str], what: str, notes: Sequence[str] = ()) -> LoginFailed:
         """Return that of a machine which wants one of `methods`; `notes` precede the advice."""
-        endpoint = self._endpoint
+        endpoint = self.endpoint
         hints = [*notes]
         others = {*methods} - {"publickey", "password", "keyboard-interactive"}
         if not methods or "publickey" in methods:
@@ -145,9 +143,9 @@ class Failures:
     def unknown_key(self, detail: str, hint: str | None = None) -> LoginFailed:
         """Return the failure of a machine whose host key is not known."""
         ignored = []
-        if self._endpoint.first("stricthostkeychecking") in ("false", "no", "off"):
+        if self.endpoint.first("stricthostkeychecking") in ("false", "no", "off"):
             ignored.append("StrictHostKeyChecking no")
-        if os.devnull in self._endpoint.first("userknownhostsfile").split():
+        if os.devnull in self.endpoint.first("userknownhostsfile").split():
             ignored.append(f"UserKnownHostsFile {os.devnull}")
         if ignored and hint is None:
             hint = f"not followed: `{'` and `'.join(ignored)}` of your ssh config\n"
@@ -157,7 +155,7 @@ class Failures:
 
     def changed_key(self, detail: str, files: Iterable[str]) -> LoginFailed:
         """Return the failure of a machine whose lines in some files have other host keys."""
-        name = self._endpoint.lookup_names[0]
+        name = self.endpoint.lookup_names[0]
         forget = "; ".join(shell.line(["ssh-keygen", "-R", name, "-f", file]) for file in files)
         what = "shows another host key than before"
         return self.failed(Kind.HOST_KEY_CHANGED, what, detail=detail, forget=forget)
