@@ -113,7 +113,7 @@ class Failures:
         problem = Problem(
             self.node,
             f"{place} {what}{detail and f': {detail}'}",
-            f"{text}\n{example}".rstrip(),
+            f"{text}\n{example}".strip(),
             Shared(
                 re.sub(rf"(?<![\w.-]){re.escape(endpoint.host)}(?![\w.-])", "HOST", shared),
                 text.replace(by_hand, "ssh HOST"),

@@ -182,6 +182,7 @@ def test_no_advice_about_keys_that_are_not_taken(
     assert failure.kind is Kind.DENIED
     assert methods.rpartition(",")[2] in message_of(failure)
     assert AUTHORIZED_KEYS not in hint_of(failure)
+    assert all(hint_of(failure).splitlines())
     assert (BY_OPENSSH in hint_of(failure)) == (place.kind == "ssh")
     is_interactive = methods.endswith(("password", "interactive"))
     assert ("ssh -fNM -F" in hint_of(failure)) == is_interactive
