@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import socket
 import stat
@@ -129,7 +128,8 @@ def collect_offers(endpoint: Endpoint, agent: AgentSSH) -> tuple[list[Offer], li
     ]
     usual = [expand_home(f"~/.ssh/id_{kind}") for kind in _USUAL]
     for number, path in enumerate(dict.fromkeys(paths)):
-        agent_key = held.pop(_public_blob(path), None)
+        public = _public(f"{path.removesuffix('.pub')}.pub")  # the key itself may be encrypted
+        agent_key = held.pop(public.key_blob, None) if public else None
         try:
             offer = Offer(path, agent_key or load_key(path))
         except UnusableKey as reason:
@@ -179,21 +179,18 @@ def load_key(path: str) -> Any:
 
 def _certified(path: str, offers: list[Offer]) -> list[Offer]:
     """Return a certificate with the key that it was made for, if that is there."""
-    try:
-        certificate = paramiko.pkey.PublicBlob.from_file(path)
-    except (OSError, ValueError):
-        return []
+    certificate = _public(path)
     for offer in offers:
         blob = offer.key.asbytes()
         numbers = blob[4 + int.from_bytes(blob[:4], "big") :]  # what follows the type
-        if numbers in certificate.key_blob:
+        if certificate and numbers in certificate.key_blob:
             return [Offer(path, offer.key, certificate)]
     return []
 
 
-def _public_blob(path: str) -> bytes:
-    """Return the public key beside a private one, which may be encrypted, or only in the agent."""
+def _public(path: str) -> Any:
+    """Return the public key or the certificate of a file; None where there is none."""
     try:
-        return base64.b64decode(Path(f"{path.removesuffix('.pub')}.pub").read_text().split()[1])
-    except (OSError, ValueError, IndexError):
-        return b""
+        return paramiko.pkey.PublicBlob.from_file(path)
+    except (OSError, ValueError):
+        return None
