@@ -22,7 +22,9 @@ class Ending:
 
     @classmethod
     def of_status(cls, status: int) -> Ending:
-        """Return the end of a program by its exit code."""
+        """Return the end of a program by its exit code, or by the negative number of a signal."""
+        if status < 0:
+            return cls(None, f"the program was ended by signal {-status}")
         return cls(status, f"the program ended with exit code {status}")
 
 

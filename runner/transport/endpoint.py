@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import getpass
 import os
 import re
@@ -84,6 +85,7 @@ class Endpoint:
         return tuple(self.expand(path) for path in files)
 
 
+@functools.cache
 def local_user() -> str:
     """Return the name of the user here."""
     try:

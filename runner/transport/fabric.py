@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import functools
+import errno
 import logging
+import queue
 import socket
+import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import fabric
@@ -20,9 +24,9 @@ from runner.transport.base import READ_SIZE, Ending
 from runner.transport.endpoint import Endpoint
 from runner.transport.failures import REVOKED_HINT, Failures, Kind, LoginFailed
 from runner.transport.keys import KeyLogin
+from runner.transport.known_hosts import HostKey, add_known_key, known_keys
 from runner.transport.logins import Gate
-from runner.transport.ssh_config import HostKey, add_known_key, known_keys
-from runner.transport.stream import ProxyCommand, dial
+from runner.transport.process import ProcessChannel, said_in
 
 for _name in ("paramiko", "fabric", "invoke"):
     # Without a handler, logging's last resort prints tracebacks, as do handlers of the root.
@@ -33,14 +37,11 @@ WRITE_SIZE = 1 << 15
 CLOSE_TIMEOUT_S = 2.0
 READ_TIMEOUT_S = 60.0
 STATUS_TIMEOUT_S = 1.0
-MAX_LOGINS = 8
-"""Logins at one bastion behind a ProxyCommand: sshd drops some from ten on (MaxStartups)."""
-
-
-@functools.cache
-def bastion(_command: str) -> threading.BoundedSemaphore:
-    """Return what bounds the logins through one ProxyCommand."""
-    return threading.BoundedSemaphore(MAX_LOGINS)
+BUFFER_SIZE = 1 << 16
+TCP_USER_TIMEOUT_MS = 120_000
+"""Without it, Linux needs 15 minutes to give up a connection that nobody acknowledges."""
+_PROXIED = threading.BoundedSemaphore(8)
+"""Logins by ProxyCommand: the sshd of a bastion drops some from ten on (MaxStartups)."""
 
 
 class HostConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no types
@@ -59,6 +60,7 @@ class HostConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no 
     ) -> None:
         failures = Failures(node, endpoint)
         self._set(
+            node=node,
             _ssh=ssh,
             _on_note=on_note,
             _endpoint=endpoint,
@@ -67,6 +69,7 @@ class HostConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no 
             _gate=Gate(ssh.connect_timeout, is_shared=endpoint.is_jump),
             _known=[],
             _proxy=None,
+            _proxy_said=None,
         )
         super().__init__(
             endpoint.host,
@@ -81,7 +84,6 @@ class HostConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no 
                 "auth_strategy": KeyLogin(endpoint, failures, ssh.connect_timeout),
             },
         )
-        self.node = node
         self.client.set_missing_host_key_policy(self)
 
     def open(self) -> None:
@@ -153,12 +155,15 @@ class HostConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no 
         endpoint = self._endpoint
         if self.gateway:
             self.gateway.open()
-        self._set(_known=known_keys(endpoint, self._timeout_s))
+        self._set(_known=known_keys(endpoint))
         command = endpoint.proxy_command
-        turn = bastion(endpoint.first("proxycommand")) if command else contextlib.nullcontext()
+        turn = _PROXIED if command else contextlib.nullcontext()
         with turn, self._explained(3 * self._timeout_s):
             if command:
-                self._set(_proxy=ProxyCommand(command))
+                said = tempfile.NamedTemporaryFile()  # noqa: SIM115 - closed with the command
+                words = ["/bin/sh", "-c", f"exec {command}"]
+                self._set(_proxy=ProcessChannel(words, stderr=said, on_close=said.close))
+                self._set(_proxy_said=Path(said.name))
                 self.connect_kwargs["sock"] = self._proxy.socket
             elif not self.gateway:
                 self.connect_kwargs["sock"] = dial(endpoint, self._timeout_s)
@@ -182,13 +187,8 @@ class HostConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no 
     @contextlib.contextmanager
     def _explained(self, limit_s: float) -> Iterator[None]:
         """Raise errors as LoginFailed; end what takes too long, since not all has a deadline."""
-        late = threading.Event()
-
-        def give_up() -> None:
-            late.set()
-            self.close()
-
-        timer = threading.Timer(limit_s, give_up)
+        deadline = time.monotonic() + limit_s
+        timer = threading.Timer(limit_s, self.close)
         timer.daemon = True
         timer.start()
         try:
@@ -197,7 +197,7 @@ class HostConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no 
             self.close()
             raise
         except Exception as error:  # noqa: BLE001 - paramiko raises what its threads met
-            failure = self._failure(error, is_late=late.is_set())
+            failure = self._failure(error, is_late=time.monotonic() >= deadline)
             self.close()
             raise failure from None
         finally:
@@ -222,7 +222,7 @@ class HostConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no 
             if transport.initial_kex_done:
                 step = f"as user {self.user}"
         is_connected = transport and transport.remote_version
-        if self._proxy and not is_connected and (said := self._proxy.said()):
+        if self._proxy and not is_connected and (said := said_in(self._proxy_said)):
             return failures.by_words(said, "as its ProxyCommand says")
         return failures.by_words([cause or "closed by the other side"], step)
 
@@ -250,7 +250,7 @@ class Protocol(paramiko.Transport):  # type: ignore[misc]  # paramiko has no typ
     _has_service = False
 
     def _send_message(self, data: Any) -> None:
-        if data.asbytes()[:1] == cMSG_SERVICE_REQUEST:
+        if not self.is_authenticated() and data.asbytes()[:1] == cMSG_SERVICE_REQUEST:
             if self._has_service:
                 accepted = paramiko.Message()
                 accepted.add_string("ssh-userauth")
@@ -301,3 +301,68 @@ class SshChannel:
         """End the streams, with their connection: it is used for nothing else."""
         self.ended = self.ended or Ending(None, "it was closed here")
         self._connection.close()
+
+
+class BufferedSocket(socket.socket):
+    """One whose reader asks for a few bytes at a time, as paramiko does."""
+
+    _unread = memoryview(b"")
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        """Return up to `size` bytes, of more that came with them."""
+        if not self._unread:
+            self._unread = memoryview(super().recv(BUFFER_SIZE, flags))
+        part = self._unread[:size]
+        self._unread = self._unread[size:]
+        return bytes(part)
+
+
+def dial(endpoint: Endpoint, timeout_s: float) -> socket.socket:
+    """Connect to the first address that answers, within `timeout_s` for each step; raise OSError.
+
+    Of several errors a refusal is raised rather than that nobody answered.
+    """
+    errors: list[OSError] = []
+    addresses = _look_up(endpoint, timeout_s)
+    source = (endpoint.first("bindaddress"), 0)
+    for family, kind, protocol, _, address in addresses:
+        sock = BufferedSocket(family, kind, protocol)
+        try:
+            sock.settimeout(timeout_s / len(addresses))
+            if source[0]:
+                sock.bind(source)
+            sock.connect(address)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, TCP_USER_TIMEOUT_MS)
+        except OSError as error:
+            sock.close()
+            errors.append(error)
+        else:
+            return sock
+    raise min(errors, key=lambda error: not isinstance(error, ConnectionRefusedError))
+
+
+def _look_up(endpoint: Endpoint, timeout_s: float) -> list[Any]:
+    """Return the addresses of a host; a look-up that hangs cannot be ended, and is left behind."""
+    families = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
+    family = families.get(endpoint.first("addressfamily"), socket.AF_UNSPEC)
+    answers: queue.SimpleQueue[list[Any] | OSError] = queue.SimpleQueue()
+
+    def look_up() -> None:
+        try:
+            answers.put(
+                socket.getaddrinfo(endpoint.host, endpoint.port, family, socket.SOCK_STREAM)
+            )
+        except OSError as error:
+            answers.put(error)
+
+    threading.Thread(target=look_up, daemon=True).start()
+    try:
+        answer = answers.get(timeout=timeout_s)
+    except queue.Empty:
+        answer = OSError(errno.EHOSTUNREACH, f"could not resolve its name within {timeout_s:g} s")
+    if isinstance(answer, OSError):
+        raise answer
+    return answer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ FORWARDING_HINT = (
     "its jump host does not reach it, or may not:"
     " see AllowTcpForwarding and PermitOpen in the sshd_config there"
 )
+CERTIFICATE_HINT = "give it a host certificate that is valid for its name"
 REVOKED_HINT = "do not log in; give the machine a new host key"
 
 
@@ -76,16 +78,13 @@ class LoginFailed(NotReady):
         self.kind = kind
 
 
+@dataclass(frozen=True)
 class Failures:
-    """The failures of logins to one machine, for the sake of one node.
+    """The failures of logins to one machine, for the sake of one node."""
 
-    `is_own` says that it is the user's own client that logs in: there is no better one.
-    """
-
-    def __init__(self, node: str, endpoint: Endpoint, *, is_own: bool = False) -> None:
-        self._node = node
-        self._endpoint = endpoint
-        self._is_own = is_own
+    node: str
+    endpoint: Endpoint
+    is_own: bool = False  # it is the user's own client that logs in: there is no better one
 
     def failed(
         self, kind: Kind, what: str, hint: str | None = None, *, detail: str = "", forget: str = ""
@@ -95,9 +94,9 @@ class Failures:
         A `hint` takes the place of that of the kind. Where many nodes have it, they are one
         problem, with an address and a `detail` for each.
         """
-        endpoint = self._endpoint
+        endpoint = self.endpoint
         place = f"{endpoint.host} port {endpoint.port}"
-        keys = f"cluster.nodes.{self._node}."
+        keys = f"cluster.nodes.{self.node}."
         fill = {"host": f"{keys}host", "port": f"{keys}port", "user": endpoint.user}
         shared = f"its port {endpoint.port} {what}"
         if endpoint.is_jump:
@@ -106,15 +105,15 @@ class Failures:
             shared = f"{place} {what}"
         by_hand = shell.line(["ssh", *endpoint.words])
         text = kind.value.format(**fill, by_hand=by_hand, forget=forget) if hint is None else hint
-        if self._is_own:
+        if self.is_own:
             text = "\n".join(line for line in text.splitlines() if BY_OPENSSH not in line)
         example = f"try by hand: {by_hand.replace('ssh', 'ssh -v', 1)}"
         if shell.line(endpoint.words) in text:
             example = ""
         problem = Problem(
-            self._node,
+            self.node,
             f"{place} {what}{detail and f': {detail}'}",
-            f"{text}\n{example}".rstrip(),
+            f"{text}\n{example}".strip(),
             Shared(
                 re.sub(rf"(?<![\w.-]){re.escape(endpoint.host)}(?![\w.-])", "HOST", shared),
                 text.replace(by_hand, "ssh HOST"),
@@ -126,7 +125,7 @@ class Failures:
 
     def denied(self, methods: Sequence[str], what: str, notes: Sequence[str] = ()) -> LoginFailed:
         """Return that of a machine which wants one of `methods`; `notes` precede the advice."""
-        endpoint = self._endpoint
+        endpoint = self.endpoint
         hints = [*notes]
         others = {*methods} - {"publickey", "password", "keyboard-interactive"}
         if not methods or "publickey" in methods:
@@ -144,9 +143,9 @@ class Failures:
     def unknown_key(self, detail: str, hint: str | None = None) -> LoginFailed:
         """Return the failure of a machine whose host key is not known."""
         ignored = []
-        if self._endpoint.first("stricthostkeychecking") in ("false", "no", "off"):
+        if self.endpoint.first("stricthostkeychecking") in ("false", "no", "off"):
             ignored.append("StrictHostKeyChecking no")
-        if os.devnull in self._endpoint.first("userknownhostsfile").split():
+        if os.devnull in self.endpoint.first("userknownhostsfile").split():
             ignored.append(f"UserKnownHostsFile {os.devnull}")
         if ignored and hint is None:
             hint = f"not followed: `{'` and `'.join(ignored)}` of your ssh config\n"
@@ -156,7 +155,7 @@ class Failures:
 
     def changed_key(self, detail: str, files: Iterable[str]) -> LoginFailed:
         """Return the failure of a machine whose lines in some files have other host keys."""
-        name = self._endpoint.lookup_names[0]
+        name = self.endpoint.lookup_names[0]
         forget = "; ".join(shell.line(["ssh-keygen", "-R", name, "-f", file]) for file in files)
         what = "shows another host key than before"
         return self.failed(Kind.HOST_KEY_CHANGED, what, detail=detail, forget=forget)
@@ -166,47 +165,43 @@ class Failures:
 
         Of the lines, the most telling one is quoted.
         """
-        text = "\n".join(said)
-        kind, line = next(
-            (kind, line) for kind, regex in _SAID for line in said if re.search(regex, line)
+        kind, hint, line = next(
+            (kind, hint, line)
+            for kind, regex, hint in _SAID
+            for line in said
+            if re.search(regex, line)
         )
-        what = f"cannot be logged in to, {who}: {line.strip('@ ')}"
-        hints = {
-            "REVOKED": REVOKED_HINT,
-            "dministratively prohibited": FORWARDING_HINT,
-            "forwarding request failed": FORWARDING_HINT,
-            "Too many authentication": TRIES_HINT,
-            "Certificate invalid": "give it a host certificate that is valid for its name",
-        }
-        hint = next((hint for words, hint in hints.items() if words in line), None)
+        line = line.strip("@ ")
+        what = f"cannot be logged in to, {who}: {line}"
         if "ProxyCommand" in who:
             hint = "see ProxyCommand in your ssh config"
-        if hint is None and kind is Kind.DENIED:
+        if hint:
+            return self.failed(kind, what, hint)
+        if kind is Kind.DENIED:
             found = re.search(r"\(([a-z,-]+)\)", line)
             notes = [note for note in said if "Load key" in note]
-            methods = found[1].split(",") if found else []
-            return self.denied(methods, what, notes)
-        if hint is None and kind is Kind.HOST_KEY_UNKNOWN:
+            return self.denied(found[1].split(",") if found else [], what, notes)
+        if kind is Kind.HOST_KEY_UNKNOWN:
             return self.unknown_key(line)
-        if hint is None and kind is Kind.HOST_KEY_CHANGED:
-            return self.changed_key(line.strip("@ "), re.findall(r"key in (\S+):\d+", text))
-        return self.failed(kind, what, hint)
+        if kind is Kind.HOST_KEY_CHANGED:
+            return self.changed_key(line, re.findall(r"key in (\S+):\d+", "\n".join(said)))
+        return self.failed(kind, what)
 
 
 _SAID = (
-    (Kind.NAME, r"ould not resolve|Name or service not known|for hostname not|name resolution"),
-    (Kind.HOST_KEY_UNKNOWN, r"Certificate invalid"),
-    (Kind.HOST_KEY_CHANGED, r"IDENTIFICATION HAS CHANGED|REVOKED HOST KEY"),
-    (Kind.HOST_KEY_UNKNOWN, r"No \S+ host key is known|Host key verification failed"),
-    (Kind.DENIED, r"Permission denied|Too many authentication failures"),
-    (Kind.SILENT, r"[Tt]imed? ?out|did not answer"),
-    (Kind.UNREACHED, r"refused|No route|unreachable|open failed|forwarding failed"),
-    (
-        Kind.NOT_SSH,
-        r"Unable to negotiate|[Ii]ncompatible|Bad packet|banner line|Invalid SSH|ndeciph",
-    ),
-    (Kind.CONFIG, r"onfiguration option|usage: "),
-    (Kind.UNREACHED, r"^(?!kex_exchange_identification|Error reading SSH|.*(closed|reset) by)"),
-    (Kind.NOT_NOW, r""),
+    (Kind.NAME, r"ould not resolve|Name or service not known|for hostname not|name resolution", ""),
+    (Kind.HOST_KEY_UNKNOWN, r"Certificate invalid", CERTIFICATE_HINT),
+    (Kind.HOST_KEY_CHANGED, r"REVOKED HOST KEY", REVOKED_HINT),
+    (Kind.HOST_KEY_CHANGED, r"IDENTIFICATION HAS CHANGED", ""),
+    (Kind.HOST_KEY_UNKNOWN, r"No \S+ host key is known|Host key verification failed", ""),
+    (Kind.DENIED, r"Too many authentication failures", TRIES_HINT),
+    (Kind.DENIED, r"Permission denied", ""),
+    (Kind.SILENT, r"[Tt]imed? ?out|did not answer", ""),
+    (Kind.UNREACHED, r"dministratively prohibited|forwarding request failed", FORWARDING_HINT),
+    (Kind.UNREACHED, r"refused|No route|unreachable|open failed|forwarding failed", ""),
+    (Kind.NOT_SSH, r"to negotiate|[Ii]ncompatible|Bad packet|banner line|Invalid SSH|ndeciph", ""),
+    (Kind.CONFIG, r"onfiguration option|usage: ", ""),
+    (Kind.UNREACHED, r"^(?!kex_exchange_identification|Error reading SSH|.*(closed|reset) by)", ""),
+    (Kind.NOT_NOW, r"", ""),
 )
-"""What OpenSSH and paramiko say, the most telling first."""
+"""What OpenSSH and paramiko say, the most telling first, and a hint that tells more."""

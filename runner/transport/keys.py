@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import socket
 import stat
@@ -36,25 +35,6 @@ class Offer:
     certificate: Any = None  # of paramiko's; None for the key alone
 
 
-class Agent(AgentSSH):  # type: ignore[misc]  # paramiko has no types
-    """The ssh agent at any socket, with a deadline: paramiko's own knows SSH_AUTH_SOCK only."""
-
-    def __init__(self, path: str, timeout_s: float) -> None:
-        super().__init__()
-        sock = socket.socket(socket.AF_UNIX)
-        sock.settimeout(timeout_s)
-        try:
-            sock.connect(path)
-            self._connect(sock)
-        except BaseException:
-            sock.close()
-            raise
-
-    def close(self) -> None:
-        """Close the connection to the agent."""
-        self._close()
-
-
 @dataclass(frozen=True)
 class KeyLogin:
     """Logs in with keys, and never prompts: a strategy of paramiko's."""
@@ -79,27 +59,30 @@ class KeyLogin:
         try:
             self._offer(transport, methods, agent)
         finally:
-            if agent:
-                agent.close()
+            agent._close()  # noqa: SLF001 - it has no other way
         return []
 
-    def _open_agent(self) -> Agent | None:
-        (configured,) = self.endpoint.settings.get("identityagent", ("SSH_AUTH_SOCK",))
-        usual = os.environ.get("SSH_AUTH_SOCK", "")
-        paths = {"SSH_AUTH_SOCK": usual, "none": ""}
-        path = self.endpoint.expand(paths.get(configured, configured))
-        if not path:
-            return None
+    def _open_agent(self) -> AgentSSH:
+        """Return the user's agent at any socket, with a deadline; where none is, it has no keys."""
+        agent = AgentSSH()
+        path = self.endpoint.settings.get("identityagent", ["SSH_AUTH_SOCK"])[0]
+        if path == "SSH_AUTH_SOCK":
+            path = os.environ.get(path, "none")
+        sock = socket.socket(socket.AF_UNIX)
+        sock.settimeout(self.timeout_s)
         try:
-            return Agent(path, self.timeout_s)
+            sock.connect(self.endpoint.expand(path))
+            agent._connect(sock)  # noqa: SLF001 - paramiko's own class knows SSH_AUTH_SOCK alone
         except TimeoutError:
+            sock.close()
             what = f"cannot be logged in to: your ssh agent at {path} does not answer"
             hint = "unset SSH_AUTH_SOCK, or start another: eval $(ssh-agent); ssh-add"
             raise self.failures.failed(Kind.SILENT, what, hint) from None
         except (OSError, paramiko.SSHException):
-            return None
+            sock.close()
+        return agent
 
-    def _offer(self, transport: Any, methods: list[str], agent: Agent | None) -> None:
+    def _offer(self, transport: Any, methods: list[str], agent: AgentSSH) -> None:
         user = self.endpoint.user
         offers, notes = collect_offers(self.endpoint, agent)
         labels = ", ".join(offer.label for offer in offers)
@@ -127,13 +110,13 @@ class KeyLogin:
         raise self.failures.denied(methods, what, notes)
 
 
-def collect_offers(endpoint: Endpoint, agent: Agent | None) -> tuple[list[Offer], list[str]]:
+def collect_offers(endpoint: Endpoint, agent: AgentSSH) -> tuple[list[Offer], list[str]]:
     """Return the keys to offer, and of each file that cannot be used the reason.
 
     Certificates come first, then the key of the YAML, keys of files that the agent holds, its
     other keys, and other files.
     """
-    held = {key.asbytes(): key for key in agent.get_keys()} if agent else {}
+    held = {key.asbytes(): key for key in agent.get_keys()}
     chosen: list[Offer] = []
     from_agent: list[Offer] = []
     from_files: list[Offer] = []
@@ -143,15 +126,15 @@ def collect_offers(endpoint: Endpoint, agent: Agent | None) -> tuple[list[Offer]
         for path in endpoint.settings.get("identityfile", ())
         if path != "none"
     ]
+    usual = [expand_home(f"~/.ssh/id_{kind}") for kind in _USUAL]
     for number, path in enumerate(dict.fromkeys(paths)):
-        agent_key = held.pop(_public_blob(path), None)
+        public = _public(f"{path.removesuffix('.pub')}.pub")  # the key itself may be encrypted
+        agent_key = held.pop(public.key_blob, None) if public else None
         try:
             offer = Offer(path, agent_key or load_key(path))
-        except FileNotFoundError:
-            if path not in [expand_home(f"~/.ssh/id_{kind}") for kind in _USUAL]:
-                notes.append(f"not offered: {path}: there is no such file; see IdentityFile")
         except UnusableKey as reason:
-            notes.append(f"not offered: {path}: {reason}")
+            if Path(path).exists() or path not in usual:
+                notes.append(f"not offered: {path}: {reason}")
         else:
             if number == 0 and "-i" in endpoint.options:
                 chosen.append(offer)
@@ -170,14 +153,12 @@ def collect_offers(endpoint: Endpoint, agent: Agent | None) -> tuple[list[Offer]
 
 
 def load_key(path: str) -> Any:
-    """Return the private key of a file; raise UnusableKey, or FileNotFoundError."""
+    """Return the private key of a file; raise UnusableKey."""
     try:
         status = Path(path).stat()
         text = Path(path).read_bytes()
-    except FileNotFoundError:
-        raise
     except OSError as error:
-        raise UnusableKey(f"it cannot be read ({error.strerror})") from None
+        raise UnusableKey(f"it cannot be read ({error.strerror}); see IdentityFile") from None
     if text.startswith((b"ssh-", b"ecdsa-", b"sk-")):
         private = path.removesuffix(".pub")
         raise UnusableKey(f"it is a public key; name the private one, such as {private}")
@@ -198,21 +179,18 @@ def load_key(path: str) -> Any:
 
 def _certified(path: str, offers: list[Offer]) -> list[Offer]:
     """Return a certificate with the key that it was made for, if that is there."""
-    try:
-        certificate = paramiko.pkey.PublicBlob.from_file(path)
-    except (OSError, ValueError):
-        return []
+    certificate = _public(path)
     for offer in offers:
         blob = offer.key.asbytes()
         numbers = blob[4 + int.from_bytes(blob[:4], "big") :]  # what follows the type
-        if numbers in certificate.key_blob:
+        if certificate and numbers in certificate.key_blob:
             return [Offer(path, offer.key, certificate)]
     return []
 
 
-def _public_blob(path: str) -> bytes:
-    """Return the public key beside a private one, which may be encrypted, or only in the agent."""
+def _public(path: str) -> Any:
+    """Return the public key or the certificate of a file; None where there is none."""
     try:
-        return base64.b64decode(Path(f"{path.removesuffix('.pub')}.pub").read_text().split()[1])
-    except (OSError, ValueError, IndexError):
-        return b""
+        return paramiko.pkey.PublicBlob.from_file(path)
+    except (OSError, ValueError):
+        return None

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 from runner.core.spec import Node, Ssh
 from runner.transport.base import Connection
@@ -26,20 +26,20 @@ class Openable(Connection, Protocol):
         """Log in if that is not done; raise LoginFailed."""
 
 
-C = TypeVar("C", bound=Openable)
-Make = Callable[[str, Endpoint, C | None], C]
+Make = Callable[[str, Endpoint, Any], Openable]
+"""Makes one of the name of a node, where to log in, and that to the jump host before it."""
 
 
-class SshTransport(Generic[C]):
-    """A Transport; `make` gets the name of a node, where to log in, and the jump host before it."""
+class SshTransport:
+    """A Transport."""
 
-    def __init__(self, ssh: Ssh, make: Make[C]) -> None:
+    def __init__(self, ssh: Ssh, make: Make) -> None:
         self._resolver = Resolver(ssh)
         self._make = make
         self._lock = threading.Lock()
-        self._jumps: dict[tuple[tuple[str, ...], ...], C] = {}
+        self._jumps: dict[tuple[tuple[str, ...], ...], Openable] = {}
 
-    def connect(self, node: Node) -> C:
+    def connect(self, node: Node) -> Openable:
         """Log in to a node; raise LoginFailed."""
         connection = self.connection(node, self._make)
         try:
@@ -48,10 +48,10 @@ class SshTransport(Generic[C]):
             raise LoginFailed(error.kind, replace(error.problems[0], subject=node.name)) from None
         return connection
 
-    def connection(self, node: Node, make: Make[C]) -> C:
+    def connection(self, node: Node, make: Make) -> Openable:
         """Return a connection to a node that is not open yet; raise LoginFailed."""
         route = self._resolver.route(node)
-        via: C | None = None
+        via: Openable | None = None
         with self._lock:
             for count in range(1, len(route)):
                 hops = tuple(endpoint.words for endpoint in route[:count])

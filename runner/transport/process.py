@@ -10,6 +10,7 @@ import resource
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -37,9 +38,9 @@ OWN_FAULT = 255
 
 
 class ProcessChannel:
-    """A Channel over the pipes of a child in a session of its own.
+    """A Channel over the standard streams of a child in a session of its own.
 
-    Closing a pipe does not wake a thread that waits for it, so threads wait for a third one, too.
+    They are one socket, since a pipe that is closed does not wake a thread that waits for it.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class ProcessChannel:
         argv: Sequence[str],
         *,
         stderr: int | IO[bytes] = subprocess.STDOUT,
-        explain: Callable[[int], Ending],
+        explain: Callable[[int], Ending] = Ending.of_status,
         on_close: Callable[[], None] = lambda: None,
         environ: Mapping[str, str] | None = None,
         is_signalled: bool = True,
@@ -57,82 +58,59 @@ class ProcessChannel:
         self._explain = explain
         self._on_close = on_close
         self._is_signalled = is_signalled
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(
-            argv,
-            stdin=pipe,
-            stdout=pipe,
-            stderr=stderr,
-            env=environ,
-            start_new_session=True,
-            bufsize=0,
-        )
+        self._close_lock = threading.Lock()
+        self._is_closed = False
+        self.socket, far_end = socket.socketpair()
+        try:
+            self._process = subprocess.Popen(
+                argv,
+                stdin=far_end.fileno(),
+                stdout=far_end.fileno(),
+                stderr=stderr,
+                env=environ,
+                start_new_session=True,
+            )
+        except OSError:
+            self.socket.close()
+            raise
+        finally:
+            far_end.close()
         limits = descriptor_limit.inherited()  # the agent raises it for itself
         resource.prlimit(self._process.pid, resource.RLIMIT_NOFILE, limits)
-        assert self._process.stdin  # noqa: S101 - for mypy
-        assert self._process.stdout  # noqa: S101 - for mypy
-        self._stdin = self._process.stdin
-        self._stdout = self._process.stdout
-        os.set_blocking(self._stdin.fileno(), False)
-        self._wake_read, self._wake_write = os.pipe()
-        self._closing = threading.Event()
-        self._read_lock = threading.Lock()
-        self._write_lock = threading.Lock()
-        self._close_lock = threading.Lock()
 
     def read(self) -> bytes:
         """Return the next bytes, b"" at the end."""
-        with self._read_lock:
-            if not self._wait_ready(self._stdout, select.POLLIN):
-                return b""
-            data = os.read(self._stdout.fileno(), READ_SIZE)
-            if not data and self.ended is None:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._process.wait(EXIT_TIMEOUT_S)
-                self.ended = Ending(None, "it closed its output")
-                if self._process.returncode is not None:
-                    self.ended = self._explain(self._process.returncode)
-            return data
+        data = b""
+        with contextlib.suppress(OSError):  # it left unread what was written
+            data = self.socket.recv(READ_SIZE)
+        if not data and self.ended is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(EXIT_TIMEOUT_S)
+            self.ended = Ending(None, "it closed its output")
+            if self._process.returncode is not None:
+                self.ended = self._explain(self._process.returncode)
+        return data
 
     def write(self, data: bytes) -> None:
         """Pass on all of `data`; raise OSError when the other side is gone."""
-        remaining = memoryview(data)
-        with self._write_lock:
-            while remaining:
-                if not self._wait_ready(self._stdin, select.POLLOUT):
-                    raise BrokenPipeError("the channel is closed")
-                with contextlib.suppress(BlockingIOError):  # there is room, but for less
-                    remaining = remaining[os.write(self._stdin.fileno(), remaining) :]
+        self.socket.sendall(data)
 
     def close(self) -> None:
         """End the child: first its input, then itself and its process group."""
         with self._close_lock:
-            if self._closing.is_set():
+            if self._is_closed:
                 return
-            self._closing.set()
+            self._is_closed = True
             self.ended = self.ended or Ending(None, "it was closed here")
-            os.write(self._wake_write, b"!")
-            with self._read_lock, self._write_lock:
-                for stream in (self._stdin, self._stdout):
-                    stream.close()
-                os.close(self._wake_write)
-                os.close(self._wake_read)
+            with contextlib.suppress(OSError):  # paramiko has closed it
+                self.socket.shutdown(socket.SHUT_RDWR)
             if self._is_signalled:
-                end_process(self._process, by_itself=True)
+                end_process(self._process)
             else:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(EXIT_TIMEOUT_S)
+            self.socket.close()
             self._on_close()
-
-    def _wait_ready(self, stream: IO[bytes], event: int) -> bool:
-        """Wait until a pipe is ready; False if the channel was closed instead."""
-        if self._closing.is_set():
-            return False
-        poll = select.poll()
-        poll.register(stream, event)
-        poll.register(self._wake_read, select.POLLIN)
-        poll.poll()
-        return not self._closing.is_set()
 
 
 class LocalTransport:
@@ -145,7 +123,7 @@ class LocalTransport:
     def start(self, words: Sequence[str]) -> ProcessChannel:
         """Start a program."""
         try:
-            return ProcessChannel(words, explain=_ending)
+            return ProcessChannel(words)
         except OSError as error:
             message = f"no process can be started on this machine ({error.strerror})"
             raise LoginFailed(Kind.NO_SESSION, Problem("", message)) from None
@@ -154,7 +132,7 @@ class LocalTransport:
         """There is nothing that its programs share."""
 
 
-class OpensshTransport(SshTransport["OpensshConnection"]):
+class OpensshTransport(SshTransport):
     """Logs in by the user's own client.
 
     Each login is an `ssh` that only serves other ones (ControlMaster): that of the user where he
@@ -186,11 +164,11 @@ class OpensshConnection:
         self._ssh = ssh
         self._endpoint = endpoint
         self._via = via
+        self._own_path = path
         self._path = path
         self._failures = Failures(node, endpoint, is_own=True)
         self._gate = Gate(ssh.connect_timeout, is_shared=endpoint.is_jump)
         self._master: subprocess.Popen[bytes] | None = None
-        self._is_users = False
         self._login_said = Path(f"{path}.login")
         self._said = Path(f"{path}.program")
 
@@ -211,7 +189,7 @@ class OpensshConnection:
                 return Ending(None, f"the ssh connection was lost ({said[-1] if said else code})")
             if code == OWN_FAULT and said and said[0].startswith("mux_client"):
                 return Ending(None, f"no session was opened ({said[0]})")
-            return _ending(code)
+            return Ending.of_status(code)
 
         with self._said.open("wb") as stderr:
             return ProcessChannel(argv, stderr=stderr, explain=explain, on_close=self.close)
@@ -222,17 +200,18 @@ class OpensshConnection:
             end_process(self._master)
 
     def _is_open(self) -> bool:
-        if self._is_users:
-            return self._has_users_master()
-        return self._master is not None and self._master.poll() is None
-
-    def _has_users_master(self) -> bool:
-        if not self._endpoint.first("controlpath"):
-            return False
+        """Return whether a login is open: ours, or else one of the user's own."""
+        if self._master:
+            return self._master.poll() is None
+        users = self._endpoint.first("controlpath")
         argv = ["ssh", "-O", "check", *self._endpoint.words]
-        return run_query(argv, self._ssh.connect_timeout)[0] == 0
+        if not users or run_query(argv, self._ssh.connect_timeout)[0]:
+            return False
+        self._path = users
+        return True
 
-    def _options(self) -> list[str]:
+    def _words(self, more: Mapping[str, str]) -> list[str]:
+        """Return the words of a client with such options, and without the user's in the way."""
         is_strict = self._ssh.host_keys == "strict"
         options = {
             "BatchMode": "yes",
@@ -241,73 +220,67 @@ class OpensshConnection:
             "StrictHostKeyChecking": "yes" if is_strict else "accept-new",
             "ConnectTimeout": f"{math.ceil(self._ssh.connect_timeout)}",
             "LogLevel": "INFO",
+            **more,
         }
         if os.devnull in self._endpoint.first("userknownhostsfile").split():
             options["UserKnownHostsFile"] = self._endpoint.known_hosts_files[0]
         for name in ("ForkAfterAuthentication", "StdinNull", "ProxyUseFdpass"):
             if name.lower() in self._endpoint.settings:  # an older client does not know it
                 options[name] = "no"
-        words = ["ssh", "-T", "-a", "-x"]
+        words = ["ssh", "-T", "-a", "-x", "-S", self._path]
         for name, value in options.items():
             words += ["-o", f"{name}={value}"]
-        return words
+        return [*words, *self._endpoint.options, self._endpoint.name]
 
     def through(self) -> list[str]:
         """Return the words of a client that goes through this login."""
-        words = [*self._options(), "-o", "ControlMaster=no", "-o", "PermitLocalCommand=no"]
+        options = {"ControlMaster": "no", "PermitLocalCommand": "no"}
+        options["ProxyCommand"] = "false"  # without it, a client would log in by itself
         if "sessiontype" in self._endpoint.settings:
-            words += ["-o", "SessionType=default"]
-        if not self._is_users:  # without it, a client would log in by itself
-            words += ["-S", self._path, "-o", "ProxyCommand=false"]
-            return [*words, *self._endpoint.options, self._endpoint.name]
-        return [*words, *self._endpoint.words]
+            options["SessionType"] = "default"
+        return self._words(options)
 
     def _log_in(self) -> None:
-        endpoint = self._endpoint
         self.close()  # what is left of a login that was lost
-        if self._has_users_master():
-            self._is_users = True
-            return
-        self._is_users = False
-        words = [*self._options(), "-M", "-N", "-S", self._path, "-o", "ControlPersist=no"]
+        self._path = self._own_path
+        options = {"ControlMaster": "yes", "ControlPersist": "no"}
         # Once logged in, it says so: `echo` is an empty line.
-        words += ["-o", "PermitLocalCommand=yes", "-o", "LocalCommand=echo"]
+        options |= {"PermitLocalCommand": "yes", "LocalCommand": "echo"}
         if self._via:
             self._via.open()
             through = shell.line(self._via.through()).replace("%", "%%")
-            words += ["-o", f"ProxyCommand={through} -W [%h]:%p"]
+            options["ProxyCommand"] = f"{through} -W [%h]:%p"
         limit_s = 3 * self._ssh.connect_timeout
-        read_end, write_end = os.pipe()
-        with os.fdopen(read_end, "rb", 0) as answer, self._login_said.open("wb") as stderr:
-            with os.fdopen(write_end, "wb") as stdout:
-                self._master = subprocess.Popen(
-                    ["/bin/sh", "-c", WITH_US, "sh", *words, *endpoint.options, endpoint.name],
-                    stdin=subprocess.PIPE,
-                    stdout=stdout,
-                    stderr=stderr,
-                    start_new_session=True,
-                )
+        with self._login_said.open("wb") as stderr:
+            self._master = subprocess.Popen(
+                ["/bin/sh", "-c", WITH_US, "sh", *self._words(options), "-N"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                start_new_session=True,
+            )
+        assert self._master.stdout  # noqa: S101 - for mypy
+        with self._master.stdout as answer:
             poll = select.poll()
             poll.register(answer, select.POLLIN)
             has_answered = bool(poll.poll(1000 * limit_s))
             if has_answered and answer.read(1):
                 return
-        end_process(self._master, by_itself=has_answered)
+        end_process(self._master)
         usual = "nothing, and ends" if has_answered else f"timed out after {limit_s:g} s"
         raise self._failures.by_words(said_in(self._login_said) or [usual], "as ssh says")
 
 
-def end_process(process: subprocess.Popen[bytes], *, by_itself: bool = False) -> None:
-    """End a child and its process group, which may first have a moment to do so by itself."""
+def end_process(process: subprocess.Popen[bytes]) -> None:
+    """End a child: its input, then itself and its process group."""
     if process.stdin:
         process.stdin.close()
-    signals = (signal.SIGTERM, signal.SIGKILL)
-    for signum in (0, *signals) if by_itself else signals:
-        if signum:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signum)
+    for signum in (0, signal.SIGTERM, signal.SIGKILL):
+        timeout_s = KILL_TIMEOUT_S if signum == signal.SIGKILL else EXIT_TIMEOUT_S
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signum)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(KILL_TIMEOUT_S if signum is signal.SIGKILL else EXIT_TIMEOUT_S)
+            process.wait(timeout_s)
             return
 
 
@@ -318,9 +291,3 @@ def said_in(path: Path) -> list[str]:
     except OSError:
         return []
     return [line.strip() for line in text.splitlines() if line.strip()]
-
-
-def _ending(code: int) -> Ending:
-    if code < 0:
-        return Ending(None, f"the program was ended by signal {-code}")
-    return Ending.of_status(code)

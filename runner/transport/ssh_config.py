@@ -1,19 +1,14 @@
-"""The user's ssh configuration, as OpenSSH itself reads it: `ssh -G` and `ssh-keygen -F`."""
+"""The user's ssh configuration, as OpenSSH itself reads it: `ssh -G`."""
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import fcntl
-import hashlib
-import hmac
 import os
 import re
 import subprocess
 import threading
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from runner.core import shell
 from runner.core.shell import expand_home
@@ -21,13 +16,19 @@ from runner.core.spec import Node, Ssh
 from runner.transport.endpoint import SSH_PORT, Endpoint, local_user
 from runner.transport.failures import Failures, Kind
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 MAX_HOPS = 8
 
 _QUERIES = threading.BoundedSemaphore(2 * (os.cpu_count() or 1))
 """More of them at once would only slow each other down."""
+
+_OF_SOME_HOSTS = re.compile(
+    r"(?im)^\s*"
+    r"(match|canonical\w*|hostname|hostkeyalias|proxyjump|host(?![\s=]+\*\s*$|\w)|[^#\s].*%)"
+)
+"""What may hold for some hosts only, in a file of the configuration."""
+
+Answer = tuple[int, str, str]
+"""Exit code, output and errors."""
 
 
 class Resolver:
@@ -44,6 +45,9 @@ class Resolver:
             path = expand_home(ssh.known_hosts)
             quoted = f'"{path}"' if " " in path else path
             self._common += ["-o", f"UserKnownHostsFile={quoted}"]
+        self._lock = threading.Lock()
+        self._answers: dict[tuple[str, ...], Answer] = {}
+        self._is_uniform: bool | None = None  # not known yet
 
     def route(self, node: Node) -> tuple[Endpoint, ...]:
         """Return the machines on the way to a node, that itself last; raise LoginFailed."""
@@ -77,22 +81,20 @@ class Resolver:
         *,
         is_jump: bool = False,
     ) -> Endpoint:
-        words = [*self._common, *words]
-        jump = ["-J", ",".join(hops)] if hops else []
-        argv = ["ssh", "-T", "-G", *words, *jump, "--", name]
-        code, out, err = run_query(argv, self._ssh.connect_timeout)
+        options = (*self._common, *words)
+        jump = ("-J", ",".join(hops)) if hops else ()
+        code, out, err = self._ask(options, jump, name)
         if "jumphost loop" in err:  # it is its own jump host: `Host *`, or cluster.ssh.jump
-            jump = ["-J", ",".join(hops[:-1]) or "none"]
-            argv = ["ssh", "-T", "-G", *words, *jump, "--", name]
-            code, out, err = run_query(argv, self._ssh.connect_timeout)
+            jump = ("-J", ",".join(hops[:-1]) or "none")
+            code, out, err = self._ask(options, jump, name)
         settings: dict[str, list[str]] = {}
         for line in out.splitlines():
             keyword, _, value = line.strip().partition(" ")
             settings.setdefault(keyword.lower(), []).append(value)
         endpoint = Endpoint(
             name=name,
-            options=tuple(words),
-            jump=tuple(jump),
+            options=options,
+            jump=jump,
             settings=settings,
             is_jump=is_jump,
             host=settings.get("hostname", [name])[0],
@@ -100,79 +102,43 @@ class Resolver:
             user=settings.get("user", [local_user()])[0],
         )
         if code:
+            what = f"cannot be resolved by `{shell.line(['ssh', '-G', *endpoint.words])}`"
             lines = err.strip().splitlines()
-            what = f"cannot be resolved by `{shell.line(argv)}`"
             hint = "\n".join([*lines[:3], "see your ssh config, and cluster.ssh"])
             raise Failures(node.name, endpoint).failed(Kind.CONFIG, what, hint)
         return endpoint
 
-
-@dataclass(frozen=True)
-class HostKey:
-    """A public host key: its type ("ssh-ed25519") and its bytes."""
-
-    type: str
-    blob: bytes
-    marker: str = ""  # "", "@revoked" or "@cert-authority"
-    location: str = ""  # "FILE:LINE"
-
-    def __str__(self) -> str:
-        digest = base64.b64encode(hashlib.sha256(self.blob).digest()).decode()
-        return f"{self.type} SHA256:{digest.rstrip('=')}"
-
-
-def known_keys(endpoint: Endpoint, timeout_s: float) -> list[HostKey]:
-    """Return the keys that known-hosts files have of a machine, by `ssh-keygen -F`."""
-    keys: list[HostKey] = []
-    for name in endpoint.lookup_names:
-        for file in endpoint.known_hosts_files:
-            if not Path(file).exists():
-                continue
-            argv = ["ssh-keygen", "-F", name, "-f", file]
-            _, out, _ = run_query(argv, timeout_s)
-            keys += _parse_keys(out, file)
-        if any(key.marker != "@revoked" for key in keys):
-            break
-    return keys
+    def _ask(self, options: tuple[str, ...], jump: tuple[str, ...], name: str) -> Answer:
+        """Ask `ssh -G` about a host, or once for all hosts where nothing tells them apart."""
+        words = (*options, *jump)
+        argv = ["ssh", "-T", "-G", *words, "--", name]
+        with self._lock:
+            if self._is_uniform is None:
+                code, out, err = run_query([*argv[:1], "-v", *argv[1:]], self._ssh.connect_timeout)
+                self._is_uniform = not code and _treats_hosts_alike(err)
+                return code, out, re.sub(r"(?m)^(debug1: |OpenSSH_).*\n", "", err)
+        is_plain = re.fullmatch(r"[a-z0-9][a-z0-9._:-]*", name)
+        if not self._is_uniform or not is_plain or name in "".join(jump).lower():
+            return run_query(argv, self._ssh.connect_timeout)
+        with self._lock:
+            if words not in self._answers:
+                self._answers[words] = run_query(argv, self._ssh.connect_timeout)
+            code, out, err = self._answers[words]
+        return code, re.sub(r"(?m)^hostname .*", f"hostname {name}", out), err
 
 
-def _parse_keys(text: str, file: str) -> list[HostKey]:
-    """Read what `ssh-keygen -F` prints: a comment with the line's number, then the line."""
-    keys: list[HostKey] = []
-    location = file
-    for line in text.splitlines():
-        if found := re.match(r"# Host .* found: line (\d+)", line):
-            location = f"{file}:{found[1]}"
-            continue
-        fields = line.split()
-        marker = fields.pop(0) if line.startswith("@") else ""
-        with contextlib.suppress(ValueError, IndexError):
-            keys.append(HostKey(fields[1], base64.b64decode(fields[2]), marker, location))
-    return keys
+def _treats_hosts_alike(said: str) -> bool:
+    """Return whether the files that `ssh -v` has named tell no host from others; False in doubt."""
+    files = re.findall(r"Reading configuration data (.*)", said)
+    try:
+        texts = [Path(file.strip()).read_text(encoding="utf-8") for file in files]
+    except (OSError, ValueError):
+        return False
+    return bool(files) and not any(_OF_SOME_HOSTS.search(text) for text in texts)
 
 
-def add_known_key(endpoint: Endpoint, key: HostKey) -> str:
-    """Write a key to the user's known hosts as `ssh` does; return the file; raise OSError."""
-    name = endpoint.lookup_names[0].lower()
-    if endpoint.first("hashknownhosts") == "yes":
-        salt = os.urandom(20)
-        digest = hmac.digest(salt, name.encode(), "sha1")
-        name = f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()}"
-    line = f"{name} {key.type} {base64.b64encode(key.blob).decode()}\n"
-    path = Path(endpoint.known_hosts_files[0])
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-    with os.fdopen(descriptor, "rb+", buffering=0) as file:
-        with contextlib.suppress(OSError):  # a home on NFS may have no locks
-            fcntl.flock(file, fcntl.LOCK_EX)
-        text = file.read()
-        separator = "" if text.endswith(b"\n") or not text else "\n"
-        file.write(f"{separator}{line}".encode())
-    return str(path)
-
-
-def run_query(argv: Sequence[str], timeout_s: float) -> tuple[int, str, str]:
-    """Return exit code, output and errors of a program of OpenSSH's that contacts nobody."""
+def run_query(argv: Sequence[str], timeout_s: float) -> Answer:
+    """Run a program of OpenSSH's that contacts nobody."""
     pipe = subprocess.PIPE
     with _QUERIES:
         try:
