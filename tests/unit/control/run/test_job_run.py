@@ -34,7 +34,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str]
         with os.fdopen(theirs) as terminal:
             monkeypatch.setattr(sys, "stdin", terminal)
             with pytest.raises(Interrupted) as raised:
-                run._on_signal(Interrupted(130))
+                run._on_signal(130)
         os.close(ours)
         return "\n".join(said), str(raised.value)
 
