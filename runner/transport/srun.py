@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from collections.abc import Sequence
 
 from runner.core.errors import Problem
@@ -66,7 +65,7 @@ def job_of(job_id: str) -> Job:
         return Job(job_id, "UNKNOWN")
     if problem:
         return Job(job_id, problem=problem)
-    return read_job(job_id, line, time.strftime("%Y-%m-%dT%H:%M:%S"))
+    return read_job(job_id, line)
 
 
 def cancel(job_id: str, *options: str) -> str:

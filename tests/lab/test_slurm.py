@@ -153,7 +153,8 @@ def test_pending_job_is_shown_and_cancelled(slurm: Slurm, hpc: HpcLauncher) -> N
     waiting = hpc.start(*words)
     waiting.until(lambda: "is pending (Resources)" in waiting.err, "a reason")
     listed = hpc("ps")
-    assert re.search(rf"{waiting.run_id}: .*pending \(\w+\)", listed.out), listed
+    assert re.search(rf"{waiting.run_id}: job \d+ is PENDING \(\w+\)", listed.out), listed
+    assert "nothing is running" not in listed.out
     asked = ended(hpc, "why", waiting.run_id)
     assert (asked.code, "has not ended: job" in asked.err) == (3, True), asked
     asked = ended(hpc, "logs", waiting.run_id)

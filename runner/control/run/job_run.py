@@ -18,9 +18,12 @@ from pathlib import Path
 
 from runner.control.code.code_store import STORE, CodeStore
 from runner.control.code.source import CodeSource
+from runner.control.history import files
+from runner.control.history.run_reader import read_events
 from runner.control.record import run_index
 from runner.control.record.file_names import JOB_FILE, PLAN_FILE, RESULT_FILE
 from runner.control.record.run_store import RunStore
+from runner.control.run.own_job import past_attempts
 from runner.core.codec import decode, encode
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady, Problem, StopUnverified
 from runner.core.launch_request import LaunchRequest
@@ -29,8 +32,7 @@ from runner.core.model.results import Failure
 from runner.core.outcome.first_failure import failure_text
 from runner.core.outcome.verdict import FAILED_CODE, LOST, LOST_CODE, STOPPED, fold_events
 from runner.core.planning.slurm_job import ERR_FILE, NEVER_STARTS, OUT_FILE, Job
-from runner.core.protocol.events import ENDED_BY_SCHEDULER, TimedEvent, parse
-from runner.core.protocol.paths import EVENTS_FILE
+from runner.core.protocol.events import ENDED_BY_SCHEDULER, TimedEvent
 from runner.core.shell import this_program
 from runner.transport.srun import ask, cancel, job_of
 
@@ -244,10 +246,11 @@ class JobRun:
             time.sleep(POLL_S)
         if store.has_result:
             return int(json.loads((self._folder / RESULT_FILE).read_bytes())["exit_code"])
-        events = [parse(line) for line in (self._folder / EVENTS_FILE).read_text().splitlines()]
+        events = read_events(self._folder, files.Problems())
         timed = [TimedEvent(event.wall, event) for event in events if event.attempt == plan.attempt]
-        began_at = timed[0].at if timed else time.time()
-        verdict = fold_events(plan, timed, timed[-1].at - began_at if timed else 0.0)
+        times = [each.at for each in timed] or [time.time()]
+        past = past_attempts(self._folder)[:-1]
+        verdict = fold_events(plan, timed, times[-1] - times[0], past)
         why = job.why_ended() or "its launch was killed"
         failure = Failure(plan.nodes[0].node, None, f"{ENDED_BY_SCHEDULER}: {why}")
         is_lost = job.state == "NODE_FAIL"
@@ -257,7 +260,7 @@ class JobRun:
             exit_code=LOST_CODE if is_lost else FAILED_CODE,
             first_failure=verdict.first_failure or failure,
         )
-        store.write_result(plan, verdict, began_at, None)
+        store.write_result(plan, verdict, times[0], None)
         told = failure_text(verdict.first_failure or failure)
         self._show(f"first failure: {told}\n  {this_program()} why {self._flags}")
         return verdict.exit_code
@@ -331,7 +334,7 @@ class JobRun:
 
 def queue_lines() -> Sequence[str]:
     """Return how the jobs of runs stand that were submitted by this user and are not over."""
-    words = ["squeue", "--noheader", f"--user={os.getuid()}", "--format=%j: job %i is %T (%R)"]
+    words = ["squeue", "--noheader", f"--user={os.getuid()}", "--format=%j: job %i is %T %R"]
     answer, problem = ask(words)
     names = {*run_index.records().values()}
     lines = [line for line in answer.splitlines() if line.partition(":")[0] in names]

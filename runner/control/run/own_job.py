@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import json
 import os
 import signal
 import threading
@@ -13,10 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from runner.control.attempt.monitor import AttemptMonitor
-from runner.control.record.file_names import JOB_FILE, PLAN_FILE, RESULT_FILE
+from runner.control.history.files import Problems, read_as
+from runner.control.history.run_reader import read_plans
+from runner.control.record.file_names import JOB_FILE, RESULT_FILE
 from runner.control.rpc.session import Inbox
 from runner.control.run.hosts import enqueue_signal
-from runner.core.codec import decode
 from runner.core.errors import SIGNAL_EXIT_BASE
 from runner.core.launch_request import LaunchRequest
 from runner.core.model.plan import Plan
@@ -143,14 +142,14 @@ def with_lease(request: LaunchRequest) -> LaunchRequest:
 
 
 def past_attempts(folder: Path) -> tuple[PastAttempt, ...]:
-    """Return the attempts of earlier starts of the job."""
-    try:
-        plan = decode(Plan, json.loads((folder / PLAN_FILE).read_bytes()))
-    except (OSError, ValueError):
-        return ()
-    for name in (f"result.{plan.attempt}.json", RESULT_FILE):
-        with contextlib.suppress(OSError, ValueError):
-            verdict = decode(Verdict, json.loads((folder / name).read_bytes()))
-            return (*verdict.past_attempts, past_attempt(plan, verdict))
-    nodes = tuple(share.node for share in plan.nodes)
-    return (PastAttempt(plan.attempt, nodes, ENDED_BY_SCHEDULER),)
+    """Return the attempts on record; one without an end was that of a job that Slurm ended."""
+    problems = Problems()
+    past: tuple[PastAttempt, ...] = ()
+    for plan in read_plans(folder, problems):
+        last_end = folder / f"result.{plan.attempt}.json"
+        if verdict := read_as(Verdict, last_end, problems):
+            past = (*verdict.past_attempts, past_attempt(plan, verdict))
+        else:
+            nodes = tuple(share.node for share in plan.nodes)
+            past = (*past, PastAttempt(plan.attempt, nodes, ENDED_BY_SCHEDULER))
+    return past

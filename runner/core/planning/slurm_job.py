@@ -99,8 +99,8 @@ class Job:
         return f"job {self.job_id} is {self.state.lower()}"
 
 
-def read_job(job_id: str, line: str, now: str) -> Job:
-    """Return the job that a line of `scontrol --oneliner show job` describes; `now` as it does."""
+def read_job(job_id: str, line: str) -> Job:
+    """Return the job that a line of `scontrol --oneliner show job` describes."""
     fields: Dict[str, str] = {}
     for word in line.split():
         name, _, value = word.partition("=")
@@ -114,7 +114,7 @@ def read_job(job_id: str, line: str, now: str) -> Job:
         start=fields.get("StartTime", ""),
         nodes=fields.get("NodeList", ""),
         exit_code=fields.get("ExitCode", ""),
-        is_preempted=fields.get("PreemptTime", now) < now,
+        is_preempted="PreemptTime" in fields,
     )
 
 
@@ -154,5 +154,4 @@ def _options(spec: Spec, slurm: SlurmSpec, folder: str) -> Iterator[str]:
     yield "--open-mode=append"
     yield f"--output={place}/{OUT_FILE}"
     yield f"--error={place}/{ERR_FILE}"
-    yield "--export=ALL"
     yield from slurm.extra

@@ -48,7 +48,6 @@ def test_words_of_a_user_stay_words() -> None:
         ["--open-mode=append"],
         [f"--output={FOLDER}%/job.out"],
         [f"--error={FOLDER}%/job.err"],
-        ["--export=ALL"],
         ["--exclusive"],
         ["--mail-user=ada o'hara@example.com"],
     ]
@@ -72,7 +71,7 @@ LINE = (
 
 def test_how_a_job_stands_is_told_in_words() -> None:
     """With Slurm's own reason."""
-    job = read_job("7", LINE, "2026-11-25T20:00:00")
+    job = read_job("7", LINE)
     assert job.text == "job 7 is pending (QOSGrpNodeLimit), may start 2026-11-25 21:56:07"
     assert (job.is_queued, job.has_ended, job.why_ended()) == (True, False, "")
 
@@ -84,4 +83,4 @@ def test_why_slurm_ends_a_job() -> None:
     assert Job("7", "COMPLETING").why_ended("") == "it was cancelled"
     assert Job("7", "RUNNING").why_ended(told) == ""
     line = LINE.replace("PENDING", "RUNNING").replace("PreemptTime=None", "PreemptTime=2026-11-25")
-    assert "higher priority" in read_job("7", line, "2026-11-26").why_ended()
+    assert "higher priority" in read_job("7", line).why_ended()
