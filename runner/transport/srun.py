@@ -16,7 +16,7 @@ from runner.transport.process import LocalTransport, ProcessChannel
 LIMIT_S = 20.0
 """For an answer: without its controller, a command takes 9 s to say so."""
 
-STEP = "srun --overlap --unbuffered --quiet --nodes=1 --ntasks=1 --mem=0 --cpu-bind=none --mpi=none"
+STEP = "srun --overlap --unbuffered --quiet --nodes=1 --ntasks=1 --mem=0 --mpi=none"
 """Starts one process that waits for no other step, and has all that the job has on its node."""
 
 DESCRIBE_JOB = ("SLURM_JOB_N", "SLURM_NODELIST", "SLURM_NNODES", "SLURM_CPUS_PER_TASK")

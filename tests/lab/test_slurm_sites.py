@@ -166,7 +166,7 @@ def test_run_on_a_home_that_lags(
         assert node.sh(look) == "none\n", "this home does not lag"
         folder = slurm.login.home / "project"
         with user_of(slurm, folder, "/home/alice/project") as launcher:
-            failed = launcher.run_ranks("print=hello fail=1:7 sleep=300", HPC)
+            failed = launcher.run_ranks(f"print=hello sleep={LAG_S + 2} fail=1:7 sleep=300", HPC)
             assert "first failure: rank 1 on node2 exited with 7" in failed.err, failed
             assert failed.log("node2", 1) == "hello\n"
             started = begun(launcher, "sleep=300")

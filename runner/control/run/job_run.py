@@ -31,7 +31,7 @@ from runner.core.model.plan import Plan
 from runner.core.model.results import Failure
 from runner.core.outcome.first_failure import failure_text
 from runner.core.outcome.verdict import FAILED_CODE, LOST, LOST_CODE, STOPPED, fold_events
-from runner.core.planning.slurm_job import ERR_FILE, NEVER_STARTS, OUT_FILE, Job
+from runner.core.planning.slurm_job import ERR_FILE, NEVER_STARTS, OUT_FILE, SIZES_FILE, Job
 from runner.core.protocol.events import ENDED_BY_SCHEDULER, TimedEvent
 from runner.core.shell import this_program
 from runner.transport.srun import ask, cancel, job_of
@@ -202,9 +202,10 @@ class JobRun:
     def _exit_code(self, job: Job) -> int:
         if self._has_begun:
             code = self._end(job)
-            deadline = time.monotonic() + LAG_S
-            while not (self._copy() or self._offsets[ERR_FILE]) and time.monotonic() < deadline:
-                time.sleep(POLL_S)  # its words come late: it always has some
+            deadline = time.monotonic() + _lag_s(job)
+            while not self._has_all() and time.monotonic() < deadline:
+                time.sleep(POLL_S)
+                self._copy()
             return code
         has_words = self._offsets[ERR_FILE] > 0
         has_refused = has_words and job.exit_code in ("2:0", "3:0")
@@ -217,6 +218,14 @@ class JobRun:
             hint = f"{self._folder} must be on a disk that the nodes share with this machine"
         message = f"{job.text}; it ended before the run began"
         raise NotReady([Problem("cluster.slurm", message, "" if job.why_ended() else hint)])
+
+    def _has_all(self) -> bool:
+        """Return whether all is shown that the launch has printed, as it says itself."""
+        try:
+            sizes = json.loads((self._folder / SIZES_FILE).read_bytes())
+        except (OSError, ValueError):
+            return False
+        return all(self._offsets[name] >= size for name, size in sizes.items())
 
     def complete(self) -> None:
         """Record how the run ended whose job is over, if its launch could not do so.
@@ -240,8 +249,7 @@ class JobRun:
         last_end = self._folder / f"result.{plan.attempt}.json"
         with contextlib.suppress(FileNotFoundError):  # it is there if no other attempt has begun
             last_end.rename(self._folder / RESULT_FILE)
-        was_killed = not job.exit_code.endswith(":0")
-        deadline = time.monotonic() + (KILLED_LAG_S if was_killed else LAG_S)
+        deadline = time.monotonic() + _lag_s(job)
         while not store.has_result and time.monotonic() < deadline:
             time.sleep(POLL_S)
         if store.has_result:
@@ -330,6 +338,11 @@ class JobRun:
             if job.has_ended or time.monotonic() >= deadline:
                 return job
             time.sleep(POLL_S)
+
+
+def _lag_s(job: Job) -> float:
+    """Return for how long to wait for the last words of a launch, if it was not killed."""
+    return LAG_S if job.exit_code.endswith(":0") else KILLED_LAG_S
 
 
 def queue_lines() -> Sequence[str]:

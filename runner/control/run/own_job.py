@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import signal
@@ -14,6 +15,7 @@ from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.history.files import Problems, read_as
 from runner.control.history.run_reader import read_plans
 from runner.control.record.file_names import JOB_FILE, RESULT_FILE
+from runner.control.record.run_store import RunStore
 from runner.control.rpc.session import Inbox
 from runner.control.run.hosts import enqueue_signal
 from runner.core.errors import SIGNAL_EXIT_BASE
@@ -22,7 +24,7 @@ from runner.core.model.plan import Plan
 from runner.core.model.results import Failure
 from runner.core.model.run_info import PastAttempt
 from runner.core.outcome.verdict import LOST_CODE, STOPPED, Verdict
-from runner.core.planning.slurm_job import ENDS, ERR_FILE, REQUEUED
+from runner.core.planning.slurm_job import ENDS, ERR_FILE, OUT_FILE, REQUEUED, SIZES_FILE
 from runner.core.protocol.events import ENDED_BY_SCHEDULER, LIMIT_REASON, TERMINATED
 from runner.core.protocol.states import AttemptState
 from runner.core.relaunch.losses import past_attempt
@@ -120,6 +122,9 @@ class OwnJob:
 
     def finish(self, verdict: Verdict, attempt: int) -> None:
         """Have Slurm start the job again where it would not by itself; then this is no end."""
+        with contextlib.suppress(OSError):
+            sizes = {name: (self._folder / name).stat().st_size for name in (OUT_FILE, ERR_FILE)}
+            RunStore(self._folder).write_json(SIZES_FILE, sizes)
         is_by_user = verdict.exit_code > SIGNAL_EXIT_BASE
         is_taken = self._why in (ENDS["PREEMPTED"], REQUEUED)
         wants_again = self._is_at_limit or verdict.exit_code == LOST_CODE or is_taken

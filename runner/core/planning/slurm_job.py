@@ -12,6 +12,9 @@ OUT_FILE = "job.out"
 ERR_FILE = "job.err"
 """What the launch in the job prints, in the record of its run."""
 
+SIZES_FILE = "job.sizes"
+"""How much that is in the end: a shared disk may show it late."""
+
 ENDS: Dict[str, str] = {
     "BOOT_FAIL": "a node of it did not boot",
     "CANCELLED": "it was cancelled",
