@@ -43,7 +43,8 @@ MAX_PAUSE_S = 30.0
 
 LAG_S = 60.0
 KILLED_LAG_S = 5.0
-"""For how long a disk that is shared may not show what another machine has written."""
+"""For how long a shared disk may not show what a launch has written. One that was killed may have
+written nothing."""
 
 OUTPUT_FAILED = "0:53"
 """The exit code of a job whose output could not be opened."""
@@ -202,10 +203,7 @@ class JobRun:
     def _exit_code(self, job: Job) -> int:
         if self._has_begun:
             code = self._end(job)
-            deadline = time.monotonic() + _lag_s(job)
-            while not self._has_all() and time.monotonic() < deadline:
-                time.sleep(POLL_S)
-                self._copy()
+            self._copy()
             return code
         has_words = self._offsets[ERR_FILE] > 0
         has_refused = has_words and job.exit_code in ("2:0", "3:0")
@@ -219,13 +217,13 @@ class JobRun:
         message = f"{job.text}; it ended before the run began"
         raise NotReady([Problem("cluster.slurm", message, "" if job.why_ended() else hint)])
 
-    def _has_all(self) -> bool:
-        """Return whether all is shown that the launch has printed, as it says itself."""
+    def _is_whole(self) -> bool:
+        """Return whether all is there that the launch has printed, as it says itself."""
         try:
             sizes = json.loads((self._folder / SIZES_FILE).read_bytes())
+            return all((self._folder / name).stat().st_size >= sizes[name] for name in sizes)
         except (OSError, ValueError):
             return False
-        return all(self._offsets[name] >= size for name, size in sizes.items())
 
     def complete(self) -> None:
         """Record how the run ended whose job is over, if its launch could not do so.
@@ -249,8 +247,9 @@ class JobRun:
         last_end = self._folder / f"result.{plan.attempt}.json"
         with contextlib.suppress(FileNotFoundError):  # it is there if no other attempt has begun
             last_end.rename(self._folder / RESULT_FILE)
-        deadline = time.monotonic() + _lag_s(job)
-        while not store.has_result and time.monotonic() < deadline:
+        lag_s = LAG_S if job.exit_code.endswith(":0") else KILLED_LAG_S
+        deadline = time.monotonic() + lag_s
+        while not (store.has_result and self._is_whole()) and time.monotonic() < deadline:
             time.sleep(POLL_S)
         if store.has_result:
             return int(json.loads((self._folder / RESULT_FILE).read_bytes())["exit_code"])
@@ -338,11 +337,6 @@ class JobRun:
             if job.has_ended or time.monotonic() >= deadline:
                 return job
             time.sleep(POLL_S)
-
-
-def _lag_s(job: Job) -> float:
-    """Return for how long to wait for the last words of a launch, if it was not killed."""
-    return LAG_S if job.exit_code.endswith(":0") else KILLED_LAG_S
 
 
 def queue_lines() -> Sequence[str]:
