@@ -18,9 +18,6 @@ MAX_LISTED = 8
 """How many names of nodes a message lists."""
 
 
-CORES = re.compile(r"(\d+)(?:\(x(\d+)\))?")
-"""The cores of nodes as Slurm writes them: 8(x2),4 is 8, 8 and 4."""
-
 ENTRIES = re.compile(r"(?:\[[^]]*\]|[^],[])+")
 """The parts of a list of nodes such as n[1-2,5],m3."""
 
@@ -233,12 +230,9 @@ def read_slurm(
         keeps_spares = spares and least is None
         most = max(most, used or 1) if keeps_spares else used or 1
     names = [THIS_MACHINE]
-    cores: list[int] = []
     if job_id:
         entries = ENTRIES.findall(environ.get("SLURM_JOB_NODELIST", ""))  # in Slurm's order
         names = [name for entry in entries for name in expand_range(entry)][:most]
-        for count, times in CORES.findall(environ.get("SLURM_JOB_CPUS_PER_NODE", "")):
-            cores += [int(count)] * int(times or 1)
         if least is not None:
             task = replace(task, nnodes=(least, min(most, len(names))))
     usual = Node(
@@ -253,7 +247,6 @@ def read_slurm(
         nodes=f"{most}" if least in (None, most) else f"{least}-{most}",
         nnodes=most,
         job_id=job_id,
-        cores=dict(zip(names, cores, strict=False)),
     )
     nodes = {name: replace(usual, name=name, host=name) for name in names}
     return replace(cluster, slurm=job, exclude=() if job_id else cluster.exclude), task, nodes

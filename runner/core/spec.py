@@ -205,11 +205,6 @@ class SlurmSpec:
     account: str = setting("the account that pays", "text", "")
     time: str = setting("the time limit; null: the partition's default", "time limit", "")
     extra: Tuple[str, ...] = setting("more options of sbatch, such as [--qos=high]", "texts", ())
-    srun: Tuple[str, ...] = setting(
-        "more options of the srun that reaches each node, such as [--container-image=IMAGE]",
-        "texts",
-        (),
-    )
     signal: str = setting("what ranks get before the time limit", "signal", "SIGUSR1")
     signal_before: Optional[int] = setting(
         "how many seconds before it, about: Slurm may be a minute early; null: never",
@@ -223,7 +218,6 @@ class SlurmSpec:
     nodes: str = ""  # how many the job asks for, as --nodes takes it
     nnodes: int = 1  # the most of them
     job_id: str = ""  # the job whose nodes the run is on; "" where one is to be submitted
-    cores: Dict[str, int] = field(default_factory=dict)  # that it has on each of them
 
 
 @dataclass(frozen=True)

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from collections.abc import Sequence
 
 from runner.core.errors import Problem
-from runner.core.planning.slurm_job import Job, read_job, srun_words
-from runner.core.spec import Node, SlurmSpec
+from runner.core.planning.slurm_job import Job, read_job
+from runner.core.spec import Node
 from runner.transport.base import Ending
 from runner.transport.failures import Kind, LoginFailed
 from runner.transport.process import LocalTransport, ProcessChannel
 
 LIMIT_S = 20.0
 """For an answer: without its controller, a command takes 9 s to say so."""
+
+STEP = "srun --overlap --unbuffered --quiet --nodes=1 --ntasks=1 --mem=0 --mpi=none"
+"""Starts one process that waits for no other step, and has all that the job has on its node."""
+
+DESCRIBE_JOB = ("SLURM_JOB_N", "SLURM_NODELIST", "SLURM_NNODES", "SLURM_CPUS_PER_TASK")
+"""How variables begin that describe the whole job, and that a step of one node has otherwise."""
 
 OF_A_JOB = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SCANCEL_")
 """Variables of a job around this process, or of a site, that would change what a command does."""
@@ -60,7 +65,7 @@ def job_of(job_id: str) -> Job:
         return Job(job_id, "UNKNOWN")
     if problem:
         return Job(job_id, problem=problem)
-    return read_job(job_id, line, time.strftime("%Y-%m-%dT%H:%M:%S"))
+    return read_job(job_id, line)
 
 
 def cancel(job_id: str, *options: str) -> str:
@@ -75,22 +80,22 @@ class SrunTransport:
     left, on the disk that they shared with this machine, is read here.
     """
 
-    def __init__(self, slurm: SlurmSpec) -> None:
-        self._slurm = slurm
+    def __init__(self, job_id: str) -> None:
+        self._job_id = job_id
         self._here = LocalTransport()
         self._job: Job | None = None
 
     def connect(self, node: Node) -> LocalTransport | SrunConnection:
         """Return what starts programs on a node; raise LoginFailed."""
-        is_inside = os.environ.get("SLURM_JOB_ID") == self._slurm.job_id
+        is_inside = os.environ.get("SLURM_JOB_ID") == self._job_id
         if is_inside and os.environ.get("SLURMD_NODENAME") == node.name:
             return self._here
-        self._job = self._job or job_of(self._slurm.job_id)
+        self._job = self._job or job_of(self._job_id)
         if self._job.problem:
             raise LoginFailed(Kind.NO_SESSION, Problem(node.name, self._job.text))
         if self._job.has_ended or self._job.is_queued:
             return self._here
-        return SrunConnection(srun_words(node.name, self._slurm, os.environ))
+        return SrunConnection(self._job_id, node.name)
 
     def close(self) -> None:
         """There is nothing that its programs share."""
@@ -99,15 +104,19 @@ class SrunTransport:
 class SrunConnection:
     """A way to one node of a job."""
 
-    def __init__(self, first_words: Sequence[str]) -> None:
-        self._first_words = first_words
+    def __init__(self, job_id: str, node: str) -> None:
+        self._words = [*STEP.split(), f"--jobid={job_id}", f"--nodelist={node}"]
 
     def start(self, words: Sequence[str]) -> ProcessChannel:
         """Start a program; what srun says by itself goes to our standard error."""
+        of_job = [f"{k}={v}" for k, v in os.environ.items() if k.startswith(DESCRIBE_JOB)]
         merged = ["/bin/sh", "-c", 'exec 2>&1; exec "$@"', "sh", *words]
-        argv = [*self._first_words, *merged]
         return ProcessChannel(
-            argv, stderr=2, explain=Ending.of_status, environ=environ(), is_signalled=False
+            [*self._words, "env", *of_job, *merged],
+            stderr=2,
+            explain=Ending.of_status,
+            environ=environ(),
+            is_signalled=False,
         )
 
     def close(self) -> None:

@@ -62,6 +62,8 @@ def ps(selection: Selection, all_: bool, json_: bool) -> int:
     width = terminal_width()
     text = run_table.render(rows, silent, hidden, all_=all_, width=width, reader=user_at_host())
     notes = [*queue_lines()] if composed.spec.slurm else []
+    if notes and not (rows or silent or any(hidden.values())):
+        text = ""  # that nothing is running is not so
     notes += [run_table.next_step(row, composed.run_flags(row.run_id)) for row in rows]
     notes += [] if selection.names_cluster else others_from_here(composed.spec.cluster.name)
     show(wrap_lines("\n".join(filter(None, (text, *notes))), width))

@@ -71,7 +71,7 @@ def test_out_of_memory_is_told(spender: HpcLauncher) -> None:
 
 def test_cgroups_prove_the_end(accounted: Slurm, spender: HpcLauncher) -> None:
     """Deaf ranks and their daemons are killed before Slurm does, and nothing is left in doubt."""
-    started = begun(spender, "deaf daemon sleep=300")
+    started = begun(spender, "deaf daemon sleep=300", "grace_s=2")
     accounted.sh(f"scancel --name={started.run_id}")
     done = started.wait()
     assert done.code == 1, done
@@ -101,7 +101,7 @@ def test_accounts_that_cannot_be_used_are_named(accounted: Slurm, spender: HpcLa
     assert (done.code, "Invalid account" in done.err) == (3, True), done
     ranks = spender.rank_overrides("print=hi")
     started = spender.start(HPC, *ranks, "cluster.slurm.account=spent")
-    started.until(lambda: "a limit of its account or QOS" in started.err, "the reason")
+    started.until(lambda: "is pending (AssocGrp" in started.err, "the reason")
     started.send()
     assert started.wait().code == 130
     assert not accounted.jobs()
@@ -142,7 +142,7 @@ def run_in_containers(slurm: Slurm, docker: dict[str, Daemon], launcher: HpcLaun
     wait_until(lambda: not slurm.jobs(), "the job to end", 20)
     assert not left()
     # It does not reach what a daemon has started: the supervisors do.
-    cancelled = begun(launcher, "deaf sleep=300", *overrides())
+    cancelled = begun(launcher, "deaf sleep=300", "grace_s=2", *overrides())
     slurm.sh("scancel --user=alice")
     done = cancelled.wait()
     assert done.code == 1, done
@@ -166,7 +166,7 @@ def test_run_on_a_home_that_lags(
         assert node.sh(look) == "none\n", "this home does not lag"
         folder = slurm.login.home / "project"
         with user_of(slurm, folder, "/home/alice/project") as launcher:
-            failed = launcher.run_ranks("print=hello fail=1:7 sleep=300", HPC)
+            failed = launcher.run_ranks(f"print=hello sleep={LAG_S + 2} fail=1:7 sleep=300", HPC)
             assert "first failure: rank 1 on node2 exited with 7" in failed.err, failed
             assert failed.log("node2", 1) == "hello\n"
             started = begun(launcher, "sleep=300")

@@ -90,7 +90,7 @@ def read_run(folder: Path, *, is_whole: bool = True) -> RunData:
     if is_whole:
         data = replace(
             data,
-            events=_read_events(folder, problems),
+            events=read_events(folder, problems),
             loads=read_loads(folder, MAX_POINTS, earliest, problems),
             logs=_read_logs(folder, data.verdict, problems),
         )
@@ -99,7 +99,7 @@ def read_run(folder: Path, *, is_whole: bool = True) -> RunData:
 
 def _read_outline(folder: Path, problems: Problems) -> RunData:
     """Return the small parts of a record."""
-    plans = _read_plans(folder, problems)
+    plans = read_plans(folder, problems)
     last = plans[-1] if plans else None
     launch = read_as(RecordedLaunch, folder / CONTACT_FILE, problems)
     run = launch.run if launch else last
@@ -127,7 +127,7 @@ def _read_outline(folder: Path, problems: Problems) -> RunData:
     )
 
 
-def _read_plans(folder: Path, problems: Problems) -> tuple[Plan, ...]:
+def read_plans(folder: Path, problems: Problems) -> tuple[Plan, ...]:
     """Return the plans of the attempts on record, the last one at the end."""
     names = {path.name for path in folder.glob("*")}
     numbers = sorted(int(match[1]) for match in map(_PLAN.fullmatch, names) if match)
@@ -144,7 +144,7 @@ def _read_plans(folder: Path, problems: Problems) -> tuple[Plan, ...]:
     return tuple(plans)
 
 
-def _read_events(folder: Path, problems: Problems) -> tuple[Event, ...]:
+def read_events(folder: Path, problems: Problems) -> tuple[Event, ...]:
     """Return the events by time."""
     lines = read_lines(folder / EVENTS_FILE, problems, max_size=EVENT_BYTES)
     events = []

@@ -352,7 +352,7 @@ class Connector:
         if kind == "srun":
             from runner.transport.srun import SrunTransport
 
-            return SrunTransport(self.spec.cluster.slurm)
+            return SrunTransport(self.spec.cluster.slurm.job_id)
         from runner.transport.process import LocalTransport, OpensshTransport
 
         if kind == "openssh":

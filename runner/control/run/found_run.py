@@ -13,7 +13,7 @@ from runner.control.record.host_record import HostRecord
 from runner.control.record.run_store import RunStore
 from runner.control.run.discovery import RunFinder
 from runner.control.run.hosts import leave_on_signal
-from runner.control.run.job_run import refuse_unbegun
+from runner.control.run.job_run import job_run
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady
 from runner.core.launch_request import LaunchRequest
 from runner.core.model.results import PullResult
@@ -39,7 +39,8 @@ class FoundRun:
         self, request: LaunchRequest, finder: RunFinder, *, to_end_it: bool = False
     ) -> None:
         """Find it; to end it, one that is active."""
-        refuse_unbegun(request)
+        if in_job := job_run(request):
+            in_job.require_begun()
         self.finder = finder
         self.console = finder.console
         # As its hosts reported it when it was found.

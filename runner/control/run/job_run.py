@@ -12,38 +12,39 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
 
+from runner.control.code.code_store import STORE, CodeStore
+from runner.control.code.source import CodeSource
+from runner.control.history import files
+from runner.control.history.run_reader import read_events
 from runner.control.record import run_index
 from runner.control.record.file_names import JOB_FILE, PLAN_FILE, RESULT_FILE
 from runner.control.record.run_store import RunStore
-from runner.control.run.hosts import SIGNALS
-from runner.core.codec import decode
-from runner.core.errors import Interrupted, NotReady, Problem, StopUnverified
+from runner.control.run.own_job import past_attempts
+from runner.core.codec import decode, encode
+from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady, Problem, StopUnverified
 from runner.core.launch_request import LaunchRequest
 from runner.core.model.plan import Plan
 from runner.core.model.results import Failure
 from runner.core.outcome.first_failure import failure_text
 from runner.core.outcome.verdict import FAILED_CODE, LOST, LOST_CODE, STOPPED, fold_events
-from runner.core.planning.slurm_job import (
-    ERR_FILE,
-    IMPOSSIBLE_REASONS,
-    OUT_FILE,
-    Job,
-)
-from runner.core.protocol.events import ENDED_BY_SCHEDULER, TimedEvent, parse
-from runner.core.protocol.paths import EVENTS_FILE
+from runner.core.planning.slurm_job import ERR_FILE, NEVER_STARTS, OUT_FILE, SIZES_FILE, Job
+from runner.core.protocol.events import ENDED_BY_SCHEDULER, TimedEvent
 from runner.core.shell import this_program
 from runner.transport.srun import ask, cancel, job_of
 
+SUBMIT_LIMIT_S = 60.0
 POLL_S = 0.3
 MAX_PAUSE_S = 30.0
 """The longest pause between two questions to Slurm: it grows with the time that nothing changes."""
 
 LAG_S = 60.0
 KILLED_LAG_S = 5.0
-"""For how long a disk that is shared may not show what another machine has written."""
+"""For how long a shared disk may not show what a launch has written. One that was killed may have
+written nothing."""
 
 OUTPUT_FAILED = "0:53"
 """The exit code of a job whose output could not be opened."""
@@ -52,26 +53,51 @@ STOP_MARGIN_S = 30.0
 """How much longer than the grace the launch in a job may take to end the run, and Slurm the job."""
 
 
-def job_run(request: LaunchRequest, show: Callable[[str], None]) -> JobRun | None:
+def submit(request: LaunchRequest, source: CodeSource, store: RunStore, script: str) -> str:
+    """Write what the launch in the job begins with, and submit the job; return its id."""
+    spec = request.spec
+    plan = Plan(  # as far as it is known
+        run_id=spec.run_id,
+        cluster=spec.cluster.name,
+        task=spec.task.name,
+        attempt=0,
+        nodes=(),
+        world_size=0,
+        backend="",
+        master_addr="",
+        master_port=0,
+        **asdict(source.code),
+    )
+    request = replace(request, launched_at=time.time(), launched_from=str(Path.cwd()))
+    with store.required():
+        store.write_request(request)
+        store.write_json(JOB_FILE, plan)
+        for name in (OUT_FILE, ERR_FILE):  # whoever looks in vain for a file sees it late on NFS
+            store.write_text(name, "")
+    if keeper := source.keep(CodeStore(Path.cwd() / run_index.RUNS_FOLDER / STORE)):
+        keeper.finish(lambda: False)
+    answer, problem = ask(["sbatch", "--parsable"], script, SUBMIT_LIMIT_S)
+    if problem:  # it may have been taken all the same
+        answer, _ = ask(["squeue", "--noheader", f"--name={spec.run_id}", "--format=%i"])
+    last = (answer.strip().splitlines() or [""])[-1]  # sites print banners before it
+    job_id = last.partition(";")[0]
+    if not job_id.isdigit():
+        hint = "sinfo lists partitions; sacctmgr show associations user=$USER lists accounts"
+        problem = problem or f"sbatch answered {last!r}"
+        raise NotReady([Problem("cluster.slurm", problem, hint)])
+    store.write_json(JOB_FILE, {**encode(plan), "job_id": job_id})
+    run_index.register(spec.run_id, store.folder)
+    run_index.set_latest(store.folder)
+    return job_id
+
+
+def job_run(request: LaunchRequest, show: Callable[[str], None] = print) -> JobRun | None:
     """Return the run that a verb is about, if the record here says that a job was submitted."""
-    job_id = _job_id(request)
-    return None if job_id is None else JobRun(request, job_id, show)
-
-
-def _job_id(request: LaunchRequest) -> str | None:
     try:
         content = json.loads((request.run_dir / JOB_FILE).read_bytes())
-        return str(content["job_id"])
+        return JobRun(request, str(content["job_id"]), show)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def refuse_unbegun(request: LaunchRequest) -> None:
-    """Raise NotReady for a run that its job has not begun."""
-    job_id = _job_id(request)
-    if job_id is not None and not (request.run_dir / PLAN_FILE).exists():
-        message = f"run {request.spec.run_id} has not begun: {job_of(job_id).text}"
-        raise NotReady([Problem("--run", message)])
 
 
 class JobRun:
@@ -85,9 +111,18 @@ class JobRun:
         self._grace_s = request.spec.grace_s
         self._flags = f"--run {self.run_id}"
         self._offsets = {OUT_FILE: 0, ERR_FILE: 0}
-        self._state = ""
         self._shown = ""
         self._is_stopping = False
+
+    @property
+    def _has_begun(self) -> bool:
+        return (self._folder / PLAN_FILE).exists()
+
+    def require_begun(self) -> None:
+        """Raise NotReady if its job has not begun it."""
+        if not self._has_begun:
+            message = f"run {self.run_id} has not begun: {job_of(self.job_id).text}"
+            raise NotReady([Problem("--run", message)])
 
     def say(self, text: str) -> None:
         """Print what happens, once."""
@@ -104,42 +139,44 @@ class JobRun:
             NotReady: The run never begins.
             Interrupted: The user left it, or cancelled it before it began.
         """
+
+        def interrupt(signum: int, _: object) -> None:
+            raise Interrupted(SIGNAL_EXIT_BASE + signum)
+
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(signum) != signal.SIG_IGN:  # nohup
+                signal.signal(signum, interrupt)
         if tail is not None:
             self._skip_to(tail)
-        with _raised_signals():
-            while True:
-                try:
-                    return self._follow()
-                except Interrupted as signalled:
-                    if is_guest:
-                        self.say(self._left_text())
-                        return 0
-                    self._on_signal(signalled)
+        while True:
+            try:
+                return self._follow()
+            except Interrupted as signalled:
+                if is_guest:
+                    self.say(self._left_text())
+                    return 0
+                self._on_signal(signalled.exit_code)
 
     def _follow(self) -> int:
-        changed_at = next_look = time.monotonic()
+        pause_s = 1.0
+        looked_at = float("-inf")
         while True:
-            told = self._copy()
-            now = time.monotonic()
-            if told:  # perhaps its end
-                next_look = min(next_look, now + 1.0)
-            if now >= next_look:
+            if self._copy():  # perhaps its end
+                pause_s = 1.0
+            if time.monotonic() - looked_at > pause_s:
+                looked_at = time.monotonic()
+                pause_s = min(MAX_PAUSE_S, 1.1 * pause_s)
                 job = job_of(self.job_id)
-                if job.state != self._state:
-                    changed_at = now
-                self._state = job.state or self._state
                 if job.has_ended:
                     self._copy()
                     return self._exit_code(job)
-                if job.state == "PENDING" and job.reason in IMPOSSIBLE_REASONS:
+                if job.state == "PENDING" and job.reason in NEVER_STARTS:
                     cancel(self.job_id)
-                    why = IMPOSSIBLE_REASONS[job.reason]
-                    hint = f"its reason was {job.reason}; job {self.job_id} is cancelled"
-                    message = f"Slurm would never start the job: {why}"
+                    message = f"Slurm would never start the job: {job.reason}"
+                    hint = f"job {self.job_id} is cancelled; `sinfo` lists what there is"
                     raise NotReady([Problem("cluster.slurm", message, hint)])
                 if job.state != "COMPLETING":
                     self.say(job.text)
-                next_look = now + min(MAX_PAUSE_S, max(1.0, (now - changed_at) / 10))
             time.sleep(POLL_S)
 
     def _copy(self) -> bool:
@@ -164,23 +201,29 @@ class JobRun:
                 self._offsets[name] = len(data) - sum(map(len, lines))
 
     def _exit_code(self, job: Job) -> int:
-        if (self._folder / PLAN_FILE).exists():
+        if self._has_begun:
             code = self._end(job)
-            deadline = time.monotonic() + LAG_S
-            while not (self._copy() or self._offsets[ERR_FILE]) and time.monotonic() < deadline:
-                time.sleep(POLL_S)  # its words come late: it always has some
+            self._copy()
             return code
-        status, _, signum = job.exit_code.partition(":")
-        has_refused = self._offsets[ERR_FILE] > 0 and signum == "0" and status in ("2", "3")
-        if has_refused or not self._offsets[ERR_FILE]:
+        has_words = self._offsets[ERR_FILE] > 0
+        has_refused = has_words and job.exit_code in ("2:0", "3:0")
+        if has_refused or not has_words:
             shutil.rmtree(self._folder, ignore_errors=True)
         if has_refused:
-            return int(status)  # it has said why
+            return int(job.exit_code[0])  # it has said why
         hint = f"{sys.executable} and the runner must be there on the nodes, too"
         if job.exit_code == OUTPUT_FAILED:
             hint = f"{self._folder} must be on a disk that the nodes share with this machine"
         message = f"{job.text}; it ended before the run began"
         raise NotReady([Problem("cluster.slurm", message, "" if job.why_ended() else hint)])
+
+    def _is_whole(self) -> bool:
+        """Return whether all is there that the launch has printed, as it says itself."""
+        try:
+            sizes = json.loads((self._folder / SIZES_FILE).read_bytes())
+            return all((self._folder / name).stat().st_size >= sizes[name] for name in sizes)
+        except (OSError, ValueError):
+            return False
 
     def complete(self) -> None:
         """Record how the run ended whose job is over, if its launch could not do so.
@@ -194,8 +237,7 @@ class JobRun:
         if not job.has_ended:
             hint = f"{this_program()} attach {self._flags}"
             raise NotReady([Problem("", f"run {self.run_id} has not ended: {job.text}", hint)])
-        if not (self._folder / PLAN_FILE).exists():
-            raise NotReady([Problem("", f"run {self.run_id} never began: {job.text}")])
+        self.require_begun()
         self._end(job)
 
     def _end(self, job: Job) -> int:
@@ -205,16 +247,17 @@ class JobRun:
         last_end = self._folder / f"result.{plan.attempt}.json"
         with contextlib.suppress(FileNotFoundError):  # it is there if no other attempt has begun
             last_end.rename(self._folder / RESULT_FILE)
-        was_killed = not job.exit_code.endswith(":0")
-        deadline = time.monotonic() + (KILLED_LAG_S if was_killed else LAG_S)
-        while not store.has_result and time.monotonic() < deadline:
+        lag_s = LAG_S if job.exit_code.endswith(":0") else KILLED_LAG_S
+        deadline = time.monotonic() + lag_s
+        while not (store.has_result and self._is_whole()) and time.monotonic() < deadline:
             time.sleep(POLL_S)
         if store.has_result:
             return int(json.loads((self._folder / RESULT_FILE).read_bytes())["exit_code"])
-        events = [parse(line) for line in (self._folder / EVENTS_FILE).read_text().splitlines()]
+        events = read_events(self._folder, files.Problems())
         timed = [TimedEvent(event.wall, event) for event in events if event.attempt == plan.attempt]
-        began_at = timed[0].at if timed else time.time()
-        verdict = fold_events(plan, timed, timed[-1].at - began_at if timed else 0.0)
+        times = [each.at for each in timed] or [time.time()]
+        past = past_attempts(self._folder)[:-1]
+        verdict = fold_events(plan, timed, times[-1] - times[0], past)
         why = job.why_ended() or "its launch was killed"
         failure = Failure(plan.nodes[0].node, None, f"{ENDED_BY_SCHEDULER}: {why}")
         is_lost = job.state == "NODE_FAIL"
@@ -224,27 +267,25 @@ class JobRun:
             exit_code=LOST_CODE if is_lost else FAILED_CODE,
             first_failure=verdict.first_failure or failure,
         )
-        store.write_result(plan, verdict, began_at, None)
-        self._show(f"first failure: {failure_text(verdict.first_failure or failure)}")
-        self._show(f"  {this_program()} why {self._flags}")
+        store.write_result(plan, verdict, times[0], None)
+        told = failure_text(verdict.first_failure or failure)
+        self._show(f"first failure: {told}\n  {this_program()} why {self._flags}")
         return verdict.exit_code
 
-    def _on_signal(self, signalled: Interrupted) -> None:
+    def _on_signal(self, exit_code: int) -> None:
         """Stop the run, or end the wait for it; return if there is an end to be seen."""
-        self._state = job_of(self.job_id).state or self._state
-        is_queued = self._state != "RUNNING" and not self._is_stopping
-        if signalled.exit_code == 128 + signal.SIGHUP:
-            raise Interrupted(signalled.exit_code, self._left_text()) from None
-        if is_queued and self._is_left(signalled):
-            raise Interrupted(signalled.exit_code, self._left_text()) from None
-        if is_queued:
-            raise Interrupted(signalled.exit_code, self.stop()) from None
-        self._begin_stop(is_urgent=self._is_stopping)
+        if exit_code == SIGNAL_EXIT_BASE + signal.SIGHUP:
+            raise Interrupted(exit_code, self._left_text())
+        if self._is_stopping or not job_of(self.job_id).is_queued:
+            self._begin_stop(is_urgent=self._is_stopping)
+        elif exit_code == SIGNAL_EXIT_BASE + signal.SIGINT and self._is_left():
+            raise Interrupted(exit_code, self._left_text())
+        else:
+            raise Interrupted(exit_code, self.stop())
 
-    def _is_left(self, signalled: Interrupted) -> bool:
+    def _is_left(self) -> bool:
         """Ask at a terminal whether Ctrl-C leaves the job in the queue; once more says no."""
-        is_asked = signalled.exit_code == 128 + signal.SIGINT and sys.stdin and sys.stdin.isatty()
-        if not is_asked:
+        if not (sys.stdin and sys.stdin.isatty()):
             return False
         self.say(f"cancel job {self.job_id}, or leave it in the queue? c or l, and Enter (c)")
         with contextlib.suppress(Interrupted):
@@ -259,7 +300,7 @@ class JobRun:
             self.say(f"job {self.job_id}: {problem}")
 
     def _left_text(self) -> str:
-        where = "goes on" if self._state == "RUNNING" else "is left in the queue"
+        where = "is left in the queue" if job_of(self.job_id).is_queued else "goes on"
         hints = [f"{this_program()} {verb} {self._flags}" for verb in ("attach", "stop")]
         return "\n  ".join([f"job {self.job_id} of run {self.run_id} {where}", *hints])
 
@@ -279,7 +320,7 @@ class JobRun:
         if not job.has_ended:
             message = f"{job.text}: Slurm has not ended it"
             raise StopUnverified([Problem(self.run_id, message, "ask the administrators")])
-        if not (self._folder / PLAN_FILE).exists():
+        if not self._has_begun:
             shutil.rmtree(self._folder, ignore_errors=True)
             return f"run {self.run_id}: its job is cancelled; nothing of it had begun"
         with contextlib.suppress(OSError, ValueError, KeyError, NotReady):
@@ -298,33 +339,10 @@ class JobRun:
             time.sleep(POLL_S)
 
 
-@contextlib.contextmanager
-def _raised_signals() -> Iterator[None]:
-    """Have every signal that asks this process to end raise Interrupted."""
-
-    def interrupt(signum: int, _: object) -> None:
-        raise Interrupted(128 + signum)
-
-    before = {each: signal.getsignal(each) for each in SIGNALS}
-    handled = [each for each in SIGNALS if before[each] != signal.SIG_IGN]  # nohup
-    for each in handled:
-        signal.signal(each, interrupt)
-    try:
-        yield
-    finally:
-        for each in handled:
-            signal.signal(each, before[each])
-
-
 def queue_lines() -> Sequence[str]:
     """Return how the jobs of runs stand that were submitted by this user and are not over."""
-    columns = "%i\x1f%j\x1f%T\x1f%r\x1f%N"
-    words = ["squeue", "--noheader", f"--user={os.getuid()}", f"--format={columns}"]
+    words = ["squeue", "--noheader", f"--user={os.getuid()}", "--format=%j: job %i is %T %R"]
     answer, problem = ask(words)
     names = {*run_index.records().values()}
-    lines = [f"Slurm does not answer: {problem}"] if problem else []
-    for line in answer.splitlines():
-        job_id, name, state, reason, nodes = line.split("\x1f")
-        if name in names:
-            lines.append(f"{name}: {Job(job_id, state, reason, nodes=nodes).text}")
-    return lines
+    lines = [line for line in answer.splitlines() if line.partition(":")[0] in names]
+    return [f"Slurm does not answer: {problem}"] if problem else lines

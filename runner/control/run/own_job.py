@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import signal
 import threading
@@ -13,17 +12,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from runner.control.attempt.monitor import AttemptMonitor
-from runner.control.record.file_names import JOB_FILE, PLAN_FILE, RESULT_FILE
+from runner.control.history.files import Problems, read_as
+from runner.control.history.run_reader import read_plans
+from runner.control.record.file_names import JOB_FILE, RESULT_FILE
+from runner.control.record.run_store import RunStore
 from runner.control.rpc.session import Inbox
 from runner.control.run.hosts import enqueue_signal
-from runner.core.codec import decode
 from runner.core.errors import SIGNAL_EXIT_BASE
 from runner.core.launch_request import LaunchRequest
 from runner.core.model.plan import Plan
 from runner.core.model.results import Failure
 from runner.core.model.run_info import PastAttempt
 from runner.core.outcome.verdict import LOST_CODE, STOPPED, Verdict
-from runner.core.planning.slurm_job import ENDINGS, ENDS, ERR_FILE
+from runner.core.planning.slurm_job import ENDS, ERR_FILE, OUT_FILE, REQUEUED, SIZES_FILE
 from runner.core.protocol.events import ENDED_BY_SCHEDULER, LIMIT_REASON, TERMINATED
 from runner.core.protocol.states import AttemptState
 from runner.core.relaunch.losses import past_attempt
@@ -38,9 +39,9 @@ find them, nobody else would end them.
 SAME_SIGNAL_S = 1.0
 """Slurm sends TERM twice at the end of a job; a person does not do so as fast."""
 
-KILL_WAIT_S = 30.0
-RECORD_S = 3.0
-"""How long before Slurm's KILL what is left is killed here, so that the end can be recorded."""
+URGENT_AFTER_S = 25.0
+"""How long after Slurm's TERM what is left is killed here, so that the end can be recorded: its own
+KILL comes 30 s after it, unless the site's KillWait is another."""
 
 
 class OwnJob:
@@ -89,7 +90,7 @@ class OwnJob:
             return False
         self._why = self._why_ended()
         if self._why:
-            self._later(_kill_wait_s() - RECORD_S, signal.SIGINT)
+            self._later(URGENT_AFTER_S, signal.SIGINT)
             return True
         self._is_by_user = True
         monitor.stop_by_user("stop requested")  # by scancel --batch, as `stop` does
@@ -106,9 +107,10 @@ class OwnJob:
         by_host = first is not None and first.reason == TERMINATED
         if by_host and not self._why:
             self._why = self._why_ended()
-        if not (by_host or first is None or _got_term(verdict, first)):
-            return verdict
-        if self._is_by_user or not (self._why or self._is_stopped):
+        exited = verdict.ranks.get(str(first.rank)) if first else None
+        by_rank = exited is not None and exited.signal == signal.SIGTERM
+        is_by_slurm = first is None or by_host or by_rank
+        if self._is_by_user or not is_by_slurm or not (self._why or self._is_stopped):
             return verdict
         reason = f"{ENDED_BY_SCHEDULER}: {self._why}" if self._why else LIMIT_REASON
         failure = Failure(plan.nodes[0].node, None, reason)
@@ -120,27 +122,16 @@ class OwnJob:
 
     def finish(self, verdict: Verdict, attempt: int) -> None:
         """Have Slurm start the job again where it would not by itself; then this is no end."""
+        with contextlib.suppress(OSError):
+            sizes = {name: (self._folder / name).stat().st_size for name in (OUT_FILE, ERR_FILE)}
+            RunStore(self._folder).write_json(SIZES_FILE, sizes)
         is_by_user = verdict.exit_code > SIGNAL_EXIT_BASE
-        is_taken = self._why in (ENDS["PREEMPTED"], ENDINGS["JOB REQUEUE"])
+        is_taken = self._why in (ENDS["PREEMPTED"], REQUEUED)
         wants_again = self._is_at_limit or verdict.exit_code == LOST_CODE or is_taken
         if self._slurm.requeue and wants_again and not is_by_user:
             (self._folder / RESULT_FILE).rename(self._folder / f"result.{attempt}.json")
-            if self._why != ENDINGS["JOB REQUEUE"]:
+            if self._why != REQUEUED:
                 ask(["scontrol", "requeue", self._slurm.job_id])
-
-
-def _got_term(verdict: Verdict, failure: Failure) -> bool:
-    ended = verdict.ranks.get(str(failure.rank))
-    return ended is not None and ended.signal == signal.SIGTERM
-
-
-def _kill_wait_s() -> float:
-    """Return how long after TERM Slurm sends KILL."""
-    for line in ask(["scontrol", "show", "config"])[0].splitlines():
-        name, _, value = line.partition("=")
-        if name.strip() == "KillWait":
-            return float(value.split()[0])
-    return KILL_WAIT_S
 
 
 def is_own_job(folder: Path, spec: Spec) -> bool:
@@ -156,14 +147,14 @@ def with_lease(request: LaunchRequest) -> LaunchRequest:
 
 
 def past_attempts(folder: Path) -> tuple[PastAttempt, ...]:
-    """Return the attempts of earlier starts of the job."""
-    try:
-        plan = decode(Plan, json.loads((folder / PLAN_FILE).read_bytes()))
-    except (OSError, ValueError):
-        return ()
-    for name in (f"result.{plan.attempt}.json", RESULT_FILE):
-        with contextlib.suppress(OSError, ValueError):
-            verdict = decode(Verdict, json.loads((folder / name).read_bytes()))
-            return (*verdict.past_attempts, past_attempt(plan, verdict))
-    nodes = tuple(share.node for share in plan.nodes)
-    return (PastAttempt(plan.attempt, nodes, ENDED_BY_SCHEDULER),)
+    """Return the attempts on record; one without an end was that of a job that Slurm ended."""
+    problems = Problems()
+    past: tuple[PastAttempt, ...] = ()
+    for plan in read_plans(folder, problems):
+        last_end = folder / f"result.{plan.attempt}.json"
+        if verdict := read_as(Verdict, last_end, problems):
+            past = (*verdict.past_attempts, past_attempt(plan, verdict))
+        else:
+            nodes = tuple(share.node for share in plan.nodes)
+            past = (*past, PastAttempt(plan.attempt, nodes, ENDED_BY_SCHEDULER))
+    return past

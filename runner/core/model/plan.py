@@ -105,11 +105,6 @@ class Order:
     notify: Optional[Notify] = None  # for the first node, where someone is to be told
 
     @property
-    def spawns_ranks(self) -> bool:
-        """Whether our spawner starts the ranks."""
-        return self.launcher == SPAWNER
-
-    @property
     def is_standby(self) -> bool:
         """Whether it is that of a spare, which starts nothing."""
         return not self.argv

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import Dict, Iterator, Mapping, Sequence
+from typing import Dict, Iterator, Sequence
 
 from runner.core import shell
 from runner.core.spec import SlurmSpec, Spec
@@ -13,52 +12,43 @@ OUT_FILE = "job.out"
 ERR_FILE = "job.err"
 """What the launch in the job prints, in the record of its run."""
 
-ENDED_STATES = (
-    "BOOT_FAIL",
-    "CANCELLED",
-    "COMPLETED",
-    "DEADLINE",
-    "FAILED",
-    "NODE_FAIL",
-    "OUT_OF_MEMORY",
-    "PREEMPTED",
-    "REVOKED",
-    "TIMEOUT",
-    "UNKNOWN",
-)
-"""The states of a job that is over, by squeue(1); UNKNOWN is ours: Slurm has forgotten it."""
+SIZES_FILE = "job.sizes"
+"""How much that is in the end: a shared disk may show it late."""
 
 ENDS: Dict[str, str] = {
-    "OUT_OF_MEMORY": "it took more memory than it had asked for",
-    "NODE_FAIL": "a node of it failed",
     "BOOT_FAIL": "a node of it did not boot",
-    "TIMEOUT": "it reached its time limit",
-    "DEADLINE": "it reached its deadline",
-    "PREEMPTED": "a job with a higher priority took its nodes",
     "CANCELLED": "it was cancelled",
+    "COMPLETED": "",
+    "DEADLINE": "it reached its deadline",
+    "FAILED": "",
+    "NODE_FAIL": "a node of it failed",
+    "OUT_OF_MEMORY": "it took more memory than it had asked for",
+    "PREEMPTED": "a job with a higher priority took its nodes",
+    "REVOKED": "",
+    "TIMEOUT": "it reached its time limit",
+    "UNKNOWN": "Slurm has forgotten how it ended",
 }
-"""Why Slurm ended a job, by its state."""
+"""Why Slurm ended a job, by the states of one that is over (squeue(1); UNKNOWN is ours)."""
+
+REQUEUED = "it is to start again"
 
 ENDINGS: Dict[str, str] = {
     "TIME LIMIT": ENDS["TIMEOUT"],
     "PREEMPTION": ENDS["PREEMPTED"],
     "NODE FAILURE": ENDS["NODE_FAIL"],
-    "JOB REQUEUE": "it is to start again",
+    "JOB REQUEUE": REQUEUED,
 }
 """The same, by what slurmstepd writes as it ends one."""
 
-IMPOSSIBLE_REASONS: Dict[str, str] = {
-    "PartitionConfig": "no partition has what it asks for",
-    "PartitionNodeLimit": "its partition does not give a job that many nodes",
-    "PartitionTimeLimit": "its partition does not give a job that much time",
-    "BadConstraints": "no node has what it asks for",
-    "InvalidAccount": "its account is not valid",
-    "InvalidQOS": "its QOS is not valid",
-}
-"""Why a job never starts, by squeue(1): Slurm would keep it for ever."""
-
-LIMIT = re.compile(r"(Assoc|QOS)(Grp|Max)\w+")
-"""Why a job waits that is more than its account or QOS may have, now or ever."""
+NEVER_STARTS = (
+    "BadConstraints",
+    "InvalidAccount",
+    "InvalidQOS",
+    "PartitionConfig",
+    "PartitionNodeLimit",
+    "PartitionTimeLimit",
+)
+"""The reasons, by squeue(1), for which Slurm would keep a job for ever."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +67,7 @@ class Job:
     @property
     def has_ended(self) -> bool:
         """Whether nothing of it is left, as Slurm says."""
-        return self.state in ENDED_STATES
+        return self.state in ENDS
 
     @property
     def is_queued(self) -> bool:
@@ -103,20 +93,17 @@ class Job:
             return f"job {self.job_id}: Slurm does not answer: {self.problem}"
         if self.is_queued:
             reason = f" ({self.reason})" if self.reason else ""
-            limit = ": a limit of its account or QOS" if LIMIT.fullmatch(self.reason) else ""
             start = f", may start {self.start.replace('T', ' ')}" if self.start else ""
-            return f"job {self.job_id} is {self.state.lower()}{reason}{limit}{start}"
+            return f"job {self.job_id} is {self.state.lower()}{reason}{start}"
         if self.state == "RUNNING":
             return f"job {self.job_id} has its nodes: {self.nodes}"
         if why := ENDS.get(self.state):
             return f"job {self.job_id}: {why}"
-        if self.state == "UNKNOWN":
-            return f"job {self.job_id} is over; Slurm has forgotten how it ended"
         return f"job {self.job_id} is {self.state.lower()}"
 
 
-def read_job(job_id: str, line: str, now: str) -> Job:
-    """Return the job that a line of `scontrol --oneliner show job` describes; `now` as it does."""
+def read_job(job_id: str, line: str) -> Job:
+    """Return the job that a line of `scontrol --oneliner show job` describes."""
     fields: Dict[str, str] = {}
     for word in line.split():
         name, _, value = word.partition("=")
@@ -130,7 +117,7 @@ def read_job(job_id: str, line: str, now: str) -> Job:
         start=fields.get("StartTime", ""),
         nodes=fields.get("NodeList", ""),
         exit_code=fields.get("ExitCode", ""),
-        is_preempted=fields.get("PreemptTime", now) < now,
+        is_preempted="PreemptTime" in fields,
     )
 
 
@@ -170,29 +157,4 @@ def _options(spec: Spec, slurm: SlurmSpec, folder: str) -> Iterator[str]:
     yield "--open-mode=append"
     yield f"--output={place}/{OUT_FILE}"
     yield f"--error={place}/{ERR_FILE}"
-    yield "--export=ALL"
     yield from slurm.extra
-
-
-def srun_words(node: str, slurm: SlurmSpec, environ: Mapping[str, str]) -> Sequence[str]:
-    """Return the words that start what follows them on a node of a job, with all that it has there.
-
-    What describes the job, and a step of one node does not have, is passed on from `environ`.
-    """
-    options = {
-        "jobid": slurm.job_id,
-        "nodelist": node,
-        "nodes": "1",
-        "ntasks": "1",
-        "mem": "0",
-        "export": "ALL",
-        "mpi": "none",
-        "kill-on-bad-exit": "0",
-    }
-    words = ["srun", "--overlap", "--unbuffered", "--no-kill", "--quiet"]
-    if node in slurm.cores:
-        options["cpus-per-task"] = f"{slurm.cores[node]}"
-    words += [f"--{name}={value}" for name, value in options.items()]
-    names = ("SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES", "SLURM_NNODES", "SLURM_NODELIST")
-    of_job = [f"{name}={environ[name]}" for name in names if name in environ]
-    return [*words, *slurm.srun, "env", *of_job]

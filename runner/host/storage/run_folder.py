@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Set, Tuple, Union
 
 from runner.core.codec import decode, encode
-from runner.core.model.plan import Order
+from runner.core.model.plan import SPAWNER, Order
 from runner.core.protocol.events import (
     Ended,
     Event,
@@ -140,7 +140,7 @@ def create_run_folder(
     write_atomic(folder.shim, programs["shim"])
     write_atomic(folder.rank_facts, programs["rank_facts"])
     write_atomic(os.path.join(folder.site, "sitecustomize.py"), programs["sitecustomize"])
-    if order.spawns_ranks:
+    if order.launcher == SPAWNER:
         write_atomic(folder.spawner, programs["spawner"])
     if preloads:
         write_atomic(folder.preload, programs["preload"])

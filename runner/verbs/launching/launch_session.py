@@ -40,7 +40,7 @@ from runner.control.run.hosts import (
     open_host_pool,
     signal_pending,
 )
-from runner.control.run.job_run import JobRun
+from runner.control.run.job_run import JobRun, submit
 from runner.control.run.notifier import LaunchNotifier
 from runner.control.run.own_job import OwnJob, is_own_job, past_attempts, with_lease
 from runner.control.run.reporters import AttemptReporter
@@ -104,8 +104,6 @@ def run(request: LaunchRequest, source: CodeSource | None = None) -> int:
 
 def _submit(request: LaunchRequest, source: CodeSource) -> int:
     """Submit the job of a run and follow it, or show its script; return the exit code."""
-    from runner.control.run.submission import submit
-
     spec = request.spec
     folder = str(request.run_dir)
     words = [sys.executable, "-m", "runner", f"rerun={hydra_value(folder)}"]

@@ -13,7 +13,6 @@ SLURM: dict[str, Any] = {"cluster.scheduler": "slurm", "cluster.nodes": 4}
 JOB = {
     "SLURM_JOB_ID": "7",
     "SLURM_JOB_NODELIST": "n[1-3],m5",
-    "SLURM_JOB_CPUS_PER_NODE": "8(x2),4,16",
 }
 
 
@@ -31,12 +30,11 @@ def test_outside_of_a_job_there_is_this_machine_alone() -> None:
 
 
 def test_inside_of_a_job_there_are_its_nodes() -> None:
-    """In its order, each with its cores; not more of an allocation than are wanted."""
+    """In its order, not more of an allocation than are wanted."""
     spec = spec_of({"cluster.nodes": 3, "cluster.exclude": ["gone"]}, JOB)
     assert [node.name for node in spec.nodes] == ["n1", "n2", "n3"]
     assert {node.transport for node in spec.nodes} == {"srun"}
     assert spec.cluster.slurm.job_id == "7"
-    assert spec.cluster.slurm.cores == {"n1": 8, "n2": 8, "n3": 4}
 
 
 @pytest.mark.parametrize(

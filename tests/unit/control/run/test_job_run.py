@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from runner.control.record.run_store import RunStore
 from runner.control.run import job_run
 from runner.control.run.job_run import JobRun
 from runner.core.errors import Interrupted
@@ -34,7 +36,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str]
         with os.fdopen(theirs) as terminal:
             monkeypatch.setattr(sys, "stdin", terminal)
             with pytest.raises(Interrupted) as raised:
-                run._on_signal(Interrupted(130))
+                run._on_signal(130)
         os.close(ours)
         return "\n".join(said), str(raised.value)
 
@@ -56,3 +58,23 @@ def test_ctrl_c_asks_what_becomes_of_a_job_that_waits(
     said, end = interrupt(typed)
     assert said == ASKED
     assert end.startswith(told)
+
+
+@pytest.mark.parametrize("events", [None, b'{"kind":"sta'])
+def test_a_launch_that_was_killed_early_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, events: bytes | None
+) -> None:
+    """It has written no event, or a part of one; the attempts of the job before it are kept."""
+    monkeypatch.setattr(job_run, "job_of", lambda job_id: Job(job_id, "FAILED", exit_code="0:9"))
+    monkeypatch.setattr(job_run, "KILLED_LAG_S", 0.0)
+    store = RunStore(tmp_path)
+    for attempt in range(3):
+        store.write_plan(replace(builders.plan(0), attempt=attempt))
+    if events is not None:
+        (tmp_path / "events.jsonl").write_bytes(events)
+    request = LaunchRequest(spec=builders.spec(), run_dir=tmp_path, config_yaml="")
+    JobRun(request, "7", lambda _: None).complete()
+    _, verdict = store.read_result()
+    assert verdict.first_failure is not None
+    assert verdict.first_failure.reason == "ended by Slurm: its launch was killed"
+    assert [past.attempt for past in verdict.past_attempts] == [0, 1]

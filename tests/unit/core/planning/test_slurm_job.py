@@ -6,7 +6,7 @@ import re
 import shlex
 import subprocess
 
-from runner.core.planning.slurm_job import Job, batch_script, read_job, srun_words
+from runner.core.planning.slurm_job import Job, batch_script, read_job
 from runner.core.spec import Cluster, SlurmSpec, Spec
 
 FOLDER = """/data/a "b" o'c $HOME/100%"""
@@ -48,7 +48,6 @@ def test_words_of_a_user_stay_words() -> None:
         ["--open-mode=append"],
         [f"--output={FOLDER}%/job.out"],
         [f"--error={FOLDER}%/job.err"],
-        ["--export=ALL"],
         ["--exclusive"],
         ["--mail-user=ada o'hara@example.com"],
     ]
@@ -64,14 +63,6 @@ def test_a_job_of_a_fixed_size() -> None:
     assert "--no-kill" not in script(SlurmSpec(nodes="2"))
 
 
-def test_a_step_has_all_that_the_job_has_there() -> None:
-    """It waits for no other step, and what describes the job is passed on."""
-    slurm = SlurmSpec(job_id="7", cores={"n1": 8}, srun=("--container-image=a",))
-    words = srun_words("n1", slurm, {"SLURM_JOB_NODELIST": "n[1-2]", "TOKEN": "x"})
-    assert {"--overlap", "--jobid=7", "--nodelist=n1", "--cpus-per-task=8", "--mem=0"} <= {*words}
-    assert words[-3:] == ["--container-image=a", "env", "SLURM_JOB_NODELIST=n[1-2]"]
-
-
 LINE = (
     "JobId=7 JobName=r JobState=PENDING Reason=QOSGrpNodeLimit StartTime=2026-11-25T21:56:07 "
     "PreemptTime=None NodeList=(null) ExitCode=0:0 Command=/a b"
@@ -79,10 +70,9 @@ LINE = (
 
 
 def test_how_a_job_stands_is_told_in_words() -> None:
-    """A limit of a QOS is called one."""
-    job = read_job("7", LINE, "2026-11-25T20:00:00")
-    told = "job 7 is pending (QOSGrpNodeLimit): a limit of its account or QOS"
-    assert job.text == f"{told}, may start 2026-11-25 21:56:07"
+    """With Slurm's own reason."""
+    job = read_job("7", LINE)
+    assert job.text == "job 7 is pending (QOSGrpNodeLimit), may start 2026-11-25 21:56:07"
     assert (job.is_queued, job.has_ended, job.why_ended()) == (True, False, "")
 
 
@@ -93,4 +83,4 @@ def test_why_slurm_ends_a_job() -> None:
     assert Job("7", "COMPLETING").why_ended("") == "it was cancelled"
     assert Job("7", "RUNNING").why_ended(told) == ""
     line = LINE.replace("PENDING", "RUNNING").replace("PreemptTime=None", "PreemptTime=2026-11-25")
-    assert "higher priority" in read_job("7", line, "2026-11-26").why_ended()
+    assert "higher priority" in read_job("7", line).why_ended()
