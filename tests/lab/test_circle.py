@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from runner.core.model.plan import Hub, Order
+from runner.core.model.order import Hub, Order, Program
 from runner.core.protocol.events import StopCause
 from runner.core.protocol.timing import HUB_TIMEOUT_S, JOIN_TIMEOUT_S
 from runner.host.peers import hub, member
@@ -128,8 +128,9 @@ class Ring:
         """One more supervisor; of an elastic run where `min_nodes` says how many nodes it takes."""
         port = self.relay.port if self.relay else self.port
         hub = Hub("a", "127.0.0.1", port, 1, LOST_S, **more)
-        order = Order("run", node, 0, "/w", (), {}, "/", (), hub=hub)
-        order = replace(order, restarts_ranks="min_nodes" in more)
+        order = Order("run", node, 0, "/w", "/", hub=hub)
+        if "min_nodes" in more:
+            order = replace(order, first_rank=None, program=Program(max_restarts=1))
         news = self.heard[node] = Heard()
         listener = self.listener if node == "a" else None
         circle = join_peers(order, listener, token, self.loop, news)

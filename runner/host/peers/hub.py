@@ -10,7 +10,7 @@ import time
 from typing import Any, Dict, Optional, Set
 
 from runner.core.failure_detector import FailureDetector, Liveness
-from runner.core.model.plan import Hub, Order
+from runner.core.model.order import Hub, Order
 from runner.core.outcome.membership import nodes_after_loss
 from runner.core.protocol.events import StopCause, loss_reason
 from runner.core.protocol.timing import HEARTBEAT_S, HUB_TIMEOUT_S, JOIN_TIMEOUT_S
