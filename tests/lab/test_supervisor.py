@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from runner.core.codec import encode
-from runner.core.model.plan import Hub
+from runner.core.model.order import Hub
 from runner.core.protocol.events import (
     Ended,
     ProgramExited,
@@ -95,8 +95,8 @@ def test_the_hub_stays_for_the_others(start: RunStarter) -> None:
     """Also when its program left a child for a moment, and the grace for that is over."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         hub = Hub("here", "127.0.0.1", free.getsockname()[1], 1, 15.0)
-    argv = ("/bin/sh", "-c", "sleep 0.2; (sleep 0.3) &")
-    run = start(argv=argv, ranks=0, grace_s=0.5, hub=hub)
+    launcher = ("/bin/sh", "-c", "sleep 0.2; (sleep 0.3) &")
+    run = start(launcher=launcher, ranks=0, grace_s=0.5, hub=hub)
     loop = EventLoop()
     order = replace(run.order, node="there")
     member = join_peers(order, None, b"token", loop, PeerObserver())

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Dict, List, Optional, Set, Tuple
 
 from runner.core.failure_detector import FailureDetector
-from runner.core.model.plan import Hub, Order
+from runner.core.model.order import Hub, Order
 from runner.core.outcome.membership import is_indispensable, nodes_after_loss
 from runner.core.protocol.events import StopCause, loss_reason
 from runner.core.protocol.timing import HEARTBEAT_S, HUB_TIMEOUT_S, JOIN_TIMEOUT_S

@@ -12,7 +12,7 @@ import time
 from typing import Any, Dict, List, Optional, Union
 
 from runner.core.codec import decode, encode
-from runner.core.model.plan import Hub, Order
+from runner.core.model.order import Hub, Order
 from runner.core.protocol.events import FINAL_CAUSES, StopCause
 from runner.host.peers.fold import HubFold, MemberFold, PeerObserver
 from runner.host.peers.links import LINGER_S, Link, LinkClosed, Listener, OutgoingLink, seal

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Set, Tuple, Union
 
 from runner.core.codec import decode, encode
-from runner.core.model.plan import Order
+from runner.core.model.order import Order
 from runner.core.protocol.events import (
     Ended,
     Event,
@@ -110,10 +110,7 @@ def create_run_folder(
     OSError: no file can be written, or there is a run of this id.
     """
     private_folder(order.workdir, "runs")
-    program = order.argv
-    if order.container is not None:
-        program = order.container.create or order.container.start
-    preloads = folder.preload in program
+    preloads = folder.preload in order.program.launcher
     old_umask = os.umask(0o077)  # the ranks keep the user's own
     try:
         os.makedirs(os.path.dirname(folder.root), exist_ok=True)

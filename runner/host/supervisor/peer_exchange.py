@@ -8,7 +8,7 @@ import time
 from typing import Callable, Optional, Set
 
 from runner.core.failure_detector import FailureDetector
-from runner.core.model.plan import Order
+from runner.core.model.order import Order
 from runner.core.protocol import events
 from runner.core.protocol.events import StopCause
 from runner.host.peers.election import LeaderElection

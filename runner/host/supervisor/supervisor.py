@@ -13,7 +13,7 @@ import socket
 import time
 from typing import Any, Callable, Dict, List, Optional, Set
 
-from runner.core.model.plan import Order
+from runner.core.model.order import Order
 from runner.core.protocol.events import FINAL_CAUSES, Ended, PortTaken, ProgramExited, StopCause
 from runner.core.protocol.states import State, StopPhase
 from runner.core.protocol.timing import DISK_TIMEOUT_S

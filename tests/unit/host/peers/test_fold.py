@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from runner.core.model.plan import Hub, Order
+from runner.core.model.order import Hub, Order, Program
 from runner.core.protocol.events import StopCause
 from runner.core.protocol.timing import HUB_TIMEOUT_S, JOIN_TIMEOUT_S
 from runner.host.peers.fold import HubFold, MemberFold, PeerObserver
@@ -25,10 +25,11 @@ class Node(PeerObserver):
     """A supervisor without sockets. It notes what it concludes, and does as a real one would."""
 
     def __init__(self, name: str, now: float, start: int = 0, **hub: Any) -> None:
-        self.order = Order("run", name, 0, "/w", (), {}, "/", (), rejoin_count=start)
-        self.order = replace(self.order, restarts_ranks="min_nodes" in hub)
         about = Hub("a", "127.0.0.1", 1, **{"member_count": 1, "lost_s": LOST_S, **hub})
-        self.order = replace(self.order, hub=about)
+        self.order = Order("run", name, 0, "/w", "/w", rejoin_count=start, hub=about)
+        if "min_nodes" in hub:
+            restarts = Program("torchrun", max_restarts=9)
+            self.order = replace(self.order, program=restarts, first_rank=None)
         kind = HubFold if name == "a" else MemberFold
         self.fold = kind(self.order, about, self, now)
         self.said: list[tuple[Any, ...]] = []

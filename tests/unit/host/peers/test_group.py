@@ -10,13 +10,12 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from runner.core.codec import encode
-from runner.core.model.plan import Hub, Order
+from runner.core.model.order import Hub, Order
 from runner.core.protocol.events import StopCause
 from runner.host.peers import group
 from runner.host.peers.fold import PeerObserver
@@ -108,7 +107,7 @@ class Ring:
     def order(self, node: str) -> Order:
         port = self.relay.port if self.relay else self.port
         hub = Hub("a", "127.0.0.1", port, 1, LOST_S)
-        return replace(Order("run", node, 0, "/w", (), {}, "/", ()), hub=hub)
+        return Order("run", node, 0, "/w", "/w", hub=hub)
 
     def add(self, node: str, token: bytes = b"token") -> PeerGroup:
         self.heard[node] = Heard()

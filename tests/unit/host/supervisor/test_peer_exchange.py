@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from runner.core.model.plan import Hub, Order
+from runner.core.model.order import Hub, Order
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State
 from runner.host.facts.ports import NO_PORTS
@@ -24,7 +24,7 @@ from tests.unit.host.supervisor.test_stop_ladder import Journal
 
 
 def order(disconnect_s: float) -> Order:
-    return Order("run", "b", 0, "/w", (), {}, "/", (), disconnect_s=disconnect_s)
+    return Order("run", "b", 0, "/w", "/", disconnect_s=disconnect_s)
 
 
 def test_a_controller_is_missing_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
