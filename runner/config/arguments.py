@@ -19,7 +19,7 @@ from runner.config.kinds import Problems, read_value, scalar_text
 from runner.config.source import DOTTED
 from runner.config.words import as_word, escaped, hydra_value, key_of, literal
 from runner.core.errors import ConfigError, Problem
-from runner.core.planning.launch_command import LOCAL_RANK_MACRO
+from runner.core.launch import LOCAL_RANK_MACRO
 from runner.core.spec import GROUPS, Spec, Task, keys_of
 
 FLAG = re.compile(r"--?[A-Za-z][^\s=]*")

@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
-from runner.core.model.plan import Notify
+from runner.core.model.order import Notify
 from runner.core.model.results import Failure
 from runner.core.outcome.first_failure import failure_text
 from runner.core.protocol.timing import NOTIFICATION_TIMEOUT_S

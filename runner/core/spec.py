@@ -10,7 +10,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterable, Optional, Tuple, Union
 
-from runner.core.model.plan import DebugRank
+from runner.core.model.order import DebugRank
 from runner.core.protocol.paths import USUAL_WORKDIR
 
 MASTER = "master"

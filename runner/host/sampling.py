@@ -25,7 +25,7 @@ from typing import Callable, Dict, FrozenSet, Optional, Tuple, TypeVar
 
 from runner.core.codec import decode, encode
 from runner.core.model.facts import GpuProcess
-from runner.core.model.plan import Order
+from runner.core.model.order import Order
 from runner.core.model.samples import GpuSample, GpuUser, Sample
 from runner.core.protocol.paths import RunPaths, is_run_id
 from runner.core.protocol.remote_files import MAX_SAMPLE_FILE

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from runner.core.codec import encode
+from runner.core.launch import environment
 from runner.core.model.container import CommandAnswer, ContainerFacts
 from runner.core.model.facts import System
-from runner.core.model.plan import Plan
+from runner.core.model.plan import NodePlan, Plan
 from runner.core.planning.build_plan import build_plan
 from runner.core.spec import Cluster, ContainerSpec, Mount, Node, Secret, Task
 from tests.golden.builders import SHIPPED, facts, spec
@@ -56,12 +57,17 @@ def plan(engine: str, **changes: Any) -> Plan:
     return build_plan(replace(wanted, **changes), hosts)
 
 
+def _client(node: NodePlan) -> tuple[str, ...]:
+    assert node.order.container
+    return node.order.container.client
+
+
 @pytest.mark.parametrize("engine", WHOLE)
 def test_commands(engine: str, check_golden: Check) -> None:
     """Each word of them, for the supervisor and for a person."""
     made = plan(engine)
     parts = [
-        {"typed": node.command, "argv": node.order.argv, "container": encode(node.order.container)}
+        {"typed": node.command, "argv": _client(node), "container": encode(node.order.container)}
         for node in made.nodes
     ]
     check_golden(f"container_{engine}.json", json.dumps(parts, indent=1) + "\n")
@@ -76,4 +82,4 @@ def test_a_command_to_paste_needs_nothing_that_only_a_launch_makes() -> None:
     assert "HOME=/tmp" in node.command
     assert "TOKEN" in node.command
     assert "HOME" not in node.env  # of the engine's client
-    assert node.order.env["HOME"].endswith("/home")
+    assert environment(node.order)["HOME"].endswith("/home")

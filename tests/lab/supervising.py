@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.core.codec import encode
-from runner.core.model.plan import Order
+from runner.core.model.order import Order, Program
 from runner.core.protocol.events import Ended, Event, RankStarted, parse
 from runner.core.protocol.paths import RunPaths
 from runner.host.process.kill import kill_until_gone
@@ -34,7 +34,7 @@ import json, os, socket, sys, time
 sys.path.insert(0, sys.argv[1])
 from runner.core.codec import decode
 from runner.core.protocol.paths import PROGRAM_LOG, RunPaths
-from runner.core.model.plan import Order
+from runner.core.model.order import Order, Program
 from runner.host.facts import ports
 from runner.host.process.event_loop import run_steps
 from runner.host.process.file_worker import run_now
@@ -86,7 +86,7 @@ import json, sys
 sys.path.insert(0, sys.argv[1])
 from runner.core.codec import decode
 from runner.core.protocol.paths import RunPaths
-from runner.core.model.plan import Order
+from runner.core.model.order import Order, Program
 from runner.host.supervisor import recovery
 order = decode(Order, json.loads(sys.argv[3]))
 recovery.recover_orphaned(RunPaths(sys.argv[2], order.run_id, order.node), order)
@@ -160,6 +160,9 @@ class SupervisedRun:
         return pids
 
 
+TORCHRUN = str(PROGRAMS / "torchless" / "torch" / "distributed" / "run.py")
+
+
 class RunStarter:
     """Starts runs below a folder, and makes sure that none outlives its test."""
 
@@ -173,6 +176,7 @@ class RunStarter:
         ranks: int = 2,
         grace_s: float = 1.0,
         program: Sequence[str] = (sys.executable, "-u", str(PROGRAMS / "rank.py")),
+        launcher: Sequence[str] = (sys.executable, TORCHRUN),
         wrapper: Sequence[str] = (),
         start_as: str = "",
         **changes: Any,
@@ -184,22 +188,21 @@ class RunStarter:
         """
         run_id = f"t-{os.getpid()}-{time.monotonic_ns():x}"
         folder = RunPaths(str(self._workdir), run_id, "here")
-        shim = (HOST_PYTHON, "-I", "-S", folder.shim, folder.attempt_folder(0), "", "HIDDEN")
         order = Order(
             run_id=run_id,
             node="here",
             attempt=0,
             workdir=str(self._workdir),
-            argv=(
-                sys.executable,
-                str(PROGRAMS / "torchless" / "torch" / "distributed" / "run.py"),
-                f"--nproc_per_node={ranks}",
-                *("--nnodes=1", "--node_rank=0", "--no_python", "--"),
-                *(*shim, *program, *steps),
+            program=Program(
+                entry="torchrun",
+                launcher=tuple(launcher),
+                words=(*program, *steps),
+                env={"RUNNER_RUN_ID": run_id, "RUNNER_NODE": "here", "HIDDEN": "from ranks"},
+                hidden=("HIDDEN",),
+                host_python=HOST_PYTHON,
             ),
-            env={"RUNNER_RUN_ID": run_id, "RUNNER_NODE": "here", "HIDDEN": "from ranks"},
             cwd=folder.work,
-            ranks=tuple(range(ranks)),
+            nproc=ranks,
             grace_s=grace_s,
         )
         order = Order(**{**vars(order), **changes})

@@ -171,7 +171,7 @@ def test_what_made_cgroups_of_its_own_leaves_none(start: RunStarter) -> None:
 @WITHOUT_FIRST
 def test_missing_program_leaves_no_cgroup(start: RunStarter, inside: Sequence[str]) -> None:
     """It was made for nothing, and goes; what could not be started is named, with the reason."""
-    run = start(argv=("/no/such/python",), wrapper=inside)
+    run = start(launcher=("/no/such/python",), wrapper=inside)
 
     assert run.wait_ended().state is State.FAILED
     (exited,) = run.bodies(ProgramExited)

@@ -24,7 +24,8 @@ from runner.control.rpc.session import BoundedInbox, Connector, HostSession, Inb
 from runner.core.codec import encode
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts, FactsRequest
-from runner.core.model.plan import Order, Plan
+from runner.core.model.order import Order
+from runner.core.model.plan import Plan
 from runner.core.protocol.frames import Frame
 from runner.core.relaunch.handover import AttemptOrders, RelaunchContext
 from runner.core.spec import Node, Spec

@@ -119,6 +119,8 @@ class Container:
 
     engine: str
     start: Tuple[str, ...]
+    client: Tuple[str, ...] = ()  # our program that runs all of this
+    given: Dict[str, str] = field(default_factory=dict)  # the environment of the program
     name: str = ""
     create: Tuple[str, ...] = ()
     kill: Tuple[str, ...] = ()

@@ -62,6 +62,7 @@ class FactsRequest:
     tasks_hash: str = ""  # of the shipped tasks
     release: str = ""  # the hash of the release that the run works in
     reserve_port: bool = False  # for the rendezvous
+    spare_ports: int = 0  # and so many for that of later attempts
     reserve_hub_port: bool = False  # for the supervisors' hub
     reserve_vote_port: bool = False  # for a relaunch by the hosts themselves
     port_first: int = 0  # the first port allowed; 0 for any
@@ -233,6 +234,7 @@ class Facts:
     ssh_address: str = ""  # its own address of our connection (SSH_CONNECTION), "" if local
     cores: int = field(default=1, metadata=CORES)  # ours to use, by affinity and cgroup
     reserved_port: int = field(default=0, metadata=PORT)  # for the rendezvous
+    spare_ports: Tuple[int, ...] = field(default=(), metadata=PORT)  # for that of later attempts
     hub_port: int = field(default=0, metadata=PORT)  # for the supervisors' hub
     vote_port: int = field(default=0, metadata=PORT)  # for a relaunch by the hosts
     port_error: str = ""  # why no port could be reserved

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Dict, List, Optional, Tuple
 
-from runner.core.model.plan import Order
+from runner.core.model.order import Order
 from runner.core.protocol.events import RankStarted
 
 

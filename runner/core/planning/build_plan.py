@@ -7,28 +7,26 @@ from dataclasses import asdict, dataclass, replace
 from typing import Dict, Iterable, Mapping, Optional, Sequence, Tuple
 
 from runner.core.errors import NotReady, Problem
+from runner.core.launch import environment
 from runner.core.model.facts import Facts
-from runner.core.model.plan import NodePlan, Notify, Order, Plan
+from runner.core.model.order import Notify, Order, Program
+from runner.core.model.plan import NodePlan, Plan
 from runner.core.model.release import CodeRef
 from runner.core.planning import endpoints
 from runner.core.planning.container.base import wrap
 from runner.core.planning.launch_command import (
-    LaunchCommand,
-    launch_command,
-    path_folder,
+    DEBUG_VARIABLE,
+    node_program,
     rank_environment,
+    typed_command,
 )
 from runner.core.planning.notes import FoldNames, plan_notes
 from runner.core.planning.readiness import problems_of, visible_gpus, without_removed_env
-from runner.core.planning.rendezvous_flags import NO_SHARED_STORE, NodePosition
 from runner.core.protocol.paths import RunPaths, tasks_folder
-from runner.core.spec import Node, Spec
+from runner.core.spec import Node, Spec, Task
 from runner.core.text import counted, join_some
 
 NO_CODE = CodeRef()
-
-DEBUG_VARIABLE = "RUNNER_DEBUG_RANK"
-"""RANK:PORT, by which the shim (`host/ranks/shim.py`) starts debugpy; ranks do not get it."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +38,7 @@ class _AttemptPlan:
     code: CodeRef
     endpoints: endpoints.AttemptEndpoints
     backend: str
-    nproc: Mapping[str, int]
     ranks: Mapping[str, Tuple[int, ...]]  # in the order of the YAML; () if torch assigns them
-    gpus: Mapping[str, Tuple[int, ...]]
     world_size: int
 
 
@@ -61,7 +57,9 @@ def build_plan(
     Raises:
         NotReady: With all problems of all hosts.
     """
-    facts = {n.name: without_removed_env(spec, n, facts[n.name]) for n in spec.nodes}
+    spares = [node for node in spec.spares if node.name in facts and spec.relaunch.max]
+    members = (*spec.nodes, *spares)
+    facts = {n.name: without_removed_env(spec, n, facts[n.name]) for n in members}
     problems = [p for node in spec.nodes for p in problems_of(spec, node, facts[node.name])]
     problems = problems or endpoints.duplicate_addresses(spec, facts)
     if problems:
@@ -87,10 +85,8 @@ def build_plan(
         cluster=spec.cluster.name,
         task=spec.task.name,
         attempt=attempt,
-        nodes=tuple(
-            _node_plan(attempt_plan, index, facts[node.name])
-            for index, node in enumerate(spec.nodes)
-        ),
+        nodes=tuple(_node_plan(attempt_plan, node, facts[node.name]) for node in spec.nodes),
+        spares=tuple(_node_plan(attempt_plan, node, facts[node.name]).order for node in spares),
         world_size=attempt_plan.world_size,
         backend=attempt_plan.backend,
         master_addr=chosen.addr,
@@ -126,10 +122,7 @@ def _decide(
 ) -> _AttemptPlan:
     """Decide about an attempt; `without_cuda` are nodes whose torch cannot use their GPUs."""
     chosen = endpoints.choose_endpoints(spec, facts)
-    nproc = {
-        node.name: 1 if spec.task.is_plain else node.nproc_per_node or len(gpus[node.name]) or 1
-        for node in spec.nodes
-    }
+    nproc = {node.name: _nproc(spec.task, node, gpus[node.name]) for node in spec.nodes}
     backend = _choose_backend(spec, gpus, nproc, without_cuda)
     world_size = sum(nproc.values())
     if spec.debug_rank and spec.debug_rank.rank >= world_size:
@@ -142,7 +135,11 @@ def _decide(
         count = 0 if spec.rendezvous.torch_assigns_ranks else nproc[node.name]
         ranks[node.name] = tuple(range(base, base + count))
         base += count
-    return _AttemptPlan(spec, attempt, code, chosen, backend, nproc, ranks, gpus, world_size)
+    return _AttemptPlan(spec, attempt, code, chosen, backend, ranks, world_size)
+
+
+def _nproc(task: Task, node: Node, gpus: Sequence[int]) -> int:
+    return 1 if task.is_plain else node.nproc_per_node or len(gpus) or 1
 
 
 def _choose_backend(
@@ -171,57 +168,43 @@ def _choose_backend(
     return spec.cluster.backend
 
 
-def _node_plan(attempt: _AttemptPlan, index: int, host_facts: Facts) -> NodePlan:
+def _node_plan(attempt: _AttemptPlan, node: Node, host_facts: Facts) -> NodePlan:
+    """Return the part of a node, which may be a spare."""
     spec = attempt.spec
     chosen = attempt.endpoints
-    node = spec.nodes[index]
-    gpus = attempt.gpus[node.name]
+    gpus = select_gpus(node, host_facts)
+    nproc = _nproc(spec.task, node, gpus)
     run_paths = RunPaths(host_facts.workdir, spec.run_id, node.name)
     interface = endpoints.training_interface(node, host_facts, chosen.route)
     if spec.is_single_node and not node.interface:
         interface = next((i.name for i in host_facts.interfaces if i.loopback), "lo")
-    position = NodePosition(
-        index=index,
-        nproc=attempt.nproc[node.name],
-        addr=chosen.addr,
-        port=chosen.port,
-        local_addr=chosen.local_addrs.get(node.name, ""),
-        attempt=attempt.number,
-        first_rank=min(attempt.ranks[node.name], default=0),
-        world_size=attempt.world_size,
-    )
     facts = host_facts
     if spec.container:  # its Python is also that of our shim; nothing of the host's environment
         facts = replace(facts, host_python=facts.python.executable, preset_env={})
     script = _script(spec, facts, attempt.code)
-    launch = launch_command(spec, node, position, facts, script=script, run_paths=run_paths)
-    env = rank_environment(
+    rank_env = rank_environment(
         spec,
         node,
         facts,
-        position,
+        nproc=nproc,
         backend=attempt.backend,
         interface=interface,
         gpus=gpus,
-        run_paths=run_paths,
     )
-    env = {**(NO_SHARED_STORE if spec.elastic else {}), **launch.env, **env}
-    debug = spec.debug_rank
-    debug_env = {DEBUG_VARIABLE: f"{debug.rank}:{debug.port}"} if debug else {}
-    order = _order(attempt, node, facts, run_paths, launch)
-    removed = spec.removed_env_of(node)
+    program = node_program(spec, node, facts, script=script, rank_env=rank_env, run_paths=run_paths)
+    order = _order(attempt, node, facts, run_paths, program, nproc)
+    command, arg_count = typed_command(spec, node, facts, order, script)
+    left_out = {*program.hidden, DEBUG_VARIABLE}
     node_plan = NodePlan(
         node=node.name,
         host=node.host,
-        command=launch.command,
-        arg_count=launch.arg_count,
-        env={name: value for name, value in env.items() if name not in removed},
-        cwd=order.cwd,
+        command=command,
+        arg_count=arg_count,
+        env={name: value for name, value in environment(order).items() if name not in left_out},
         ranks=order.ranks,
         gpus=gpus,
         interface=interface,
-        order=replace(order, env={**env, **launch.internal_env, **debug_env}),
-        nproc=order.nproc,
+        order=order,
         user=node.user or spec.cluster.ssh.user or "",
         port=node.port or spec.cluster.ssh.port or 0,
         setup=spec.setup_of(node),
@@ -232,11 +215,16 @@ def _node_plan(attempt: _AttemptPlan, index: int, host_facts: Facts) -> NodePlan
 
 
 def _order(
-    attempt: _AttemptPlan, node: Node, facts: Facts, run_paths: RunPaths, launch: LaunchCommand
+    attempt: _AttemptPlan,
+    node: Node,
+    facts: Facts,
+    run_paths: RunPaths,
+    program: Program,
+    nproc: int,
 ) -> Order:
-    """Return the order of a node, without its environment."""
     spec = attempt.spec
     chosen = attempt.endpoints
+    is_standby = node not in spec.nodes
     cwd = run_paths.work
     if not spec.task.shipped_file and not attempt.code.release:
         cwd = facts.project
@@ -247,14 +235,21 @@ def _order(
         node=node.name,
         attempt=attempt.number,
         workdir=facts.workdir,
-        argv=launch.argv,
-        env={},
         cwd=cwd,
-        ranks=attempt.ranks[node.name],
-        path_folder=path_folder(spec, node, facts),
-        launcher=launch.launcher,
+        program=program,
+        node_rank=0 if is_standby else spec.nodes.index(node),
+        is_standby=is_standby,
+        nnodes=len(spec.nodes),
+        nproc=nproc,
+        first_rank=min(attempt.ranks.get(node.name, ()), default=None),
+        world_size=attempt.world_size,
+        master_addr=chosen.addr,
+        master_port=chosen.port,
+        ports=chosen.spare_ports,
+        local_addr=chosen.local_addrs.get(node.name, ""),
+        min_nodes=spec.min_nodes or 0,
+        max_nodes=spec.max_nodes or 0,
         release=attempt.code.release,
-        reserve_port=chosen.port if node is spec.master else 0,
         grace_s=spec.grace_s,
         disconnect_s=spec.disconnect_s,
         hub=chosen.hub,
@@ -263,10 +258,8 @@ def _order(
         metrics=spec.watch.metrics,
         progress_pattern=spec.progress.pattern,
         sample_s=spec.sample_s,
-        restarts_ranks=spec.rendezvous.torch_assigns_ranks and spec.torchrun.max_restarts > 0,
-        nproc=attempt.nproc[node.name],
         decides=node.name == spec.deciding_node,
-        notify=notify_part(spec) if node == spec.nodes[0] else None,
+        notify=notify_part(spec) if node is spec.master else None,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Uni
 
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Endpoint, Facts, Interface
-from runner.core.model.plan import Hub
+from runner.core.model.order import Hub
 from runner.core.spec import Node, Spec, are_local
 
 Address = Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
@@ -27,6 +27,7 @@ class AttemptEndpoints:
 
     addr: str  # the master's
     port: int  # where the ranks meet there; 0 if none was reserved
+    spare_ports: Tuple[int, ...]  # where those of later attempts may
     reason: str  # why they meet there
     route: str  # an address by which routing tables find the master
     local_addrs: Mapping[str, str]  # at which others reach the ranks of each node
@@ -47,6 +48,10 @@ def choose_endpoints(spec: Spec, facts: Mapping[str, Facts]) -> AttemptEndpoints
         # torch would publish names that may not resolve.
         peers = peer_endpoints(spec, spec.nodes, facts)
         local_addrs = {node.name: node.addr or peers[node.name].address for node in spec.nodes}
+        for node in spec.spares:
+            if node.name in facts:
+                own = _endpoint(spec, node, facts[node.name], route)
+                local_addrs[node.name] = node.addr or own.address
         if facts[master].hub_port:
             hub = Hub(
                 node=master,
@@ -60,6 +65,7 @@ def choose_endpoints(spec: Spec, facts: Mapping[str, Facts]) -> AttemptEndpoints
     return AttemptEndpoints(
         addr=addr,
         port=facts[master].reserved_port if spec.rendezvous.uses_master_store else 0,
+        spare_ports=facts[master].spare_ports,
         reason="rendezvous.endpoint" if spec.rendezvous.endpoint else reason,
         route=route,
         local_addrs=local_addrs,
@@ -148,14 +154,12 @@ def peer_endpoints(
         _, _, route = training_address(spec, nodes, facts)
     except NotReady:
         return {}
-    result = {}
-    for node in nodes:
-        node_facts = facts[node.name]
-        interface = _interface_from_env(node_facts, spec.env_of(node)) or training_interface(
-            node, node_facts, route
-        )
-        result[node.name] = _endpoint_on(node_facts, interface, route)
-    return result
+    return {node.name: _endpoint(spec, node, facts[node.name], route) for node in nodes}
+
+
+def _endpoint(spec: Spec, node: Node, facts: Facts, route: str) -> Endpoint:
+    interface = _interface_from_env(facts, spec.env_of(node))
+    return _endpoint_on(facts, interface or training_interface(node, facts, route), route)
 
 
 def duplicate_addresses(spec: Spec, facts: Mapping[str, Facts]) -> List[Problem]:

@@ -1,25 +1,26 @@
-"""Launch command of a node: torchrun, its predecessor, or the program itself; its environment."""
+"""Launch command: the program of a node's order, and the command as a person would type it."""
 
 from __future__ import annotations
 
 import posixpath
 import re
-from dataclasses import dataclass, field
-from typing import Dict, Mapping, Sequence, Tuple
+from typing import Dict, List, Optional, Tuple
 
+from runner.core.launch import (
+    LOCAL_RANK_MACRO,
+    NO_PYTHON,
+    RECORDER_PATH_VARS,
+    escape,
+    rank_args,
+    torchrun_options,
+)
 from runner.core.model.facts import Facts, Interpreter
-from runner.core.model.plan import SPAWNER
-from runner.core.planning.rendezvous_flags import NodePosition, flags, torch_version
+from runner.core.model.order import Order, Program
 from runner.core.protocol.paths import RunPaths
 from runner.core.spec import Node, Spec, Task
 
-LOCAL_RANK_MACRO = "${local_rank}"
-
-LAUNCHERS = {
-    "torchrun": ("torchrun", "torch.distributed.run"),
-    "launch": ("torch.distributed.launch", "torch.distributed.launch"),
-}
-"""The launcher's name in messages, and its module, by `Task.entry`."""
+LAUNCHER_MODULES = {"torchrun": "torch.distributed.run", "launch": "torch.distributed.launch"}
+"""The launcher's module, by `Task.entry`."""
 
 CPP_LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
 """torch's own variable for the least severe messages of its C++ code that are printed."""
@@ -31,171 +32,131 @@ record how their ranks ended."""
 DASHED_SINCE = (2, 0)
 """The first torch whose torch.distributed.launch passes `--local-rank`, not `--local_rank`."""
 
+ADDED_IN = {
+    "local_addr": (2, 0),
+    "numa_binding": (2, 9),
+    "signals_to_handle": (2, 10),
+    "shutdown_timeout": (2, 12),
+}
+"""The first torch whose torchrun has an option; all others are older than 1.12.
+
+Read in torch/distributed/run.py of the wheels of 1.12.0, 1.13.0 and 2.0.0 to 2.12.0 on PyPI.
+"""
+
 SYSTEM_FOLDERS = ("/usr/bin", "/usr/local/bin", "/bin")
 """The folders of programs that are on every PATH, with much else than an interpreter in them."""
 
+NO_SHARED_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+"""For nodes that come and go: torch would keep the address of the first store
+(`_bootstrap_store_info` in torch/distributed/elastic/rendezvous/dynamic_rendezvous.py), and the
+remaining nodes would look for a rank 0 that has left."""
+
+DEBUG_VARIABLE = "RUNNER_DEBUG_RANK"
+"""RANK:PORT, by which the shim (`host/ranks/shim.py`) starts debugpy; ranks do not get it."""
+
 RECORDER_SIZE_VARS = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-RECORDER_PATH_VARS = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-"""Variables of torch's flight recorder, by their new and their old name (ProcessGroupNCCL.cpp)."""
+"""Variables that switch on torch's flight recorder, by their new and their old name."""
 
 UNBUFFERED = "-u"
 """torchrun starts Python with this option, too: output reaches the log at once."""
 
 
-@dataclass(frozen=True)
-class LaunchCommand:
-    """The command line and environment of a launcher process."""
-
-    command: Tuple[str, ...]  # as a person would type it
-    argv: Tuple[str, ...]  # the same, with the words of our shim before each rank's program
-    arg_count: int  # how many words at the end of `command` are arguments of the program
-    launcher: str = ""  # the program between the supervisor and the ranks, "" for none
-    env: Dict[str, str] = field(default_factory=dict)  # belongs to `command`
-    internal_env: Dict[str, str] = field(default_factory=dict)  # only `argv` needs it
-
-
-def launch_command(
+def node_program(
     spec: Spec,
     node: Node,
-    position: NodePosition,
     facts: Facts,
     *,
     script: str,
+    rank_env: Dict[str, str],
     run_paths: RunPaths,
-) -> LaunchCommand:
-    """Return the launch command of a node.
+) -> Program:
+    """Return what a node starts.
 
     `script` is the path of the script on the host, "" for a module or a command.
     """
     task = spec.task
     python = facts.python
-    program = (task.target,)
+    words: Tuple[str, ...] = (task.target,)
     if task.kind != "command":
-        program = (python.executable, UNBUFFERED, *((script,) if script else ("-m", task.target)))
-    removed = spec.removed_env_of(node)
-    without_removed = [word for name in removed for word in ("-u", name)]
-    if removed:
-        without_removed.insert(0, "env")
-    attempt_folder = run_paths.attempt_folder(position.attempt)
-    internal_env = {} if task.without_torchrun else _internal_env(spec, node, facts, attempt_folder)
-    own_python = facts.host_python or spec.cluster.host_python
-    site = run_paths.site if spec.watch.stacks == "auto" else ""
-    hidden = ",".join((*internal_env, *removed))
-    shim = (own_python, "-I", "-S", run_paths.shim, attempt_folder, site, hidden)
-    if task.without_torchrun:
-        return _command_by_us(
-            spec, position, run_paths, program=program, shim=shim, without_removed=without_removed
-        )
-    return _torchrun_command(
-        spec,
-        position,
-        python,
-        run_paths,
-        script=script,
-        program=program,
-        shim=shim,
-        without_removed=without_removed,
-        internal_env=internal_env,
+        words = (python.executable, UNBUFFERED, *((script,) if script else ("-m", task.target)))
+    env = {**NO_SHARED_STORE, **rank_env} if spec.elastic else {**rank_env}
+    hidden: Tuple[str, ...] = spec.removed_env_of(node)
+    launcher: Tuple[str, ...] = ()
+    if not task.without_torchrun:
+        internal_env = _internal_env(spec, node, facts)
+        env.update(internal_env)
+        internal_names = ("PET_LOG_DIR", *internal_env)
+        hidden = (*internal_names, *hidden)
+        module = LAUNCHER_MODULES[task.entry]
+        launcher = (python.executable, *_module_start(python, module))
+        # One process of a node imports for its ranks, unless each has a memory policy of its own.
+        if task.preload and task.kind != "command" and not spec.torchrun.numa_binding:
+            launcher = (
+                python.executable,
+                UNBUFFERED,
+                run_paths.preload,
+                ",".join(task.preload),
+                ",".join(internal_names),
+                script or f"-m{task.target}",
+                module,
+            )
+    if spec.debug_rank:
+        env[DEBUG_VARIABLE] = f"{spec.debug_rank.rank}:{spec.debug_rank.port}"
+    records_flight = any(rank_env.get(name, "0") != "0" for name in RECORDER_SIZE_VARS)
+    return Program(
+        entry=task.entry,
+        launcher=launcher,
+        options=_options(spec),
+        rdzv_backend=spec.rendezvous.backend,
+        rdzv_endpoint=spec.rendezvous.endpoint,
+        rdzv_conf=spec.torchrun.rdzv_conf,
+        max_restarts=spec.torchrun.max_restarts,
+        words=words,
+        args=(*_local_rank_argument(task, python.torch), *task.words),
+        expands_args=task.is_plain and task.args_expand,
+        env=env,
+        hidden=hidden,
+        path_folder=_path_folder(spec, node, facts),
+        host_python=facts.host_python or spec.cluster.host_python,
+        dumps_stacks=spec.watch.stacks == "auto",
+        records_flight=records_flight and not any(name in rank_env for name in RECORDER_PATH_VARS),
     )
 
 
-def _command_by_us(
-    spec: Spec,
-    position: NodePosition,
-    run_paths: RunPaths,
-    *,
-    program: Tuple[str, ...],
-    shim: Tuple[str, ...],
-    without_removed: Sequence[str],
-) -> LaunchCommand:
-    """Return the command of a plain program, or of ranks that are started as srun starts tasks."""
-    task = spec.task
-    meeting = {
-        "MASTER_ADDR": position.addr,
-        "MASTER_PORT": str(position.port),
-        "NODE_RANK": str(position.index),
-        "NNODES": str(len(spec.nodes)),
-    }
-    if task.is_plain:
-        # Of what torchrun sets, LOCAL_RANK and LOCAL_WORLD_SIZE are left out: by them libraries
-        # that start their own workers (Lightning, accelerate) conclude that somebody else has.
-        # TORCHELASTIC_* is left out as well: ranks would look for a store that torchrun serves.
-        env = {**meeting, "RANK": str(position.index), "WORLD_SIZE": str(len(spec.nodes))}
-        words = _expand(task.words, env) if task.args_expand else task.words
-        return LaunchCommand(
-            command=(*without_removed, *program, *words),
-            argv=(*shim, *program, *words),
-            arg_count=len(words),
-            env=env,
-        )
-    words = (*program, *task.words)
-    numbers = (str(position.nproc), str(position.first_rank))
-    return LaunchCommand(
-        command=("srun", f"--ntasks-per-node={position.nproc}", *words),
-        argv=(*shim[:3], run_paths.spawner, *numbers, *shim, *words),
-        arg_count=len(task.words),
-        launcher=SPAWNER,
-        env={**meeting, "WORLD_SIZE": str(position.world_size)},
-    )
+def typed_command(
+    spec: Spec, node: Node, facts: Facts, order: Order, script: str
+) -> Tuple[Tuple[str, ...], int]:
+    """Return the command of an order without our shim.
 
-
-def _torchrun_command(
-    spec: Spec,
-    position: NodePosition,
-    python: Interpreter,
-    run_paths: RunPaths,
-    *,
-    script: str,
-    program: Tuple[str, ...],
-    shim: Tuple[str, ...],
-    without_removed: Sequence[str],
-    internal_env: Dict[str, str],
-) -> LaunchCommand:
-    """Return the command of torchrun, or of its predecessor.
-
-    `without_removed` are the words before a program that take names out of its environment.
+    Returns:
+        The command, and how many words at its end are arguments of the program.
     """
     task = spec.task
-    launcher_name, module = LAUNCHERS[task.entry]
-    options = flags(spec, position)
-    launcher = (python.executable, *_module_start(python, module), *options)
-    started_launcher = launcher
-    # One process of a node imports for its ranks, unless they have a memory policy of their own.
-    if task.preload and task.kind != "command" and not spec.torchrun.numa_binding:
-        started_launcher = (
-            python.executable,
-            UNBUFFERED,
-            run_paths.preload,
-            ",".join(task.preload),
-            ",".join(internal_env),
-            script or f"-m{task.target}",
-            module,
-            *options,
-        )
-    no_python: Tuple[str, ...] = ("--no_python", "--")
-    if task.entry == "launch":  # it passes --local-rank by default, but only to Python
-        no_python = ("--use_env", *no_python)
-    words = (*program, *_local_rank_argument(task, python.torch), *task.words)
-    escaped = tuple(map(escape, words))
-    args = escaped[len(escaped) - len(task.words) :]
-    arg_count = len(args)
-    # Without the `--`, torchrun's argparse takes a script's `--n` for its own option.
+    program = order.program
+    without_removed = [word for name in spec.removed_env_of(node) for word in ("-u", name)]
+    if without_removed:
+        without_removed.insert(0, "env")
+    if task.is_plain:
+        return (*without_removed, *program.words, *rank_args(order)), len(program.args)
+    if order.spawns_ranks:
+        words = (*program.words, *program.args)
+        return ("srun", f"--ntasks-per-node={order.nproc}", *words), len(program.args)
+    python = facts.python
+    module = LAUNCHER_MODULES[task.entry]
+    launcher = (python.executable, *_module_start(python, module), *torchrun_options(order))
+    no_python = NO_PYTHON[task.entry]
+    args = tuple(map(escape, program.args))
     if without_removed:  # torchrun may set them itself, just before
-        shown = (*no_python, *without_removed, *escaped)
-        arg_count = len(words) - len(program)
-    elif task.kind == "command":
+        shown = (*no_python, *without_removed, *map(escape, program.words), *args)
+        return (*launcher, *shown), len(args)
+    args = args[len(args) - len(task.words) :]
+    if task.kind == "command":
         shown = (*no_python, task.target, *args)
     elif script:
         shown = ("--", escape(script), *args)
     else:
         shown = ("-m", "--", escape(task.target), *args)
-    return LaunchCommand(
-        command=(*launcher, *shown),
-        argv=(*started_launcher, *no_python, shim[0], *map(escape, shim[1:]), *escaped),
-        arg_count=arg_count,
-        launcher=launcher_name,
-        internal_env=internal_env,
-    )
+    return (*launcher, *shown), len(args)
 
 
 def _module_start(python: Interpreter, module: str) -> Tuple[str, ...]:
@@ -206,31 +167,64 @@ def _module_start(python: Interpreter, module: str) -> Tuple[str, ...]:
     return ("-P", "-m", module) if version else ("-m", module)
 
 
-def _internal_env(spec: Spec, node: Node, facts: Facts, attempt_folder: str) -> Dict[str, str]:
+def _internal_env(spec: Spec, node: Node, facts: Facts) -> Dict[str, str]:
     """Return variables for torchrun, hidden from ranks and left out of pasted commands.
 
     With c10d the store ends with the master's torchrun. The others then print C++ stack traces of
     connections that were closed or have broken pipes, also where every rank has succeeded.
     """
     timeout = spec.torchrun.shutdown_timeout or round(spec.grace_s) + TORCHRUN_EXTRA_GRACE_S
-    env = {
-        "PET_LOG_DIR": posixpath.join(attempt_folder, "torchrun"),
-        "PET_SHUTDOWN_TIMEOUT": str(timeout),
-    }
+    env = {"PET_SHUTDOWN_TIMEOUT": str(timeout)}
     is_own = CPP_LOG_LEVEL in facts.preset_env or CPP_LOG_LEVEL in spec.env_of(node)
     if spec.rendezvous.backend == "c10d" and not is_own:
         env[CPP_LOG_LEVEL] = "ERROR"
     return env
 
 
-def _expand(args: Sequence[str], env: Mapping[str, str]) -> Tuple[str, ...]:
-    """Return arguments with `$NAME` and `${NAME}` of the rendezvous replaced; others stay."""
-    values = {**env, "LOCAL_RANK": "0"}
+def _options(spec: Spec) -> Tuple[str, ...]:
+    """Return torchrun's options, but for those of the rendezvous, as far as they are set."""
+    options = spec.torchrun
+    interval = options.monitor_interval
+    chosen = {
+        "monitor_interval": "" if interval is None else f"{interval:g}",
+        "role": options.role,
+        "start_method": options.start_method,
+        "signals_to_handle": ",".join(options.signals_to_handle),
+        "numa_binding": options.numa_binding,
+    }
+    return tuple(f"--{name}={value}" for name, value in chosen.items() if value)
 
-    def value(reference: "re.Match[str]") -> str:
-        return values.get(reference[1] or reference[2], reference[0])
 
-    return tuple(re.sub(r"\$(?:(\w+)|\{(\w+)\})", value, arg) for arg in args)
+def torch_version(torch: str) -> Optional[Tuple[int, int]]:
+    """Return the first two numbers of a version, None if it cannot be parsed."""
+    match = re.match(r"(\d+)\.(\d+)", torch)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def unsupported_options(spec: Spec, torch: str) -> List[Tuple[str, str, str]]:
+    """Return the options that a torch lacks: the key, the first torch that has it, the next step.
+
+    A version that cannot be parsed counts as new enough.
+    """
+    version = torch_version(torch)
+    if version is None:
+        return []
+    requested = {
+        "local_addr": spec.rendezvous.backend != "static",
+        "numa_binding": bool(spec.torchrun.numa_binding),
+        "signals_to_handle": bool(spec.torchrun.signals_to_handle),
+        "shutdown_timeout": spec.torchrun.shutdown_timeout is not None,
+    }
+    unsupported = []
+    for name, since in ADDED_IN.items():
+        if requested[name] and version < since:
+            key = f"torchrun.{name}"
+            hint = f"leave it out ({key}=null), or install a newer torch"
+            if name == "local_addr":
+                key = f"rendezvous={spec.rendezvous.backend} (--local_addr)"
+                hint = "install a newer torch there, or set rendezvous=static"
+            unsupported.append((key, f"{since[0]}.{since[1]}", hint))
+    return unsupported
 
 
 def _local_rank_argument(task: Task, torch: str) -> Tuple[str, ...]:
@@ -244,17 +238,7 @@ def _local_rank_argument(task: Task, torch: str) -> Tuple[str, ...]:
     return (f"--{name}={LOCAL_RANK_MACRO}",)
 
 
-def escape(arg: str) -> str:
-    """Double every `$` except in torchrun's `${local_rank}` macro.
-
-    torch passes script arguments through `string.Template.safe_substitute`
-    (torch/distributed/elastic/utils/api.py), which would turn `$$` into `$`.
-    """
-    parts = arg.split(LOCAL_RANK_MACRO)
-    return LOCAL_RANK_MACRO.join(part.replace("$", "$$") for part in parts)
-
-
-def path_folder(spec: Spec, node: Node, facts: Facts) -> str:
+def _path_folder(spec: Spec, node: Node, facts: Facts) -> str:
     """Return the folder of the task's interpreter, which comes first on the PATH of programs.
 
     "" where a PATH of the user's says what is found, where the interpreter was itself found on the
@@ -270,26 +254,19 @@ def rank_environment(
     spec: Spec,
     node: Node,
     facts: Facts,
-    position: NodePosition,
     *,
+    nproc: int,
     backend: str,
     interface: str,
     gpus: Tuple[int, ...],
-    run_paths: RunPaths,
 ) -> Dict[str, str]:
-    """Return our variables, overridden by the cluster's, the node's, and the task's.
-
-    `RUNNER_ATTEMPT` is set from the second attempt on. Where torch's flight recorder is switched
-    on, its dumps go beside the logs.
-    """
+    """Return our variables, overridden by the cluster's, the node's, and the task's."""
     env = {
         "DIST_BACKEND": backend,
-        "OMP_NUM_THREADS": str(max(1, int(facts.cores / position.nproc))),
+        "OMP_NUM_THREADS": str(max(1, int(facts.cores / nproc))),
         "RUNNER_RUN_ID": spec.run_id,
         "RUNNER_NODE": node.name,
     }
-    if position.attempt:
-        env["RUNNER_ATTEMPT"] = str(position.attempt)
     if interface:
         env["GLOO_SOCKET_IFNAME"] = interface
         env["TP_SOCKET_IFNAME"] = interface
@@ -302,8 +279,4 @@ def rank_environment(
         shown = range(len(gpus)) if is_renumbered else gpus
         env["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in shown)
     env.update(spec.env_of(node))
-    records = any(env.get(name, "0") != "0" for name in RECORDER_SIZE_VARS)
-    if records and not any(name in env for name in RECORDER_PATH_VARS):
-        prefix = posixpath.join(run_paths.attempt_folder(position.attempt), "flight_")
-        env.update(dict.fromkeys(RECORDER_PATH_VARS, prefix))
     return env

@@ -6,7 +6,7 @@ from typing import Callable, Dict, Iterator, List, Mapping, Optional, Sequence, 
 
 from runner.core import shell
 from runner.core.model.facts import ASSUMED, Facts
-from runner.core.model.plan import DebugRank
+from runner.core.model.order import DebugRank
 from runner.core.planning.readiness import TMP_HINT, is_tmp_full
 from runner.core.spec import Node, Spec, Ssh
 

@@ -15,13 +15,15 @@ from runner.core.model.release import CodeRef
 from runner.core.planning.container import engines
 from runner.core.planning.container.problems import container_problems
 from runner.core.planning.endpoints import interface_problems
-from runner.core.planning.rendezvous_flags import unsupported_options
+from runner.core.planning.launch_command import unsupported_options
 from runner.core.shell import cluster_flag, this_program
 from runner.core.spec import Node, Spec, Task
 
 TMP_HINT = "free some space there, or set task.env.TMPDIR to a folder on another disk"
 MIN_DISK_BYTES = 32 << 20
 """The least free space in which records and the first log lines fit."""
+MAX_SPARE_PORTS = 8
+"""More attempts than that meet at the same port again."""
 
 
 WORKDIR_HINTS = {
@@ -51,6 +53,7 @@ def facts_request(spec: Spec, node: Node, code: CodeRef) -> FactsRequest:
         gpus = () if node.gpu_count == 0 else probe.gpus
         probe = replace(probe, run_timeout_s=limit_s, gpus=gpus)
     is_master = node is spec.master
+    has_store = is_master and spec.rendezvous.uses_master_store
     is_voter = spec.relaunch.max > 0
     has_peers = len(spec.nodes) + len(spec.spares) > 1
     needs_ports = is_master or is_voter
@@ -66,7 +69,8 @@ def facts_request(spec: Spec, node: Node, code: CodeRef) -> FactsRequest:
         workdir=spec.cluster.workdir,
         tasks_hash=code.tasks_hash,
         release=code.release,
-        reserve_port=is_master and spec.rendezvous.uses_master_store,
+        reserve_port=has_store,
+        spare_ports=min(spec.relaunch.max, MAX_SPARE_PORTS) if has_store else 0,
         reserve_hub_port=is_master and has_peers,
         reserve_vote_port=is_voter and has_peers,
         port_first=ports.first if needs_ports else 0,

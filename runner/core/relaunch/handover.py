@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Collection, Dict, NamedTuple, Optional, Tuple
 
-from runner.core.model.plan import Order, Plan
+from runner.core.model.order import Order
+from runner.core.model.plan import Plan
 from runner.core.model.release import CodeRef
 from runner.core.model.run_info import PastAttempt, RunInfo
 from runner.core.outcome.stacks import is_stall

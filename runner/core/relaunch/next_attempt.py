@@ -7,12 +7,12 @@ from typing import Collection, List, Mapping, Optional, Tuple
 
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts
-from runner.core.model.plan import Hub, Order, Plan
+from runner.core.model.order import Hub
+from runner.core.model.plan import Plan
 from runner.core.model.run_info import PastAttempt
 from runner.core.planning.build_plan import build_plan
 from runner.core.planning.endpoints import is_numeric, peer_endpoints
 from runner.core.planning.readiness import problems_of
-from runner.core.protocol.paths import RunPaths
 from runner.core.relaunch.handover import (
     AttemptOrders,
     NextAttempt,
@@ -137,8 +137,13 @@ def assign_voters(
         replace(node_plan, order=replace(node_plan.order, **order_changes))  # type: ignore[arg-type]
         for node_plan in plan.nodes
     )
-    template = node_plans[0].order
-    standby = {node.name: _standby_order(template, node, facts[node.name]) for node in spares}
+    if not spares:
+        plan = replace(plan, spares=())
+    idle = {"container": None, "stall_s": 0.0, "stop_on_stall": False, "metrics": ()}
+    standby = {
+        order.node: replace(order, **order_changes, **idle)  # type: ignore[arg-type]
+        for order in plan.spares
+    }
     return AttemptOrders(replace(plan, nodes=node_plans), standby, voters)
 
 
@@ -158,23 +163,3 @@ def _reachable_voters(
             return ()
         voters.append(Voter(node.name, addr, port))
     return tuple(voters)
-
-
-def _standby_order(template: Order, node: Node, facts: Facts) -> Order:
-    """Return the order of a spare: it has the code, with which hosts may start it by themselves."""
-    return replace(
-        template,
-        node=node.name,
-        workdir=facts.workdir,
-        argv=(),
-        env={},
-        cwd=RunPaths(facts.workdir, template.run_id, node.name).work,
-        ranks=(),
-        reserve_port=0,
-        container=None,
-        stall_s=0.0,
-        stop_on_stall=False,
-        metrics=(),
-        decides=False,
-        notify=None,
-    )

@@ -12,7 +12,7 @@ import time
 from typing import Any, Callable, List, NamedTuple, Optional
 
 from runner.core.codec import decode
-from runner.core.model.plan import Order
+from runner.core.model.order import Order
 from runner.core.protocol.events import StopCause
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import RunPaths

@@ -66,7 +66,7 @@ class Client:
         for signum in SIGNALS:
             signal.signal(signum, self._forward)
         with contextlib.suppress(OSError):
-            os.makedirs(self._order["env"].get("HOME") or HOME, mode=0o700, exist_ok=True)
+            os.makedirs(self._container["given"].get("HOME") or HOME, mode=0o700, exist_ok=True)
         # A mark, or a container of this name, is that of a node which was lost and has come back.
         with contextlib.suppress(OSError):
             os.unlink(os.path.join(self._folder, MARK))
@@ -104,7 +104,7 @@ class Client:
         if self._signal:
             self._forward(self._signal, None)
         given = {
-            "env": {**self._order["env"], **self._secrets},
+            "env": {**self._container["given"], **self._secrets},
             "cwd": self._order["cwd"],
             "devices": self._container["devices"],
         }

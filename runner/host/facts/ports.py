@@ -10,7 +10,7 @@ import errno
 import os
 import socket
 import time
-from typing import Dict, Iterable, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from runner.host.process import procfs
 
@@ -23,26 +23,33 @@ CHECK_INTERVAL_S = 0.5  # between checks for a listener
 
 
 class ReservedPorts(NamedTuple):
-    """The ports of one attempt: the rendezvous (torch's store), the hub, a voter."""
+    """The ports of a run: the rendezvous (torch's store), the hub, a voter, later rendezvous."""
 
     store: Optional[socket.socket] = None
     hub: Optional[socket.socket] = None
     voter: Optional[socket.socket] = None
+    spares: Tuple[socket.socket, ...] = ()
 
     @property
     def numbers(self) -> Tuple[int, int, int]:
-        """The three port numbers, 0 for none."""
-        store, hub, voter = (sock.getsockname()[1] if sock else 0 for sock in self)
+        """The port numbers of the first three, 0 for none."""
+        named = (self.store, self.hub, self.voter)
+        store, hub, voter = (sock.getsockname()[1] if sock else 0 for sock in named)
         return store, hub, voter
+
+    @property
+    def sockets(self) -> List[socket.socket]:
+        """All of them."""
+        return [sock for sock in (self.store, self.hub, self.voter, *self.spares) if sock]
 
     @property
     def descriptors(self) -> Set[int]:
         """The descriptors that a process must keep open to inherit them."""
-        return {sock.fileno() for sock in self if sock}
+        return {sock.fileno() for sock in self.sockets}
 
     def close(self) -> None:
         """Close them in this process."""
-        for sock in filter(None, self):
+        for sock in self.sockets:
             sock.close()
 
 
@@ -58,6 +65,12 @@ def reserve_ports(first: int, last: int, *, store: bool, hub: bool) -> Tuple[Res
     store_socket, error = reserve(first, last) if store else (None, "")
     hub_socket = reserve_extra(first, last) if hub and not error else None
     return ReservedPorts(store_socket, hub_socket), error
+
+
+def reserve_spares(first: int, last: int, count: int) -> Tuple[socket.socket, ...]:
+    """Reserve so many more ports of that range, or as many as are free."""
+    found = (reserve(first, last)[0] for _ in range(count))
+    return tuple(sock for sock in found if sock is not None)
 
 
 def reserve_extra(first: int, last: int) -> Optional[socket.socket]:

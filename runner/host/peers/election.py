@@ -29,7 +29,7 @@ from typing import (
 from runner.core.codec import decode, encode, parse_json
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts, FactsRequest
-from runner.core.model.plan import Order
+from runner.core.model.order import Order
 from runner.core.model.run_info import PastAttempt
 from runner.core.protocol.timing import HEARTBEAT_S, KILL_TIMEOUT_S
 from runner.core.relaunch.handover import AttemptEnd, NextAttempt, RelaunchContext

@@ -8,7 +8,7 @@ from typing import Dict, Optional
 
 from runner.core.codec import decode, encode
 from runner.core.model.facts import Facts, FactsRequest
-from runner.core.model.plan import Order
+from runner.core.model.order import Order
 from runner.core.protocol.paths import RunPaths
 from runner.host.facts import ports
 from runner.host.facts.collect import collect
@@ -77,8 +77,8 @@ class FactsChild:
             reserved.hub if is_hub else None,
             reserved.voter if is_voter else None,
         )
-        for sock in reserved:
-            if sock is not None and sock not in self.reserved_ports:
+        for sock in reserved.sockets:
+            if sock not in self.reserved_ports:
                 sock.close()
 
     def kill(self) -> None:
@@ -92,7 +92,12 @@ def _report_facts(request: FactsRequest, environ: Dict[str, str], stop_marker: s
     os.environ.clear()
     os.environ.update(environ)
     local_request = replace(
-        request, setup=(), reserve_port=False, reserve_hub_port=False, reserve_vote_port=False
+        request,
+        setup=(),
+        reserve_port=False,
+        spare_ports=0,
+        reserve_hub_port=False,
+        reserve_vote_port=False,
     )
     facts = replace(
         run_steps(collect(local_request)).facts, run_stopped=os.path.lexists(stop_marker)

@@ -14,7 +14,7 @@ import time
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 from runner.core.codec import decode
-from runner.core.model.plan import Order
+from runner.core.model.order import Order
 from runner.core.outcome.tracebacks import final_exception, is_secondary_error, strip_rank_prefix
 from runner.core.protocol.events import RankExited, RanksSignalled, RankStarted
 from runner.core.protocol.paths import RunPaths, rank_source

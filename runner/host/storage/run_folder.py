@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Set, Tuple, Union
 
 from runner.core.codec import decode, encode
-from runner.core.model.plan import SPAWNER, Order
+from runner.core.model.order import Order
 from runner.core.protocol.events import (
     Ended,
     Event,
@@ -110,10 +110,7 @@ def create_run_folder(
     OSError: no file can be written, or there is a run of this id.
     """
     private_folder(order.workdir, "runs")
-    program = order.argv
-    if order.container is not None:
-        program = order.container.create or order.container.start
-    preloads = folder.preload in program
+    preloads = folder.preload in order.program.launcher
     old_umask = os.umask(0o077)  # the ranks keep the user's own
     try:
         os.makedirs(os.path.dirname(folder.root), exist_ok=True)
@@ -140,7 +137,7 @@ def create_run_folder(
     write_atomic(folder.shim, programs["shim"])
     write_atomic(folder.rank_facts, programs["rank_facts"])
     write_atomic(os.path.join(folder.site, "sitecustomize.py"), programs["sitecustomize"])
-    if order.launcher == SPAWNER:
+    if order.spawns_ranks:
         write_atomic(folder.spawner, programs["spawner"])
     if preloads:
         write_atomic(folder.preload, programs["preload"])

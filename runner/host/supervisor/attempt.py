@@ -9,7 +9,7 @@ import functools
 from typing import Callable, Dict, NamedTuple, Optional
 
 from runner.core.codec import encode
-from runner.core.model.plan import Order
+from runner.core.model.order import Order
 from runner.core.protocol.events import (
     FINAL_CAUSES,
     LIMIT_REASON,

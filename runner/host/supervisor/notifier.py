@@ -13,7 +13,7 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Set, Tuple
 
-from runner.core.model.plan import Notify, Order
+from runner.core.model.order import Notify, Order
 from runner.core.model.results import Failure
 from runner.core.protocol.events import (
     Ended,

@@ -12,7 +12,8 @@ import subprocess
 import time
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
-from runner.core.model.plan import Order
+from runner.core import launch
+from runner.core.model.order import Order
 from runner.core.outcome.first_failure import START_REFUSED
 from runner.core.protocol.events import ProgramExited, ProgramStarted
 from runner.core.protocol.paths import CONTAINER_MARK, PROGRAM_LOG, STREAMS, RunPaths
@@ -42,6 +43,7 @@ class LauncherProcess:
         self._order = order
         self._journal = journal
         self._submit = submit
+        self._words = order.container.client if order.container else launch.command_words(order)
         self._is_cancelled = False
         self._process: Optional[subprocess.Popen[bytes]] = None
         self._container = ContainerProcesses(procfs.env_tags(order.run_id, order.node))
@@ -84,14 +86,14 @@ class LauncherProcess:
         death_signal = signal.SIGTERM if forwards_term else signal.SIGKILL
         preexec_fn = functools.partial(child_setup, self.cgroup, death_signal)
         logs = [self._folder.stream_log(order.attempt, PROGRAM_LOG, name) for name in STREAMS]
-        command = (order.argv, environ, order.cwd, logs, preexec_fn)
+        command = (self._words, environ, order.cwd, logs, preexec_fn)
         return _start(*command, lambda: self._is_cancelled)
 
     def _on_start(self, then: Callable[[], object], result: StartResult) -> None:
         order = self._order
         self.is_starting = False
         if isinstance(result, OSError):
-            problem = f"cannot start {order.argv[0]} in {order.cwd}: {result.strerror}"
+            problem = f"cannot start {self._words[0]} in {order.cwd}: {result.strerror}"
             self._journal.append(ProgramExited(error=problem))
         if not isinstance(result, subprocess.Popen):
             self.exit_status = (None, None)
@@ -152,9 +154,10 @@ def environment(order: Order, inherited: Mapping[str, str]) -> Dict[str, str]:
     """
     if order.container:  # it has its own; the client is to be found by these
         return {**inherited, "RUNNER_RUN_ID": order.run_id, "RUNNER_NODE": order.node}
-    env = {**inherited, **order.env}
-    if order.path_folder:
-        env["PATH"] = os.pathsep.join(filter(None, (order.path_folder, env.get("PATH"))))
+    env = {**inherited, **launch.environment(order)}
+    folder = order.program.path_folder
+    if folder:
+        env["PATH"] = os.pathsep.join(filter(None, (folder, env.get("PATH"))))
     return env
 
 

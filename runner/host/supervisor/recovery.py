@@ -11,7 +11,7 @@ import signal
 import time
 from typing import AbstractSet, Callable, Dict, List, Mapping, Set, Tuple
 
-from runner.core.model.plan import Order
+from runner.core.model.order import Order
 from runner.core.protocol.events import Ended, ProgramStarted, RankExited, StopCause, Stopping
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State

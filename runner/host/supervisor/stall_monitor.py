@@ -14,7 +14,7 @@ import os
 import time
 from typing import Callable, Dict, FrozenSet, Mapping, NamedTuple, Optional
 
-from runner.core.model.plan import Order
+from runner.core.model.order import Order
 from runner.core.outcome.stacks import MIN_CPU_SHARE, STALL_REASON
 from runner.core.protocol.events import ProgressResumed, Stalled
 from runner.core.protocol.paths import STACKS_LOG, RunPaths
@@ -161,7 +161,7 @@ class Watchdog:
             if time.monotonic() - progress.last_io < order.stall_s / 2:
                 self._gpus_waiting = False
             elif "gpus" not in self._children:
-                child = activity.start(order.env.get("CUDA_VISIBLE_DEVICES"))
+                child = activity.start(order.program.env.get("CUDA_VISIBLE_DEVICES"))
                 self._children.update({"gpus": child} if child else {})
 
     @property

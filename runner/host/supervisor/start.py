@@ -9,7 +9,7 @@ import socket
 from dataclasses import replace
 from typing import Any, Callable, Generator, Mapping, Optional
 
-from runner.core.model.plan import Order
+from runner.core.model.order import Order
 from runner.core.protocol.paths import RunPaths
 from runner.host.process.event_loop import run_steps
 from runner.host.storage.checkout import check_out

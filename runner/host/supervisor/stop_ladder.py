@@ -11,7 +11,7 @@ import signal
 import time
 from typing import Callable, Dict, Iterable, List, Optional, Sequence, Set
 
-from runner.core.model.plan import Order
+from runner.core.model.order import Order
 from runner.core.protocol.events import TERMINATED, StopCause, Stopping
 from runner.core.protocol.states import STOP_TRANSITIONS, State, StopPhase
 from runner.host.process import procfs

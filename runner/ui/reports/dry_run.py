@@ -105,8 +105,8 @@ def _script(plan: Plan, share: NodePlan) -> _Script:
         script += ["cd ", folder, *(["\n", *setup] if setup else [" && \\\n"])]
     for name, value in share.env.items():
         script += [f"{name}=", _Word(value, name.lower()), " "]
-    if order.path_folder:
-        script += ["PATH=", _Word(order.path_folder, "path", is_path=True), ':"$PATH" ']
+    if order.program.path_folder:
+        script += ["PATH=", _Word(order.program.path_folder, "path", is_path=True), ':"$PATH" ']
     script += [f"{shell.assignments({}, references=plan.secrets)} " if plan.secrets else "", "\\\n"]
     path_count = len(share.command) - share.arg_count
     for index, word in enumerate(share.command):

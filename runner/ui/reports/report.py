@@ -57,7 +57,7 @@ def run_header(plan: Plan) -> str:
 
 def _node_text(group: Sequence[NodePlan]) -> str:
     share = group[0]
-    devices = ", on CPU" if share.order.env.get("DIST_BACKEND", "gloo") == "gloo" else ""
+    devices = ", on CPU" if share.order.program.env.get("DIST_BACKEND", "gloo") == "gloo" else ""
     if share.gpus:
         devices = f", on {format_ranges(share.gpus, 'GPU')}"
     per_node = f", {share.nproc} each" if len(group) > 1 else ""

@@ -13,7 +13,7 @@ import pytest
 from runner.config.kinds import Problems, legal_values
 from runner.config.resolve import Context, new_run_id, program_name, resolve
 from runner.core.errors import ConfigError
-from runner.core.model.plan import DebugRank
+from runner.core.model.order import DebugRank
 from runner.core.spec import PortRange, Secret, Spec, keys_of, section_of, written_defaults
 
 DEFAULTS: dict[str, Any] = {

@@ -55,6 +55,7 @@ from runner.core.launch_request import LaunchRequest
 from runner.core.model.facts import FactsRequest, Gpu, GpuProcess, SetupResult
 from runner.core.model.metrics import RankProgress
 from runner.core.model.network_probe import HostProbe, Outcome, ProbeResult, Target
+from runner.core.model.order import Program
 from runner.core.model.plan import Plan
 from runner.core.model.replies import REPLY_TYPES
 from runner.core.model.run_info import HostRunStatus, PastAttempt, RunInfo
@@ -490,8 +491,9 @@ def run_of_a_liar(pool: Pool) -> None:
 
 def elastic(plan: Plan) -> Plan:
     """Return a plan whose ranks torch assigns."""
+    program = Program(max_restarts=1)
     nodes = tuple(
-        replace(node, ranks=(), order=replace(node.order, ranks=(), restarts_ranks=True))
+        replace(node, ranks=(), order=replace(node.order, first_rank=None, program=program))
         for node in plan.nodes
     )
     return replace(plan, nodes=nodes, min_nodes=1, max_nodes=2)

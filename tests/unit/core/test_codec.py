@@ -23,7 +23,8 @@ from runner.core.model.facts import (
     Route,
     SetupResult,
 )
-from runner.core.model.plan import NodePlan, Order, Plan
+from runner.core.model.order import Order
+from runner.core.model.plan import NodePlan, Plan
 from runner.core.model.results import Failure, NodeResult, PullResult, RankResult
 from runner.core.outcome.verdict import Verdict
 from runner.core.protocol.events import EVENT_TYPES, Ended, RankExited
@@ -78,6 +79,10 @@ def field_values(hint: Any, metadata: Mapping[str, Any]) -> st.SearchStrategy[An
     """Return values of a field, within its limits."""
     if "bounds" in metadata:
         low, high = metadata["bounds"]
+        if get_origin(hint) is tuple:
+            return st.lists(st.integers(low, high), max_size=2).map(tuple)
+        if get_origin(hint) is Union:
+            return st.none() | st.integers(low, high)
         return st.integers(low, high) if hint is int else st.floats(low, high)
     if "pattern" in metadata:
         return st.sampled_from(["a", "0-a"])

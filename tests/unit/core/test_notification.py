@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.model.plan import Notify
+from runner.core.model.order import Notify
 from runner.core.model.results import Failure
 from runner.core.notification import MAX_NODES, Message, Subject, deliver
 from tests.lab.waiting import PATIENCE, wait_until

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from runner.core.model.plan import Order
+from runner.core.model.order import Order
 from runner.core.protocol.paths import RunPaths
 from runner.host import sampling
 from runner.host.gpu import query
@@ -23,8 +23,7 @@ class Ticking:
     def __init__(self, folder: RunPaths, submit: Callable[..., None], **changes: Any) -> None:
         self.now = 1000.0
         self._file = Path(folder.samples(0))
-        usual = {"argv": ("x",), "env": {}, "cwd": "", "ranks": (), "sample_s": INTERVAL_S}
-        order = Order("r1", "n1", 0, "", **{**usual, **changes})
+        order = Order("r1", "n1", 0, "", "", **{"sample_s": INTERVAL_S, **changes})
         self._recorder = SampleRecorder(folder, order, submit)
 
     def monotonic(self) -> float:

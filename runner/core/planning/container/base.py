@@ -7,6 +7,7 @@ import posixpath
 from dataclasses import replace
 from typing import List
 
+from runner.core.launch import command_words, environment
 from runner.core.model.facts import Facts
 from runner.core.model.plan import NodePlan
 from runner.core.planning.container import engines
@@ -34,14 +35,8 @@ def wrap(spec: Spec, node: Node, facts: Facts, plan: NodePlan, tasks_hash: str) 
         mounts=(*_run_mounts(spec, facts, run_paths, tasks_hash), *spec.container.mounts),
         gpus=tuple(uuids.get(index) or str(index) for index in plan.gpus),
         cwd=order.cwd,
-        argv=(*python, run_paths.container_entry, attempt_folder, *order.argv),
+        argv=(*python, run_paths.container_entry, attempt_folder, *command_words(order)),
         env={"RUNNER_RUN_ID": spec.run_id, "RUNNER_NODE": node.name},
-    )
-    container = replace(
-        engines.container(request),
-        env=facts.container.env,
-        secrets=tuple(spec.secrets),
-        devices=len(plan.gpus),
     )
     client = (facts.host_python, "-I", "-S", run_paths.container_client, run_paths.order)
     home = run_paths.home
@@ -54,13 +49,18 @@ def wrap(spec: Spec, node: Node, facts: Facts, plan: NodePlan, tasks_hash: str) 
         "TORCHINDUCTOR_CACHE_DIR": posixpath.join(cache, "torchinductor"),
         "TRITON_CACHE_DIR": posixpath.join(cache, "triton"),
     }  # the image may have neither a home nor the user
-    order = replace(
-        order,
-        argv=(*client, attempt_folder),
-        env={**env, **order.env},
-        container=container,
-        path_folder="",  # a folder of the image's, which sets its own PATH
+    # The image sets its own PATH.
+    program = replace(order.program, env={**env, **order.program.env}, path_folder="")
+    order = replace(order, program=program)
+    container = replace(
+        engines.container(request),
+        client=(*client, attempt_folder),
+        given=environment(order),
+        env=facts.container.env,
+        secrets=tuple(spec.secrets),
+        devices=len(plan.gpus),
     )
+    order = replace(order, container=container)
     # For a person, a folder of the run is there only if the code is in it. HOME is the container's
     # alone: the engine's client finds its own settings by it.
     in_run = f"{request.cwd}/".startswith(f"{run_paths.root}/")

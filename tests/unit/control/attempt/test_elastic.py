@@ -10,7 +10,7 @@ import pytest
 
 from runner.control.attempt.elastic import ElasticMembership, Reaction
 from runner.control.attempt.node import AttemptNode
-from runner.core.model.plan import Hub
+from runner.core.model.order import Hub, Program
 from runner.core.protocol.events import (
     Ended,
     StopCause,
@@ -28,7 +28,7 @@ def two_nodes(min_nodes: int = 1) -> tuple[ElasticMembership, dict[str, AttemptN
     shares = []
     for share in plan.nodes:
         hub = Hub("a", "10.0.0.1", 29400, member_count=1, min_nodes=min_nodes)
-        order = replace(share.order, ranks=(), restarts_ranks=True, hub=hub)
+        order = replace(share.order, first_rank=None, program=Program(max_restarts=1), hub=hub)
         shares.append(replace(share, ranks=(), order=order))
     state = NodeState.RUNNING
     fields: dict[str, Any] = {"is_lost": False, "state": state, "live_session": True}

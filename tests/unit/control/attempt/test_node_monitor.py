@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from runner.core.model.plan import Hub
+from runner.core.model.order import Hub, Program
 from runner.core.protocol.events import (
     PeerDeparted,
     ProgramExited,
@@ -23,8 +23,13 @@ def elastic() -> Scene:
     """Return three nodes of a run whose ranks torch assigns and restarts; two are enough."""
     scene = Scene()
     plan = scene.monitor.elastic.plan
+    program = Program(max_restarts=1)
     shares = tuple(
-        replace(share, ranks=(), order=replace(share.order, hub=HUB, restarts_ranks=True))
+        replace(
+            share,
+            ranks=(),
+            order=replace(share.order, hub=HUB, first_rank=None, program=program),
+        )
         for share in plan.nodes
     )
     scene.monitor.elastic.plan = replace(plan, nodes=shares)

@@ -51,8 +51,8 @@ class Followed:
         self.logs: defaultdict[Key, bytes] = defaultdict(bytes)
         self.events: list[Event] = []
         node_plan = plan(1).node("a")
-        order = replace(node_plan.order, attempt=attempt)
-        shown = replace(node_plan, order=order, ranks=() if elastic else node_plan.ranks)
+        order = replace(node_plan.order, attempt=attempt, first_rank=None if elastic else 0)
+        shown = replace(node_plan, ranks=order.ranks, order=order)
         self.tailer = LogTailer(shown, self._sink, start_at={})
         self.session = Asked()
         self.tailer.start(self.session)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from runner.core.model.plan import Hub, Order
+from runner.core.model.order import Hub, Order, Program
 from runner.core.outcome.membership import (
     Membership,
     Memberships,
@@ -47,13 +47,14 @@ def test_who_joined_and_left() -> None:
 
 
 HUB = Hub("a", "10.0.0.1", 29513, member_count=3, min_nodes=2, required=False)
-ORDER = Order("r", "b", 0, "/w", ("torchrun",), {}, "/w", (), hub=HUB, restarts_ranks=True)
+RESTARTS = Program(max_restarts=1)
+ORDER = Order("r", "b", 0, "/w", "/w", RESTARTS, first_rank=None, hub=HUB)
 
 
 @pytest.mark.parametrize(
     ("order", "lost"),
     [
-        (replace(ORDER, restarts_ranks=False), "b"),
+        (replace(ORDER, first_rank=0), "b"),
         (replace(ORDER, hub=None), "b"),
         (replace(ORDER, hub=replace(HUB, required=True)), "a"),
     ],

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from runner.core.errors import NotReady
+from runner.core.launch import environment
 from runner.core.model.facts import Interpreter
 from runner.core.planning.build_plan import build_plan
 from runner.core.spec import Debug, Node, Task, Watch
@@ -89,7 +90,7 @@ def test_torchruns_own_ladder_ends_after_ours() -> None:
     """In whole seconds; else it would kill the shims before they can say how their ranks ended."""
     made = build_plan(spec(A, grace_s=0.2), {"a": facts("a")})
 
-    assert made.node("a").order.env["PET_SHUTDOWN_TIMEOUT"] == "10"
+    assert environment(made.node("a").order)["PET_SHUTDOWN_TIMEOUT"] == "10"
     assert made.node("a").order.grace_s == 0.2
 
 
@@ -100,7 +101,7 @@ def test_a_debugged_rank_is_told_to_all_shims() -> None:
 
     made = build_plan(asked, hosts)
 
-    assert {share.order.env["RUNNER_DEBUG_RANK"] for share in made.nodes} == {"1:5678"}
+    assert {environment(share.order)["RUNNER_DEBUG_RANK"] for share in made.nodes} == {"1:5678"}
     assert {share.order.stall_s for share in made.nodes} == {0}
     with pytest.raises(NotReady, match=r"debug.rank: there is no rank 4: this run has 0 to 1"):
         build_plan(replace(asked, debug=Debug(4)), hosts)

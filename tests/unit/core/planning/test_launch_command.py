@@ -9,12 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from runner.core.launch import LOCAL_RANK_MACRO, command_words, environment, escape
 from runner.core.model.plan import NodePlan
 from runner.core.planning.build_plan import build_plan
-from runner.core.planning.launch_command import (
-    LOCAL_RANK_MACRO,
-    escape,
-)
 from runner.core.spec import Node, Task
 from tests.golden.builders import facts, spec
 
@@ -44,7 +41,8 @@ def test_a_plain_program_is_started_as_a_person_would(
         Task(name="t", kind=kind, target=target, words=("-m", "$5", "${local_rank}"), entry="plain")
     )
     assert share.command == (*start, "-m", "$5", "${local_rank}")
-    shim, rank = share.order.argv[: -len(share.command)], share.order.argv[-len(share.command) :]
+    argv = command_words(share.order)
+    shim, rank = argv[: -len(share.command)], argv[-len(share.command) :]
     assert (shim[1:3], shim[-1], rank) == (("-I", "-S"), "", share.command)
     assert share.order.launcher == ""
 
@@ -86,12 +84,12 @@ def test_what_runs_is_what_is_printed_with_the_shim_before_it(
     host = replace(facts("a", "eth0 10.0.0.1/24"), host_python="/usr/$a/py", workdir="/w$$")
     host = replace(host, python=replace(host.python, torch=torch))
     share = build_plan(spec(*nodes, task=task), {"a": host}).node("a")
-    started = started_by_torch(share.order.argv, torch)
+    started = started_by_torch(command_words(share.order), torch)
     root = f"/w$$/runs/{share.order.run_id}/a"
     shim = ["/usr/$a/py", "-I", "-S", f"{root}/rank.py", f"{root}/attempt_0", f"{root}/site"]
     assert started[:7] == [*shim, ",".join(INTERNAL_ENV)]
     assert started[7:] == started_by_torch(share.command, torch)
-    assert share.order.env.keys() - share.env.keys() == set(INTERNAL_ENV)
+    assert environment(share.order).keys() - share.env.keys() == set(INTERNAL_ENV)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +108,7 @@ def test_torchrun_takes_no_module_from_the_working_folder(
     host = replace(host, python=replace(host.python, version=version))
     task = Task(name="t", kind="script", target="train.py")
     share = build_plan(spec(Node("a", "10.0.0.1"), task=task), {"a": host}).node("a")
-    for words in (share.command, share.order.argv):
+    for words in (share.command, command_words(share.order)):
         assert words[1 : 1 + len(start)] == start
 
 
@@ -134,10 +132,13 @@ def test_names_are_taken_out_just_before_the_program(
         *(*local_rank, "-u", "MY"),
     )
     assert share.command[-share.arg_count :] == (*local_rank, "-u", "MY")
-    hidden = share.order.argv[share.order.argv.index("-S") + 4]
+    argv = command_words(share.order)
+    hidden = argv[argv.index("-S") + 4]
     assert hidden.split(",")[-3:] == list(removed)
     assert removed.keys().isdisjoint(share.env)
-    assert ("RANK" in share.order.env) == (entry == "plain"), "the shim files its logs by it"
+    assert ("RANK" in environment(share.order)) == (entry == "plain"), (
+        "the shim files its logs by it"
+    )
 
 
 def test_places_in_arguments_are_filled_in() -> None:
@@ -155,7 +156,7 @@ def test_places_in_arguments_are_filled_in() -> None:
     expanded = second(replace(task, args_expand=True))
     values = ("--rank=1", "tcp://10.0.0.1:29512", "$RANK_ID", "$HOME", "$$", "1/2", "0")
     assert expanded.command[-len(args) :] == values
-    assert expanded.order.argv[-len(args) :] == values
+    assert command_words(expanded.order)[-len(args) :] == values
 
 
 PIECES = st.sampled_from(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from runner.core.launch import environment
 from runner.core.model.facts import Facts, Interpreter, SetupResult
 from runner.core.planning.build_plan import build_plan, select_gpus
 from runner.core.planning.readiness import problems_of, visible_gpus
@@ -136,6 +137,6 @@ def test_other_gpus_than_nvidias_are_started_by_number() -> None:
         "cluster.nproc_per_node=8 and cluster.backend, such as hccl"
     )
     made = build_plan(spec(Node("gpu1", "h", nproc_per_node=8), backend="hccl"), {"gpu1": host})
-    env = made.node("gpu1").order.env
+    env = environment(made.node("gpu1").order)
     assert (made.world_size, env["DIST_BACKEND"]) == (8, "hccl")
     assert "CUDA_VISIBLE_DEVICES" not in env

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.model.plan import Order
+from runner.core.model.order import Order
 from runner.core.protocol.paths import RunPaths
 from runner.host.agent.follow import FollowedRun
 from runner.host.process.event_loop import run_steps
@@ -31,7 +31,7 @@ signal.pause()
 
 def test_a_full_buffer_breaks_no_command(tmp_path: Path) -> None:
     """What it takes of a line at first is not said again."""
-    order = Order("r1", "n1", 0, str(tmp_path), ("x",), {}, "/", (0,))
+    order = Order("r1", "n1", 0, str(tmp_path), "/")
     run_socket = run_owner.RunSocket(RunPaths(str(tmp_path), "r1", "n1"))
     listener = run_socket.take()
     assert listener is not None
@@ -55,7 +55,7 @@ def test_a_full_buffer_breaks_no_command(tmp_path: Path) -> None:
 @pytest.mark.promise(2)
 def test_supervisor_out_of_reach_is_asked_by_a_signal_to_stop(tmp_path: Path) -> None:
     """In another network namespace: it gives its ranks their grace, as for any stop."""
-    order = Order("r1", "n1", 0, str(tmp_path), ("x",), {}, "/", (0,), grace_s=60.0)
+    order = Order("r1", "n1", 0, str(tmp_path), "/", grace_s=60.0)
     folder = RunPaths(str(tmp_path), "r1", "n1")
     programs = dict.fromkeys(("shim", "rank_facts", "sitecustomize"), "")
     run_steps(run_folder.create_run_folder(folder, order, programs, {}))

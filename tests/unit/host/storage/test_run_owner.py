@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from runner.core.codec import encode
-from runner.core.model.plan import Order
+from runner.core.model.order import Order
 from runner.core.protocol.events import Ended, ProgramStarted
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import RunPaths
@@ -39,7 +39,7 @@ class Host:
 
     def __init__(self, workdir: Path) -> None:
         self.workdir = str(workdir)
-        self.order = Order("r1", "n1", 0, self.workdir, ("x",), {}, "/", (0,))
+        self.order = Order("r1", "n1", 0, self.workdir, "/")
         self.folder = RunPaths(self.workdir, "r1", "n1")
         self.told: list[dict[str, object]] = []
         wire = AgentContext(

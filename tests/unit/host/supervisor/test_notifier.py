@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from runner.core.model.plan import Notify, Order
+from runner.core.model.order import Notify, Order
 from runner.core.protocol.paths import RunPaths
 from runner.host.supervisor.notifier import LAG_S, Notifier
 
 NOTIFY = Notify(("true",), "lab", "t", ("a", "b", "c"))
-ORDER = Order("r", "a", 0, "/w", ("true",), {}, "/", (0,), stall_s=10.0, notify=NOTIFY)
+ORDER = Order("r", "a", 0, "/w", "/", stall_s=10.0, notify=NOTIFY)
 
 
 @pytest.fixture

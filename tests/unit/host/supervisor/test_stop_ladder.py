@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from runner.core.model.plan import Order
+from runner.core.model.order import Order
 from runner.core.protocol.events import StopCause
 from runner.core.protocol.states import State
 from runner.host.process import procfs
@@ -60,7 +60,7 @@ def terminated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def ladder(program: Any) -> StopLadder:
     """Return a ladder with a grace of an hour."""
-    order = Order("run", "a", 0, "/w", ("/bin/true",), {}, "/", (), grace_s=3600.0)
+    order = Order("run", "a", 0, "/w", "/", grace_s=3600.0)
     return StopLadder(order, cast("LauncherProcess", program), cast("EventLog", Journal()))
 
 

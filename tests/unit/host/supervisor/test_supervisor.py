@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from runner.core.model.plan import Order
+from runner.core.model.order import Order, Program
 from runner.core.protocol.events import (
     Ended,
     EventBody,
@@ -72,6 +72,9 @@ class SlowFiles(FileWorker):
         super().close()
 
 
+SHIM = "import os, sys; os.execv(sys.argv[4], sys.argv[4:])"
+
+
 class Supervised:
     """A program under a supervisor that has ended, with its record."""
 
@@ -86,19 +89,10 @@ class Supervised:
     ) -> None:
         node = str(os.getpid())
         folder = RunPaths(str(workdir), workdir.name, node)
-        argv = ("/bin/sh", "-c", command)
-        self.order = Order(
-            workdir.name,
-            node,
-            0,
-            str(workdir),
-            argv,
-            {},
-            folder.work,
-            (0,),
-            **{"grace_s": 20.0, "disconnect_s": 0.0, "launcher": "", **changes},
-        )
-        programs = dict.fromkeys(("shim", "rank_facts", "sitecustomize"), "")
+        program = Program(words=("/bin/sh", "-c", command))
+        changes = {"grace_s": 20.0, **changes}
+        self.order = Order(workdir.name, node, 0, str(workdir), folder.work, program, **changes)
+        programs = {"shim": SHIM, "rank_facts": "", "sitecustomize": ""}
         run_steps(run_folder.create_run_folder(folder, self.order, programs, {}))
         self._more: Any = {"write_down": write_down}
         problem = workdir / "problem"
