@@ -86,9 +86,7 @@ class Order:
     disconnect_s: float = 0.0  # without a controller, before the run is stopped; 0: never
     detached: bool = False  # whether the hosts decide about it from its start
     hub: Optional[Hub] = None  # None if there is no other node
-    container: Optional[Container] = (
-        None  # in which `argv`, a client of its engine, runs the program
-    )
+    container: Optional[Container] = None  # in which `argv` runs
     stall_s: float = 0.0  # without progress on any rank, before a report; 0 for never
     stop_on_stall: bool = False  # whether a stalled attempt is stopped
     metrics: Tuple[str, ...] = ()  # files below `cwd` that grow; if there are any, only they count

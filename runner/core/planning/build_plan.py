@@ -11,7 +11,7 @@ from runner.core.model.facts import Facts
 from runner.core.model.plan import NodePlan, Notify, Order, Plan
 from runner.core.model.release import CodeRef
 from runner.core.planning import endpoints
-from runner.core.planning.container.base import wrap
+from runner.core.planning.container import wrap
 from runner.core.planning.launch_command import (
     LaunchCommand,
     launch_command,
@@ -99,7 +99,7 @@ def build_plan(
         etcd_endpoint=spec.rendezvous.endpoint,
         secrets=tuple(spec.secrets),
         **asdict(code),
-        image=spec.container.image,
+        image=spec.container.image or " ".join(spec.container.prefix),
         outputs=spec.task.outputs,
         notes=tuple(notes),
         min_nodes=spec.min_nodes or 0,
@@ -191,8 +191,10 @@ def _node_plan(attempt: _AttemptPlan, index: int, host_facts: Facts) -> NodePlan
         world_size=attempt.world_size,
     )
     facts = host_facts
-    if spec.container:  # its Python is also that of our shim; nothing of the host's environment
-        facts = replace(facts, host_python=facts.python.executable, preset_env={})
+    if spec.container:  # its Python is also that of our shim
+        facts = replace(facts, host_python=facts.python.executable)
+    if spec.container.engine:  # nothing of the host's environment is passed on
+        facts = replace(facts, preset_env={})
     script = _script(spec, facts, attempt.code)
     launch = launch_command(spec, node, position, facts, script=script, run_paths=run_paths)
     env = rank_environment(
