@@ -28,8 +28,8 @@ MAX_BACKOFF_S = 300.0
 GROUPS = ("cluster", "task", "rendezvous", "container")
 """The sections whose YAML is a file of its own, in a folder of that name."""
 
-ENGINES = ("docker", "podman", "apptainer")
-"""The engines of containers, each a module of `planning.container`."""
+ENGINES = ("docker", "podman")
+"""The engines of containers, whose processes are no children of ours."""
 
 BACKENDS = ("auto", "nccl", "gloo", "hccl", "xccl", "cncl", "mccl", "ucc")
 RENDEZVOUS = ("static", "standalone", "c10d", "etcd", "etcd-v2")
@@ -398,29 +398,31 @@ class ContainerSpec:
     [containers.md](containers.md) says how such a run works.
     """
 
-    engine: str = setting("null: ranks run on the host; apptainer is untested", ENGINES, "")
+    engine: str = setting("null: ranks run on the host, or by `prefix`", ENGINES, "")
+    prefix: Tuple[str, ...] = setting(
+        "the words of another engine before a command, such as [apptainer, exec, --nv, x.sif]",
+        "texts",
+        (),
+    )
     program: str = setting("the engine on the hosts; null: its name, on the PATH", "text", "")
     image: str = setting("the image, as the engine names it", "text", "")
     prepare_timeout_s: float = setting("how long a host may pull the image", "seconds", 3600.0)
     python: str = setting("the interpreter of the task in the image", "path", "python3")
     mounts: Tuple[Mount, ...] = setting("what else of a host ranks see", "mounts", ())
     shm_size: str = setting("the size of /dev/shm, such as 16g; null: the engine's own", "size", "")
-    ipc: str = setting("host shares all of the host's /dev/shm", ("private", "host"))
     user: str = setting(
         "login: ranks are the user of the login; image: that of the image", ("login", "image")
     )
-    ulimits: Dict[str, str] = setting("limits such as {nofile: 65536, memlock: -1}", "limits", dict)
     pull: str = setting(
         "missing: where it is not there; always: at each launch", ("missing", "always", "never")
     )
-    entrypoint: str = setting("image runs its own, before the program", ("none", "image"))
     extra: Tuple[str, ...] = setting(
         "more of the engine's options, such as --memory=64g", "texts", ()
     )
     fetches: bool = True  # whether hosts that lack it may pull it now: not in a dry run
 
     def __bool__(self) -> bool:
-        return bool(self.engine)
+        return bool(self.engine or self.prefix)
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,6 @@ USUAL_WORKDIR = "~/.runner"
 PROGRAM_LOG = "program"
 """The stem of the log files of the launcher process (torchrun); ranks have `rank_R`."""
 
-CONTAINER_MARK = "container.began"
-"""The file in the folder of an attempt that the first program in its container makes."""
-
 STACKS_LOG = "stacks"
 """The stem of the log with the Python stacks of a node's ranks."""
 
@@ -97,8 +94,6 @@ class RunPaths:
         self.shim = posixpath.join(self.root, "rank.py")
         self.rank_facts = posixpath.join(self.root, "rank_facts.py")
         self.spawner = posixpath.join(self.root, "spawner.py")
-        self.container_client = posixpath.join(self.root, "container_client.py")
-        self.container_entry = posixpath.join(self.root, "container_entry.py")
         self.home = posixpath.join(self.root, "home")
         self.site = posixpath.join(self.root, "site")
         self.preload = posixpath.join(self.root, "preload.py")
