@@ -12,7 +12,7 @@ import subprocess
 import time
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
-from runner.core import launch
+from runner.core.launch import command_words, environment
 from runner.core.model.container import client_env, container_name
 from runner.core.model.order import Order
 from runner.core.outcome.first_failure import START_REFUSED
@@ -79,8 +79,23 @@ class LauncherProcess:
     def start(self, environ: Dict[str, str], then: Callable[[], object]) -> None:
         """Have the program started; call `then` once it runs or that failed."""
         self.is_starting = True
-        start = functools.partial(self._start, environment(self._order, environ))
+        start = functools.partial(self._start, self._environment(environ))
         self._submit(start, functools.partial(self._on_start, then))
+
+    def _environment(self, inherited: Mapping[str, str]) -> Dict[str, str]:
+        """Return the environment of the program, over what it inherits.
+
+        Names that the user takes out are removed by the shim of each rank: torchrun may set them.
+        """
+        container = self._order.container
+        own = environment(self._order)
+        if container and container.engine:
+            return {**inherited, **client_env(own)}
+        env = {**inherited, **own}
+        folder = self._order.program.path_folder
+        if folder:
+            env["PATH"] = os.pathsep.join(filter(None, (folder, env.get("PATH"))))
+        return env
 
     def _start(self, environ: Dict[str, str]) -> StartResult:
         order = self._order
@@ -150,28 +165,13 @@ class LauncherProcess:
         return is_foreign(owners, {*procfs.descendants(os.getpid()), *in_container})
 
 
-def environment(order: Order, inherited: Mapping[str, str]) -> Dict[str, str]:
-    """Return the environment of the program of an order, over what it inherits.
-
-    Names that the user takes out are removed by the shim of each rank: torchrun may set them.
-    """
-    own = launch.environment(order)
-    if order.container and order.container.engine:
-        return {**inherited, **client_env(own)}
-    env = {**inherited, **own}
-    folder = order.program.path_folder
-    if folder:
-        env["PATH"] = os.pathsep.join(filter(None, (folder, env.get("PATH"))))
-    return env
-
-
 def command(order: Order) -> Tuple[str, ...]:
     """Return the words of the launcher process, after those of its container."""
     if order.container is None:
-        return launch.command_words(order)
+        return command_words(order)
     name = container_name(order.run_id, order.node, order.attempt)
-    prefix = order.container.prefix(name=name, cwd=order.cwd, env=launch.environment(order))
-    return (*prefix, *launch.command_words(order))
+    prefix = order.container.prefix(name=name, cwd=order.cwd, env=environment(order))
+    return (*prefix, *command_words(order))
 
 
 def _start(
