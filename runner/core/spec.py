@@ -68,7 +68,6 @@ def section_of(option: Option) -> Optional[type]:
 
 
 def keys_of(section: type) -> Dict[str, Option]:
-    """Return the keys of a section by their names."""
     fields = dataclasses.fields(section)
     return {option.name: option for option in fields if "help" in option.metadata}
 
@@ -87,7 +86,6 @@ def written_default(option: Option) -> Any:
 
 
 def written_defaults(section: type) -> Dict[str, Any]:
-    """Return the defaults of a section as YAML has them."""
     return {name: written_default(option) for name, option in keys_of(section).items()}
 
 
@@ -100,7 +98,6 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """Return the text itself."""
         return self._text
 
     def __repr__(self) -> str:
@@ -183,7 +180,6 @@ class Node:
 
     @property
     def gpu_count(self) -> Optional[int]:
-        """How many GPUs are used; None for all."""
         return len(self.gpus) if isinstance(self.gpus, tuple) else self.gpus
 
     @property
@@ -193,7 +189,6 @@ class Node:
 
 
 def are_local(nodes: Iterable[Node]) -> bool:
-    """Return whether every node is this machine, without SSH."""
     return all(node.transport == "local" for node in nodes)
 
 
@@ -373,7 +368,6 @@ class Rendezvous:
 
     @property
     def uses_etcd(self) -> bool:
-        """Whether the nodes meet at etcd."""
         return self.backend in ("etcd", "etcd-v2")
 
     @property
@@ -579,7 +573,6 @@ class Spec:
         return self.deploy.enabled and not self.task.shipped_file
 
     def setup_of(self, node: Node) -> Tuple[str, ...]:
-        """Return the lines for bash on a node."""
         return (*self.cluster.setup, *node.setup)
 
     def env_of(self, node: Node) -> Dict[str, str]:

@@ -100,7 +100,6 @@ class RunPaths:
         self.preload_package = posixpath.join(self.root, PRELOAD_PACKAGE)
 
     def attempt_folder(self, number: int) -> str:
-        """Return the folder of one attempt."""
         return posixpath.join(self.root, f"attempt_{number}")
 
     def samples(self, attempt: int) -> str:
@@ -123,12 +122,10 @@ def local_name(attempt: int, name: str) -> str:
 
 
 def is_rank_source(source: str) -> bool:
-    """Return whether `source` is the log of a rank."""
     return source.startswith("rank_")
 
 
 def source_rank(source: str) -> int:
-    """Return the rank whose log is `source`."""
     return int(source.rpartition("_")[2])
 
 
@@ -143,10 +140,8 @@ def tasks_folder(workdir: str, tasks_hash: str) -> str:
 
 
 def releases_folder(workdir: str) -> str:
-    """Return the folder of all releases on a host."""
     return posixpath.join(workdir, "releases")
 
 
 def release_folder(workdir: str, name: str) -> str:
-    """Return the folder of one release: its manifest, and the tree in `code/`."""
     return posixpath.join(releases_folder(workdir), name)
