@@ -403,6 +403,27 @@ def test_no_line_is_lost_and_none_out_of_order(on_docker: User) -> None:
             assert [line.removeprefix(mark) for line in shown] == expected
 
 
+def let_go(lab: Lab) -> None:
+    for host in lab.hosts.values():
+        host.sh('for work in ~/.runner/runs/*/*/work; do touch "$work/go"; done')
+
+
+def test_left_asked_for_stacks_and_attached_to(on_docker: User, hosts: Lab) -> None:
+    """As without a container."""
+    launcher = on_docker.launcher
+    words = (*on_docker.words, *program("hanging.py", "wait", "1"), "task.entry=plain")
+    run = ("--run", launcher("cluster=lab", *words, "detach=true").folder.name)
+    attached = launcher.start("attach", *run)
+    attached.until_printed("waiting")
+    attached.until_printed("loading")
+    shown = launcher("stacks", *run)
+    assert "rank 1 on node2, innermost first:\n    load_batch" in shown.out, shown
+    let_go(hosts)
+    done = attached.wait()
+    assert done.code == 0, done
+    assert proven_nodes(done.err) == 2, done
+
+
 def test_stacks_of_ranks_that_are_root(on_docker: User, hosts: Lab) -> None:
     """Why there are none is told; and that what they wrote is not removed with the run."""
     launcher = on_docker.launcher
@@ -414,8 +435,7 @@ def test_stacks_of_ranks_that_are_root(on_docker: User, hosts: Lab) -> None:
     shown = launcher("stacks", "--cluster", "lab")
     assert shown.code == 0, shown
     assert "nothing: it runs as root, and hides it from this user" in shown.out, shown
-    for host in hosts.hosts.values():
-        host.sh('for work in ~/.runner/runs/*/*/work; do touch "$work/go"; done')
+    let_go(hosts)
     done = running.wait()
     assert done.code == 0, done
     cleaned = launcher("clean", "--cluster", "lab", "--older-than", "0s", "--yes")

@@ -256,7 +256,7 @@ def container_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem
         yield Problem(node.name, message.format(**values), hint.format(**values))
     elif facts.python.error:
         yield Problem(node.name, f"container.python: {facts.python.error}", "choose another image")
-    elif found.hostname and found.hostname != facts.hostname:
+    elif found.hostname.partition(".")[0] not in ("", facts.hostname.partition(".")[0]):
         message = f"{container.engine} runs containers on another machine, {found.hostname}"
         hint = "unset DOCKER_HOST or CONTAINER_HOST there, or: docker context use default"
         yield Problem(node.name, message, hint)
