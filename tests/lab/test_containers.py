@@ -298,6 +298,18 @@ def test_the_end_of_a_program_is_told_from_that_of_its_engine(
     assert proven_nodes(done.err) == 2, done
 
 
+def test_an_engine_that_takes_its_time(on_docker: User, tmp_path: Path) -> None:
+    """Its host is not taken for one that does not stop."""
+    slow = tmp_path / "docker"
+    slow.write_text(f'#!/bin/sh\ncase $1 in rm|ps) sleep 7;; esac\nexec {DOCKER} "$@"\n')
+    slow.chmod(0o755)
+    controller = on_docker.begin("deaf", more=(f"container.program={slow}",))
+    controller.send(signal.SIGINT)
+    done = controller.wait()
+    assert done.code == 130, done
+    assert proven_nodes(done.err) == 2, done
+
+
 def test_a_daemon_that_dies_and_comes_back(
     on_docker: User, hosts: Lab, docker: dict[str, Daemon]
 ) -> None:
