@@ -13,7 +13,7 @@ from runner.core.model.order import Notify, Order, Program
 from runner.core.model.plan import NodePlan, Plan
 from runner.core.model.release import CodeRef
 from runner.core.planning import endpoints
-from runner.core.planning.container.base import wrap
+from runner.core.planning.container import wrap
 from runner.core.planning.launch_command import (
     DEBUG_VARIABLE,
     node_program,
@@ -38,7 +38,7 @@ class _AttemptPlan:
     code: CodeRef
     endpoints: endpoints.AttemptEndpoints
     backend: str
-    ranks: Mapping[str, Tuple[int, ...]]  # in the order of the YAML; () if torch assigns them
+    ranks: Mapping[str, Tuple[int, ...]]  # in rank order; () if torch assigns them
     world_size: int
 
 
@@ -95,7 +95,7 @@ def build_plan(
         etcd_endpoint=spec.rendezvous.endpoint,
         secrets=tuple(spec.secrets),
         **asdict(code),
-        image=spec.container.image,
+        image=spec.container.image or " ".join(spec.container.prefix),
         outputs=spec.task.outputs,
         notes=tuple(notes),
         min_nodes=spec.min_nodes or 0,
@@ -179,8 +179,10 @@ def _node_plan(attempt: _AttemptPlan, node: Node, host_facts: Facts) -> NodePlan
     if spec.is_single_node and not node.interface:
         interface = next((i.name for i in host_facts.interfaces if i.loopback), "lo")
     facts = host_facts
-    if spec.container:  # its Python is also that of our shim; nothing of the host's environment
-        facts = replace(facts, host_python=facts.python.executable, preset_env={})
+    if spec.container:  # its Python is also that of our shim
+        facts = replace(facts, host_python=facts.python.executable)
+    if spec.container.engine:  # nothing of the host's environment is passed on
+        facts = replace(facts, preset_env={})
     script = _script(spec, facts, attempt.code)
     rank_env = rank_environment(
         spec,
@@ -224,7 +226,7 @@ def _order(
 ) -> Order:
     spec = attempt.spec
     chosen = attempt.endpoints
-    is_standby = node not in spec.nodes
+    is_standby = node.name not in attempt.ranks
     cwd = run_paths.work
     if not spec.task.shipped_file and not attempt.code.release:
         cwd = facts.project
@@ -237,7 +239,7 @@ def _order(
         workdir=facts.workdir,
         cwd=cwd,
         program=program,
-        node_rank=0 if is_standby else spec.nodes.index(node),
+        node_rank=0 if is_standby else [*attempt.ranks].index(node.name),
         is_standby=is_standby,
         nnodes=len(spec.nodes),
         nproc=nproc,

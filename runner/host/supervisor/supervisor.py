@@ -19,7 +19,7 @@ from runner.core.protocol.states import State, StopPhase
 from runner.core.protocol.timing import DISK_TIMEOUT_S
 from runner.core.relaunch.handover import AttemptEnd
 from runner.core.text import describe_exit
-from runner.host.container import removal
+from runner.host.container import remove_in_child
 from runner.host.facts import ports
 from runner.host.peers.election import LeaderElection
 from runner.host.process import subreaper
@@ -249,7 +249,7 @@ class Supervisor:
         """Take all that the shims have recorded: the program has ended."""
         self._ranks.record_vanished(self._launcher.unrecorded_end)
         # After why ranks vanished.
-        self._files.submit(self._launcher.find_start_problem, self._on_program_ended)
+        self._files.submit(self._launcher.find_engine_problem, self._on_program_ended)
 
     def _on_program_ended(self, start_problem: str = "") -> None:
         """Record the program's end after those of its ranks, unless the disk takes too long."""
@@ -295,17 +295,18 @@ class Supervisor:
         )
         self._ranks.scan_records(self._ranks.record_vanished)
         self._wait_for_disk()
-        removed = removal.remove_in_child(
+        unproven = remove_in_child(
             self.order.container, self._args.environ, lambda: self._keep_in_touch(TICK_S)
         )
         verified = is_proven(cgroup, survivors, self._no_children_left, self._helper_pids())
-        verified = verified and not removed.problem
+        verified = verified and not unproven
         standby_ended = self.order.is_standby and not ladder.is_stopping
         if verified and not survivors:
             self._try_relaunch()
         self._peers.leave()  # first: what they say after its end must not change the record
         state = ladder.final_state(survivors, standby_ended=standby_ended)
-        reason = self._journal.write_error or ladder.local_reason or removed.text
+        reason = self._journal.write_error or ladder.local_reason
+        reason = "; ".join(filter(None, (reason, unproven)))
         left_over = tuple(sorted({*ladder.left_over.values()}))[:MAX_LEFT_OVER]
         end = Ended(state, reason, len(killed), survivors, verified, left_over)
         self._journal.finalise(end)

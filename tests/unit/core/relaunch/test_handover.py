@@ -9,7 +9,6 @@ import pytest
 
 from runner.core.codec import decode, encode
 from runner.core.errors import NotReady
-from runner.core.model.container import CommandAnswer, ContainerFacts
 from runner.core.model.facts import Facts
 from runner.core.model.release import CodeRef
 from runner.core.model.run_info import PastAttempt
@@ -86,8 +85,7 @@ def test_who_failed_stands_by_from_now_on() -> None:
 def test_a_spare_has_no_container() -> None:
     """It starts none, so that its end need not ask an engine whether one is gone."""
     docker = ContainerSpec(engine="docker", program="docker", image="lab/train:1")
-    answers = ContainerFacts("/usr/bin/docker", CommandAnswer(0, "1"), CommandAnswer(0, ""))
-    known = told("abc", container=answers, host_python="/usr/bin/python3")
+    known = told("abc", host_python="/usr/bin/python3")
     made = enrolled(asked("ab", "c", container=docker), known)
     has_container = {name: order.container is not None for name, order in made.orders.items()}
     assert has_container == {"a": True, "b": True, "c": False}
