@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from runner.config.compose import Composer, open_composer
-from tests.golden.here import MINE, Here
+from tests.golden.here import MINE, Here, write
 
 PLANS, SCREENS = (Path(__file__).parent / n for n in ("plans", "screens"))
 
@@ -57,10 +57,7 @@ def composer_of(
     with contextlib.ExitStack() as stack:
 
         def compose(files: Mapping[str, str]) -> Composer:
-            for name, content in files.items():
-                file = tmp_path / name
-                file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_text(content)
+            write(tmp_path, files)
             monkeypatch.chdir(tmp_path)
             return stack.enter_context(open_composer())
 

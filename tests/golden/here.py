@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,13 @@ MINE = {
         "defaults: [base]\nnodes:\n  gpu1: {host: 10.0.0.1}\n  gpu[02-04]: {gpus: 8}\n"
     ),
 }
+
+
+def write(folder: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
 
 
 @dataclass
@@ -41,10 +48,9 @@ class Here:
         self.written = {folder}
 
     def write(self, files: dict[str, str]) -> None:
-        for name, text in files.items():
+        write(self.folder, files)
+        for name in files:
             path = self.folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
             self.written |= {path, *path.parents}
 
     def __call__(self, *words: str, job: Callable[[LaunchRequest], int] = lambda _: 0) -> Said:
