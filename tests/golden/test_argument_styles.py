@@ -15,7 +15,7 @@ from runner.core.launch_request import LaunchRequest
 from tests.golden.here import Here
 from tests.lab.waiting import PATIENCE
 
-ARGPARSE = "import argparse, json, pathlib\np = argparse.ArgumentParser()\nadd = p.add_argument\n"
+ARGPARSE = "import argparse, json\np = argparse.ArgumentParser()\nadd = p.add_argument\n"
 PRINTED = "print(json.dumps(vars(p.parse_args())))\n"
 
 
@@ -61,34 +61,11 @@ STYLES = {
         "task.args.amp=true,false",
         [{"amp": each, "ema": True} for each in (True, False)],
     ),
-    "BooleanOptionalAction": Style(
-        ARGPARSE
-        + "kind = argparse.BooleanOptionalAction\n"
-        + "[add(flag, action=kind, default=True) for flag in ('--amp', '--ema')]\n"
-        + PRINTED,
-        "args: {amp: false, ema: true}\nargs_false: no",
-        "task.args.amp=true,false -- --no-ema",
-        [{"amp": each, "ema": False} for each in (True, False)],
-    ),
-    "type=bool": Style(
-        ARGPARSE + "add('--amp', type=json.loads), add('--ema', type=json.loads)\n" + PRINTED,
-        "args: {amp: false, ema: true}\nargs_false: value",
-        "task.args.amp=true,false",
-        [{"amp": each, "ema": True} for each in (True, False)],
-    ),
     "json": Style(
         ARGPARSE + "add('--extra', type=json.loads), add('--more', type=json.loads)\n" + PRINTED,
         'args: {extra: \'{"a": [1, null], "b c": 0.10}\'}',
         """'task.args.extra="{\\"a\\":1}",[]' -- --more '{"x": "y z", "n": {}}'""",
         [{"extra": each, "more": {"x": "y z", "n": {}}} for each in ({"a": 1}, None)],
-    ),
-    "config_file": Style(
-        ARGPARSE
-        + "add('--config', type=lambda f: pathlib.Path(f).read_text()), add('--lr')\n"
-        + PRINTED,
-        "args: {config: train.py, lr: 0.1}",
-        "task.args.lr=2,3 -- --config conf/task/styled.txt",
-        [{"config": "of the file\n", "lr": each} for each in ("2", "3")],
     ),
     "click": Style(
         "import click, json\n@click.group()\n@click.option('--seed')\ndef main(seed): pass\n"
@@ -139,8 +116,7 @@ def test_a_program_reads_what_was_written(here: Here, name: str) -> None:
     """In the task's file, on the command line, after `--`, and in each run of a sweep."""
     style = STYLES[name]
     task = f"defaults: [base]\nscript: styled.py\nentry: plain\n{style.task}\n"
-    text = {"conf/task/styled.txt": "of the file\n"}
-    here.write({"styled.py": style.program, "conf/task/styled.yaml": task, **text})
+    here.write({"styled.py": style.program, "conf/task/styled.yaml": task})
     done = here("-m", "task=styled", *shlex.split(style.typed))
     assert done.code == 0, done.err
     assert [read_by(run, here) for run in done.runs] == style.read

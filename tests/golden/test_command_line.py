@@ -176,21 +176,6 @@ def test_words_for_a_verb_are_those_that_reach_the_hosts(here: Here) -> None:
     )
 
 
-def test_nodes_take_overrides_without_a_plus(here: Here) -> None:
-    """Also a node that only a range makes, and one that is added; ranges need no quotes."""
-    line = (
-        "cluster=pair task=mine cluster.nodes.gpu1.gpus=2 cluster.nodes.gpu03.env.A=1 "
-        "+cluster.nodes.new.host=10.0.0.9 cluster.nodes.new.gpus=1 cluster.exclude=[gpu[04-04]]"
-    )
-    nodes = here(*line.split()).run.spec.nodes
-    assert [(node.name, node.host, node.gpu_count, node.env) for node in nodes] == [
-        ("gpu1", "10.0.0.1", 2, {}),
-        ("gpu02", "gpu02", 8, {}),
-        ("gpu03", "gpu03", 8, {"A": "1"}),
-        ("new", "10.0.0.9", 1, {}),
-    ]
-
-
 def test_a_cluster_may_be_made_of_words(here: Here) -> None:
     """The base names no node."""
     (node,) = here("cluster=base", "+cluster.nodes.a.host=10.0.0.9", "task=mine").run.spec.nodes

@@ -90,6 +90,8 @@ def test_interpolations_are_shown_both_ways(one: Callable[..., Origin]) -> None:
     assert (origin.value, origin.written) == ("/mine/python", "${.python}")
     origin = one("run_dir")
     assert (origin.value, origin.written) == ("runs/RUN_ID", "runs/${run_id}")
+    assert one("task.args.list.1").value == "2"
+    assert (one("lost_s").value, one("lost_s").written) == ("15.0", "")
     told = "Environment variable 'NOT_THERE_1' not found"
     assert one("task.args.home", "task=u").problem == told
 
@@ -120,18 +122,6 @@ def test_a_node_of_a_range(one: Callable[..., Origin]) -> None:
     origin = one("cluster.nodes.gpu05.env.C", "cluster=lab")
     assert (origin.value, len(origin.settings)) == ("null", 2)
     assert one("cluster.nodes.gpu07.gpus", "cluster=lab").value == "4", "its own entry is empty"
-
-
-def test_an_item_of_a_list(one: Callable[..., Origin]) -> None:
-    """By its index."""
-    assert one("task.args.list.1").value == "2"
-
-
-def test_numbers_are_shown_as_typed(one: Callable[..., Origin], composer: Composer) -> None:
-    """Also those of the schema."""
-    origin = one("lost_s")
-    assert (origin.value, origin.written) == ("15.0", "")
-    assert dump(composer.plain([], is_resolved=True)["lost_s"]).startswith("15.0\n")
 
 
 @pytest.mark.parametrize(

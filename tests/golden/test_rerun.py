@@ -64,12 +64,6 @@ def kept_code(run_id: str, code: CodeRef) -> RecordedCode:
     return RecordedCode(run_id, code, (Path.cwd() / "runs",))
 
 
-@pytest.fixture(autouse=True)
-def nothing_launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No run is on record in another folder."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-
-
 @pytest.fixture
 def composer(composer_of: Callable[[Mapping[str, str]], Composer]) -> Composer:
     return composer_of(FILES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,20 +70,13 @@ def test_what_only_a_shell_would_replace_is_refused() -> None:
     assert "command: [bash, -c, 'export PORT=\"$MASTER_PORT\"; exec PROGRAM']" in said[2]
 
 
-def test_passed_environment_lies_below_the_clusters() -> None:
-    """`pass_env` copies; what the YAML sets wins."""
-    spec = spec_of(
-        {"cluster.pass_env": ["A", "B"], "cluster.env": {"B": "yaml"}},
-        {"A": "1", "B": "2", "C": "3"},
-    )
+def test_what_the_shell_gives() -> None:
+    """`pass_env` copies, the YAML wins; a secret is in no environment and prints as ***."""
+    given = {"cluster.pass_env": ["A", "B"], "cluster.env": {"B": "yaml"}}
+    environ = {"A": "1", "B": "2", "C": "3", "TOKEN": "hunter2"}
+    spec = spec_of({**given, "cluster.secrets": ["TOKEN"]}, environ)
     assert spec.cluster.env == {"A": "1", "B": "yaml"}
-
-
-def test_a_secret_is_kept_apart() -> None:
-    """It is in no environment that gets recorded, and prints as ***."""
-    spec = spec_of({"cluster.secrets": ["TOKEN"]}, {"TOKEN": "hunter2"})
     assert spec.secrets == {"TOKEN": Secret("hunter2")}
-    assert spec.cluster.env == {}
     assert "hunter2" not in repr(spec)
 
 
@@ -170,39 +164,34 @@ def test_a_bool_is_no_number() -> None:
     assert {"grace_s", "sample_s", "watch.stall_s", "disconnect_s"} <= named
 
 
-def test_words_and_bools_of_yaml_stand_for_values() -> None:
-    """`never` is for ever, off is what YAML reads as false, one port is a range of one."""
-    assert spec_of({"disconnect_s": "never"}).disconnect_s == 0.0
-    assert spec_of({"sample_s": "off"}).sample_s == 0.0
-    assert spec_of({"sample_s": False}).sample_s == 0.0
-    assert spec_of({"sample_s": 3600}).sample_s == 3600.0
-    assert spec_of({"cluster.master_port": "auto"}).cluster.master_port == PortRange()
-    assert spec_of({"cluster.master_port": "29500"}).cluster.master_port == PortRange(29500, 29500)
-    assert spec_of({"cluster.master_port": "1 - 65535"}).cluster.master_port == PortRange(1, 65535)
-    assert spec_of({"task.outputs": "results"}).task.outputs == ("results",)
-    assert spec_of({"task.outputs": ["a/*.pt", "./b"]}).task.outputs == ("a/*.pt", "./b")
+@pytest.mark.parametrize(
+    ("key", "written", "value"),
+    [
+        ("disconnect_s", "never", 0.0),
+        ("sample_s", "off", 0.0),
+        ("sample_s", False, 0.0),
+        ("sample_s", 3600, 3600.0),
+        ("cluster.master_port", "auto", PortRange()),
+        ("cluster.master_port", "29500", PortRange(29500, 29500)),
+        ("cluster.master_port", "1 - 65535", PortRange(1, 65535)),
+        ("task.outputs", "results", ("results",)),
+        ("task.outputs", ["a/*.pt", "./b"], ("a/*.pt", "./b")),
+        ("console_ranks", ["3", "0"], (0, 3)),
+        ("console_ranks", "2", (2,)),
+        ("console_ranks", "all", None),
+        ("dry_run", False, ()),
+        ("dry_run", True, ("true",)),
+        ("dry_run", ["offline", "json"], ("json", "offline")),
+    ],
+)
+def test_what_is_written_stands_for_a_value(key: str, written: object, value: object) -> None:
+    """`never` is for ever, off is what YAML reads as false, one of a list may stand alone."""
+    assert operator.attrgetter(key)(spec_of({key: written})) == value
+
+
+def test_keys_that_decide_others() -> None:
     assert spec_of({"debug.rank": 1}).debug_rank == DebugRank(1, 5678)
     assert not spec_of({"cluster.project": "~/code"}).deploy.enabled
-
-
-def test_options_of_a_run() -> None:
-    """Ranks may be one or many; a dry run prints JSON for programs, or is offline, or both."""
-    assert spec_of({"console_ranks": ["3", "0"]}).console_ranks == (0, 3)
-    assert spec_of({"console_ranks": "2"}).console_ranks == (2,)
-    assert spec_of({"console_ranks": "all"}).console_ranks is None
-    for value, words in (
-        (False, ()),
-        (True, ("true",)),
-        ("json", ("json",)),
-        (["offline", "json"], ("json", "offline")),
-    ):
-        assert spec_of({"dry_run": value}).dry_run == words
-
-
-def test_a_section_with_an_unknown_key_is_read() -> None:
-    """The key is reported with the others; the values that are known are read."""
-    for section in ("cluster.ssh", "torchrun", "rendezvous", "relaunch", "deploy"):
-        assert spec_of({f"{section}.unknown": 1}) == spec_of({}), section
 
 
 def test_the_home_of_another_user_is_refused() -> None:

@@ -82,6 +82,7 @@ def test_a_word_that_is_printed_sets_that_value(value: object) -> None:
 
 
 def test_what_is_meant_as_an_override() -> None:
-    """Legal or not; a path and a flag are none."""
-    meant = ["a=1", "+a=1", "++a", "~a", "~a=1", "a b", "=x", "-x=1", "--x=1", "~u/x", "train.py"]
-    assert [word for word in meant if is_override(word)] == meant[:5]
+    """Legal or not; a path, a flag and a line of shell are none."""
+    meant = ["a=1", "+a=1", "++a", "~a", "~a=1", "task@x=y"]
+    others = ["a b", "=x", "-x=1", "--x=1", "~u/x", "train.py", "echo a=b", "latest"]
+    assert [word for word in (*meant, *others) if is_override(word)] == meant

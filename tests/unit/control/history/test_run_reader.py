@@ -37,7 +37,6 @@ FILES = [
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
     """The record of a run of two attempts that failed."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     store = RunStore(tmp_path / RUN_ID)
     store.reserve()
     yaml = "task:\n  args: {lr: 0.1, steps: [1, 2]}\nrun_id: x\n"

@@ -29,12 +29,9 @@ RECORD = {".gitignore", "config.yaml", "overrides.yaml", "contact.json", "logs"}
 
 
 @pytest.fixture(autouse=True)
-def working_folder(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The user stands in `tmp_path`, and has run nothing before."""
+def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user stands in `tmp_path`."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
 
 
 @pytest.fixture
