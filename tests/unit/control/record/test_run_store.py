@@ -107,6 +107,21 @@ def test_a_record_has_one_writer(store: RunStore) -> None:
     assert other.reopen(request(store.folder), plan(1))
 
 
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("full", "exists already; a run never overwrites another"),
+        ("full/file/x", "cannot create .*/full/file/x: Not a directory"),
+    ],
+)
+def test_a_folder_that_cannot_be_the_runs(tmp_path: Path, place: str, told: str) -> None:
+    """It is refused before anything is contacted."""
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    with pytest.raises(ConfigError, match=told):
+        RunStore(tmp_path / place).reserve()
+
+
 @pytest.mark.parametrize("place", ["there", "not/there/new"])
 def test_run_that_never_started_leaves_no_trace(tmp_path: Path, place: str) -> None:
     """The folder is reserved with its parents; abandoned, what was there before is there."""
@@ -150,20 +165,6 @@ def test_a_run_whose_plan_cannot_be_written_has_not_begun(store: RunStore) -> No
     assert names(store.folder.parent) == {RUN_ID, "latest", ".gitignore"}
     assert run_index.record_folder("f") is None
     assert run_index.record_folder("latest") == store.folder
-
-
-def test_run_never_writes_over_another(store: RunStore) -> None:
-    """A folder with anything in it is refused, before anything is contacted."""
-    with pytest.raises(ConfigError, match="exists already; a run never overwrites another"):
-        RunStore(store.folder).reserve()
-
-
-def test_file_in_the_way_is_refused(tmp_path: Path) -> None:
-    """What is no folder cannot become one."""
-    (tmp_path / "file").touch()
-
-    with pytest.raises(ConfigError, match=r"cannot create .*/file/x: Not a directory"):
-        RunStore(tmp_path / "file" / "x").reserve()
 
 
 def test_the_end_of_an_attempt_is_not_that_of_the_next(store: RunStore) -> None:
