@@ -63,14 +63,6 @@ def init(*words: str) -> None:
     assert main(["init", *words]) == 0
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """Return what is said of words that are refused; nothing is written."""
-    before = {*Path.cwd().rglob("*")}
-    assert main(["init", *words]) == 2, words
-    assert {*Path.cwd().rglob("*")} == before
-    return capsys.readouterr().err
-
-
 def composed(*words: str, cluster: str = "mine", task: str = "train") -> LaunchRequest:
     with open_composer() as composer:
         return composer.compose([f"cluster={cluster}", f"task={task}", *words])
@@ -148,28 +140,6 @@ def test_hosts_in_all_forms() -> None:
         Node("rack2n1", "rack2n1", user="ada", port=2200),
         Node("rack2n3", "rack2n3", user="ada", port=2200),
     )
-
-
-@pytest.mark.parametrize(
-    ("words", "what"),
-    [
-        (["--hosts", "-x"], "--hosts: '-x' is no machine; such as gpu1, gpu[01-16], ada@"),
-        (["--hosts", "gpu1:70000"], "--hosts: 'gpu1:70000': must be 1 to 65535 or null"),
-        (["--hosts", "gpu[3-1]"], "--hosts: 'gpu[3-1]': 'gpu[3-1]' is no range of names: "),
-        (["--hosts", "a=gpu[1-3]"], "--hosts: 'a=gpu[1-3]' gives one name to many machines"),
-        (["--hosts", "gpu2,gpu2"], "--hosts: 'gpu2' names a machine a second time"),
-        (["--hosts", __file__], f"--hosts: '{__file__}' is a file here: --hostfile {__file__}"),
-        (["--hosts=h1", "--hostfile=x"], "--hostfile and --hosts both name the machines"),
-        (["--hostfile", "nothere"], "--hostfile: nothere cannot be read: No such file"),
-        (["--script", "nothere.py"], "--script: there is no file 'nothere.py' here"),
-        (["--task", "base"], "Invalid value for '--task': 'base' is no name for a file"),
-    ],
-)
-def test_what_is_wrong_is_told_and_nothing_written(
-    words: list[str], what: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With the flag, and what would be legal."""
-    assert refused(capsys, *words).startswith(f"error: init: {what}")
 
 
 def test_files_that_are_there_stay(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -285,23 +255,6 @@ def test_a_hostfile_is_a_cluster(here: Path) -> None:
         Node("gpu2", "gpu2", nproc_per_node=8),
         Node("gpu4", "gpu4", nproc_per_node=8),
     )
-
-
-@pytest.mark.parametrize(
-    ("line", "what"),
-    [
-        ("gpu1:ssh", "'gpu1:ssh' is no machine"),
-        ("gpu1:2222", "2222 is no number of ranks; after a port write slots=N"),
-        ("gpu1 slots=0", "0 is no number of ranks"),
-    ],
-)
-def test_a_bad_line_of_a_hostfile_is_named_by_its_number(
-    here: Path, line: str, what: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """And nothing is written."""
-    (here / "hosts").write_text(f"gpu0\n{line}\n")
-    said = refused(capsys, "--hostfile=hosts")
-    assert said.startswith(f"error: init: --hostfile hosts, line 2: {what}")
 
 
 OWN_TASK = """

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import runner
 from runner.cli.main import load_verb, main
 from runner.cli.words import split_words
 from runner.verbs import verb_names
@@ -141,11 +142,11 @@ def test_the_home_of_no_user_is_no_fault_of_ours(
 
 def test_output_that_cannot_be_written_is_one_line() -> None:
     """It has a code of its own; other errors keep theirs where nobody can be told."""
-    runner = [sys.executable, "-m", "runner"]
+    ours = [sys.executable, "-m", "runner"]
     with Path("/dev/full").open("w") as full:
-        argv = [*runner, "cluster=hy", "task=mine", "dry_run=offline"]
+        argv = [*ours, "cluster=hy", "task=mine", "dry_run=offline"]
         done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-        silent = subprocess.run([*runner, "clean", "--wat"], stderr=full, check=False)
+        silent = subprocess.run([*ours, "clean", "--wat"], stderr=full, check=False)
     lost = "error: cannot write to standard output: [Errno 28] No space left on device\n"
     assert (done.returncode, done.stderr) == (74, lost)
     assert silent.returncode == 2
@@ -210,3 +211,37 @@ def test_a_program_that_is_here_is_named(
         main(["cluster=local", "dry_run=offline", *words])
         notes = [line for line in capsys.readouterr().err.splitlines(True) if "note: " in line]
         assert "".join(notes) == said
+
+
+@pytest.mark.parametrize(
+    ("typed", "printed"),
+    [
+        ("{python} -X dev -m runner", "{python} -X dev -m runner"),
+        ("runner", "runner"),
+        ("{python} -c 'from runner.cli.main import entry; entry()'", "runner"),
+    ],
+)
+def test_printed_commands_begin_with_what_was_typed(
+    typed: str, printed: str, tmp_path: Path
+) -> None:
+    """The script alone where PATH has it, else with its path; `runner` where nobody typed one."""
+    places = {"python": sys.executable, "scripts": tmp_path / "my scripts"}
+    script = tmp_path / "my scripts" / "runner"
+    script.parent.mkdir()
+    script.write_text(f"#!{sys.executable}\nfrom runner.cli.main import entry\nentry()\n")
+    script.chmod(0o755)
+    found = f":{script.parent}" if typed == "runner" else ""
+    env = {"PATH": f"/usr/bin:/bin{found}", "PYTHONPATH": str(Path(runner.__file__).parents[1])}
+    command = typed.format(**{name: shlex.quote(str(place)) for name, place in places.items()})
+    done = subprocess.run(
+        ["sh", "-c", f"{command} clean --wat"],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2, done
+    shown = printed.format(**places)
+    begin = shlex.quote(shown) if shown.startswith(str(script.parent)) else shown
+    assert done.stderr.splitlines()[-1] == f"    `{begin} clean --help` lists the flags"

@@ -99,42 +99,6 @@ def test_a_mistake_has_its_place(text: str, told: str) -> None:
     assert told in refused(text)
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "told"),
-    [
-        (
-            "cluster/c",
-            "nodes:\n- gpu1\n",
-            "conf/cluster/c.yaml:1: cluster.nodes: must be a mapping",
-        ),
-        ("cluster/c", "ssh: {}\nenv:\n- A=1\n", "conf/cluster/c.yaml:2: cluster.env: must be a ma"),
-        ("cluster/c", "only: {a: {}}\n", "conf/cluster/c.yaml:1: cluster.only: must be a list of"),
-        ("cluster/c", "ssh: [a]\n", "conf/cluster/c.yaml: Cannot merge DictConfig with ListConfig"),
-        ("cluster/c", "defaults: base\n", "conf/cluster/c.yaml: Invalid defaults list in"),
-        ("cluster/c", "defaults: [c]\n", "conf/cluster/c.yaml: its defaults lead back to it"),
-        ("cluster/c", "defaults: [d]\n", "conf/cluster/c.yaml: Could not load 'cluster/d'; there"),
-        ("runner", "task:\n  env: [A]\n", "conf/runner.yaml:2: task.env: must be a mapping"),
-        ("runner", "hydra: {run: {dir: x}}\n", "conf/runner.yaml:1: hydra: settings of Hydra"),
-        ("runner", "task: mine\n", "conf/runner.yaml:1: task: takes a mapping of keys to values"),
-        ("runner", "defaults: {task: x}\n", "conf/runner.yaml: Invalid defaults list in"),
-        ("runner", "run_dir: ${a\n", "conf/runner.yaml:1: run_dir: no viable"),
-    ],
-)
-def test_a_wrong_shape_has_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, told: str
-) -> None:
-    """The file, and its line, unless Hydra alone says what is wrong."""
-    files = {"conf/cluster/c.yaml": "nodes: {a: {}}\n", "conf/runner.yaml": ""}
-    for path, content in {**files, f"conf/{name}.yaml": text}.items():
-        file = tmp_path / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(content)
-    monkeypatch.chdir(tmp_path)
-    with open_composer() as composer, pytest.raises(ConfigError) as caught:
-        composer.compose(["cluster=c", "task.script=x.py"])
-    assert any(str(problem).startswith(told) for problem in caught.value.problems), caught.value
-
-
 def test_a_file_may_end_in_yml(tmp_path: Path) -> None:
     """It is listed, found and chosen as one in `.yaml`, which wins."""
     (tmp_path / "task").mkdir()
