@@ -13,7 +13,7 @@ import pytest
 from runner.cli.main import main
 from tests.golden.conftest import Check
 from tests.golden.here import CONF, Here
-from tests.unit.config.test_config import problems_of
+from tests.golden.test_specs import problems_of
 
 PAIR = "cluster=pair"
 

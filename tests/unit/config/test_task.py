@@ -1,4 +1,4 @@
-"""The task: its arguments become words with the same values; each entry takes its settings."""
+"""The task: its arguments become words with the same values."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from runner.config.arguments import refuse_both, render, take_words
 from runner.config.arguments import words_of as words_of_task
 from runner.config.kinds import Problems
 from runner.config.words import hydra_value, literal, parse
-from runner.core.codec import decode, encode
 from runner.core.errors import ConfigError
-from runner.core.spec import Spec, Task
-from tests.unit.config.test_config import problems_of, spec_of
+from runner.core.spec import Task
+from tests.golden.test_specs import problems_of, spec_of
 
 PLAIN = {"task.entry": "plain"}
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
@@ -36,55 +35,6 @@ def words_of(args: object, style: str = "argparse") -> list[str]:
     words = render(problems, args, Task(args_style=style))
     assert problems == []
     return words
-
-
-CASES: dict[str, list[tuple[object, list[str]]]] = {
-    "argparse": [
-        ({"lr": 0.1}, ["--lr", "0.1"]),
-        ({"-x": 1}, ["-x", "1"]),
-        ({"flag": True, "no": False, "null": None, "empty": []}, ["--flag"]),
-        ({"x": -1}, ["--x=-1"]),
-        ({"x": "-a b"}, ["--x=-a b"]),
-        ({"x": "true"}, ["--x", "true"]),
-        ({"sizes": [1, 2.5, "a b"]}, ["--sizes", "1", "2.5", "a b"]),
-        ({"x": ["-1", "-2.5"]}, ["--x", "-1", "-2.5"]),
-        ({"c": [["a"], ["b", "c"]]}, ["--c", "a", "--c", "b", "c"]),
-        ({"m": {"lr": "1", "o": {"b": True}}}, ["--m.lr", "1", "--m.o.b"]),
-        ({"x": [True, False]}, ["--x", "true", "false"]),
-    ],
-    "hydra": [
-        (
-            {"lr": 0.1, "name": "a/b.c", "n": None, "t": True},
-            ["lr=0.1", "name=a/b.c", "n=null", "t=true"],
-        ),
-        ({"model": {"depth": 3, "opt": {"lr": 1}}}, ["model.depth=3", "model.opt.lr=1"]),
-        ({"+new": {"key": 1}}, ["+new.key=1"]),
-        ({"x": "a b"}, ['x="a b"']),
-        ({"x": 'say "hi"\\'}, ['x="say \\"hi\\"\\\\"']),
-        ({"x": [1, "a,b", None]}, ['x=[1,"a,b",null]']),
-    ],
-    "equals": [
-        ({"lr": 1e-05, "n": 1, "name": "a b"}, ["--lr=1e-05", "--n=1", "--name=a b"]),
-        ({"compile": False, "eval_only": True}, ["--compile=False", "--eval_only=True"]),
-        ({"null": None, "text": "", "x": -1, "true": "true"}, ["--text=", "--x=-1", "--true=true"]),
-        ({"-x": 1}, ["-x=1"]),
-    ],
-    "raw": [
-        (["--x", 1, "a b"], ["--x", "1", "a b"]),
-        ("--x 1 'a b' $HOME", ["--x", "1", "a b", "$HOME"]),
-        (None, []),
-    ],
-}
-
-
-@pytest.mark.parametrize("style", CASES)
-def test_arguments_of_a_style(style: str) -> None:
-    """Flags as a person would type them, Hydra's overrides, one word for each, or as they are.
-
-    Overrides are quoted only where the grammar needs it, and nothing of raw words is expanded.
-    """
-    for args, words in CASES[style]:
-        assert words_of(args, style) == words
 
 
 @given(
@@ -265,27 +215,6 @@ def test_a_flag_takes_no_other_out_in_silence(words: str, told: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("of_false", "words"),
-    [
-        ("omit", ["--on"]),
-        ("no", ["--on", "--no-off", "--no-m.off"]),
-        ("value", ["--on", "true", "--off", "false", "--m.off", "false"]),
-    ],
-)
-def test_what_becomes_of_false(of_false: str, words: list[str]) -> None:
-    args = {"on": True, "off": False, "m": {"off": False}, "none": None}
-    task = Task(args_false=of_false)
-    assert render(Problems(), args, task) == words
-
-
-@pytest.mark.parametrize("before", [None, "fit", ["fit"]])
-def test_hosts_take_a_spec_as_it_is(before: object) -> None:
-    """They relaunch by it."""
-    spec = spec_of({"task.args": {"n": "1"}, "task.args_before": before})
-    assert decode(Spec, encode(spec)) == spec
-
-
-@pytest.mark.parametrize(
     "line",
     ["t && u", "t > log", "t\nu", "A=1 t", "cd x", "$HOME/t", "t ~", 't "it\'s $A"', 't "`u`"'],
 )
@@ -298,22 +227,3 @@ def test_a_shell_line_is_refused_with_the_form_that_works(line: str) -> None:
     else:
         made = OmegaConf.create({"command": parse(shlex.split(hint))[0].value()})
     assert OmegaConf.to_container(made, resolve=True) == {"command": ["bash", "-c", line]}
-
-
-def test_what_a_shell_passes_on_is_no_shell_line() -> None:
-    """Quoted text, and the variables that we replace."""
-    text = "t 'a|b' \"it's\" a\\;b ^a$ --x=~/y a=b (1,2) ${local_rank} '$A' \\\n--last"
-    words = "a|b it's a;b ^a$ --x=~/y a=b (1,2) ${local_rank} $A --last"
-    assert spec_of({"task.script": None, "task.command": text}).task.words == tuple(words.split())
-    raw = {"task.args_style": "raw", "task.args": "--rank $RANK\n--x 1\n"}
-    expanded = spec_of({**raw, **PLAIN, "task.args_expand": True})
-    assert expanded.task.words == ("--rank", "$RANK", "--x", "1")
-
-
-def test_the_local_rank_comes_before_the_other_arguments() -> None:
-    """Of a command it is one of the program's."""
-    changes: dict[str, Any] = {"task.local_rank_arg": "--local_rank", "task.args": {"lr": 1}}
-    given = ("--local_rank=${local_rank}", "--lr", "1")
-    assert spec_of(changes).task.words == given
-    command = {"task.script": None, "task.command": "python old.py"}
-    assert spec_of({**changes, **command}).task.words == ("old.py", *given)
