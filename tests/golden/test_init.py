@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,8 +16,11 @@ import yaml
 
 from runner.cli.main import main
 from runner.config.compose import open_composer
+from runner.core.codec import encode
 from runner.core.launch_request import LaunchRequest
-from runner.core.spec import Node
+from tests.golden.conftest import Check
+from tests.golden.here import write
+from tests.golden.test_specs import node_text
 
 CLUSTER, TASK = Path("conf/cluster/mine.yaml"), Path("conf/task/train.yaml")
 PRIMARY = Path("conf/runner.yaml")
@@ -68,78 +73,53 @@ def composed(*words: str, cluster: str = "mine", task: str = "train") -> LaunchR
         return composer.compose([f"cluster={cluster}", f"task={task}", *words])
 
 
-def nodes(*hosts: str) -> tuple[Node, ...]:
-    init(*(f"--hosts={each}" for each in hosts))
-    return composed().spec.nodes
+HOSTS = [
+    "gpu1 gpu2:2222,gpu3.lab.example.org ada@gpu4.lab",
+    r"LAB\ada@gpu5 1000@gpu6 null@gpu7 on 1e3 ada@corp.example@gpu8",
+    "10.0.0.1 fe80::1%eth0 [fe80::2] ada@[2001:db8::7]:22",
+    "a.x,a.y ada@rack[1-2]n[1,3]:2200",
+]
+HOSTFILE = """\
+# of the old cluster
+
+10.0.0.1 slots=8 max_slots=8
+ada@h2:2222\tslots=4 type=gpu # old
+ada@corp.example@h3:22 slots=8
+gpu[1-2]:8
+  gpu4:8
+"""
+GIVEN = "--user alice --python ~/venv/bin/python --hosts 'gpu[01-03] bob@192.168.1.9:2222'"
+LINES = {
+    "no answer": "",
+    "hosts in all forms": shlex.join(f"--hosts={each}" for each in HOSTS),
+    "a file of hosts": "--hostfile hosts",
+    "all that can be given": f"--cluster lab-2 --task fit_2 {GIVEN} --script 'my: script #1.py'",
+    "a dollar": "--task dollar --script 'a${b}.py'",
+    **{f"the text {text}": shlex.join(["--python", text]) for text in ("~", "x #y", "1e3", "'\"")},
+}
 
 
-def test_without_any_answer_there_are_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    """They compose, are marked as examples, and what to edit is said; so is what comes next."""
-    init()
-    said = capsys.readouterr().out.splitlines()
-    spec = composed().spec
-    assert [node.name for node in spec.nodes] == ["gpu1", "gpu2"]
-    assert (spec.task.target, spec.cluster.python, spec.cluster.ssh.user) == (
-        *("train.py", "python3", None),
-    )
-    with open_composer(for_launches=True) as composer:
-        alone = composer.compose([]).spec
-    assert (alone.nodes, alone.task) == (spec.nodes, spec.task)
-    assert [file.read_text().count("# an example") for file in (CLUSTER, TASK)] == [1, 1]
-    edit = ": put your own below `nodes` or as `script`"
-    wrote = [f"wrote  {CLUSTER}{edit}", f"wrote  {TASK}{edit}", f"wrote  {PRIMARY}"]
-    assert said == [*wrote, *NEXT, "  runner"]
-
-
-def test_what_is_given_is_what_a_run_gets(here: Path) -> None:
-    """Also awkward names; nothing is called an example."""
-    (here / "my: script #1.py").touch()
-    python = "~/venv/bin/python"
-    init(
-        *("--cluster=lab-2", "--task=fit_2", "--user=alice", f"--python={python}"),
-        *("--hosts", "gpu[01-03] bob@192.168.1.9:2222", "--script", "my: script #1.py"),
-    )
-    spec = composed(cluster="lab-2", task="fit_2").spec
-    assert spec.nodes == (
-        *(Node(name, host=name, python=python) for name in ("gpu01", "gpu02", "gpu03")),
-        Node("node2", host="192.168.1.9", user="bob", port=2222, python=python),
-    )
-    assert (spec.cluster.ssh.user, spec.cluster.python) == ("alice", python)
-    assert spec.task.target == "my: script #1.py"
-    assert "example" not in Path("conf/cluster/lab-2.yaml").read_text()
-
-
-def test_hosts_in_all_forms() -> None:
-    """What ssh takes, parted by commas or spaces, and names that YAML would take for else."""
-    found = nodes(
-        "gpu1 gpu2:2222,gpu3.lab.example.org",
-        "ada@gpu4.lab",
-        r"LAB\ada@gpu5 1000@gpu6 null@gpu7 on 1e3 ada@corp.example@gpu8",
-        "10.0.0.1 fe80::1%eth0 [fe80::2] ada@[2001:db8::7]:22",
-        "a.x,a.y ada@rack[1-2]n[1,3]:2200",
-    )
-    assert found == (
-        Node("gpu1", "gpu1"),
-        Node("gpu2", "gpu2", port=2222),
-        Node("gpu3", "gpu3.lab.example.org"),
-        Node("gpu4", "gpu4.lab", user="ada"),
-        Node("gpu5", "gpu5", user=r"LAB\ada"),
-        Node("gpu6", "gpu6", user="1000"),
-        Node("gpu7", "gpu7", user="null"),
-        Node("on", "on"),
-        Node("1e3", "1e3"),
-        Node("gpu8", "gpu8", user="ada@corp.example"),
-        Node("node11", "10.0.0.1"),
-        Node("node12", "fe80::1%eth0"),
-        Node("node13", "fe80::2"),
-        Node("node14", "2001:db8::7", user="ada", port=22),
-        Node("a", "a.x"),
-        Node("a.y", "a.y"),
-        Node("rack1n1", "rack1n1", user="ada", port=2200),
-        Node("rack1n3", "rack1n3", user="ada", port=2200),
-        Node("rack2n1", "rack2n1", user="ada", port=2200),
-        Node("rack2n3", "rack2n3", user="ada", port=2200),
-    )
+def test_what_is_written_composes(
+    here: Path, capsys: pytest.CaptureFixture[str], check_screen: Check
+) -> None:
+    """It is what was given, and called an example where nothing was."""
+    page = []
+    for title, line in LINES.items():
+        write(here, {"hosts": HOSTFILE, "my: script #1.py": "", "a${b}.py": ""})
+        init(*shlex.split(line))
+        said = capsys.readouterr().out
+        page += [f"== {title}", f"$ runner init {line}", *([said] if not line else [])]
+        for path in (*Path("conf/cluster").iterdir(), *Path("conf/task").iterdir()):
+            text = path.read_text()
+            values = re.sub(r" *# (?!an example).*|^ *#.*\n", "", text, flags=re.MULTILINE)
+            short = re.sub("\n+", "\n", values)
+            page.append(f"{path}:\n{short if line else text}")
+        with open_composer(for_launches=True) as composer:
+            spec = composer.compose([]).spec
+        page += [node_text(encode(node)) for node in spec.nodes]
+        page.append(f"{spec.task.kind} {spec.task.target}, user {spec.cluster.ssh.user}\n")
+        shutil.rmtree("conf")
+    check_screen("init.txt", "\n".join(page))
 
 
 def test_files_that_are_there_stay(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -232,31 +212,6 @@ def test_what_is_commented_out_is_the_default() -> None:
     assert composed().spec.task.words == ("--lr", "0.1", "--epochs", "3")
 
 
-HOSTFILE = """\
-# of the old cluster
-
-10.0.0.1 slots=8 max_slots=8
-ada@h2:2222\tslots=4 type=gpu # old
-ada@corp.example@h3:22 slots=8
-gpu[1-2]:8
-  gpu4:8
-"""
-
-
-def test_a_hostfile_is_a_cluster(here: Path) -> None:
-    """In the forms of DeepSpeed and MPI; slots are ranks."""
-    (here / "hosts").write_text(HOSTFILE)
-    init("--hostfile=hosts")
-    assert composed().spec.nodes == (
-        Node("node1", "10.0.0.1", nproc_per_node=8),
-        Node("h2", "h2", user="ada", port=2222, nproc_per_node=4),
-        Node("h3", "h3", user="ada@corp.example", port=22, nproc_per_node=8),
-        Node("gpu1", "gpu1", nproc_per_node=8),
-        Node("gpu2", "gpu2", nproc_per_node=8),
-        Node("gpu4", "gpu4", nproc_per_node=8),
-    )
-
-
 OWN_TASK = """
 from invoke import task
 
@@ -275,15 +230,3 @@ def test_an_own_task_called_like_a_verb_stays_what_it_is(here: Path) -> None:
     done = subprocess.run(command, cwd=here, env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "my logs of monday\n"), done
     assert done.stderr.startswith("error: --run: no run is given\n"), done
-
-
-def test_texts_are_what_was_meant(here: Path) -> None:
-    """To YAML, on their own and inside braces; and a dollar is no interpolation."""
-    texts = ["~", "a b", "a: b", "#x", "x #y", "1e3", "007", "yes", "a,b", "[x]", "'\"", "é", "*a"]
-    for number, text in enumerate(texts):
-        init(f"--cluster=c{number}", f"--python={text}")
-        assert yaml.safe_load(Path(f"conf/cluster/c{number}.yaml").read_text())["python"] == text
-    assert [node.user for node in nodes("1e3@a", "007@b", "yes@c")] == ["1e3", "007", "yes"]
-    (here / "a${b}.py").touch()
-    init("--task=dollar", "--script=a${b}.py")
-    assert composed(task="dollar").spec.task.target == "a${b}.py"
