@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,3 +70,32 @@ class Here:
             code = main(words)
         captured = self._capsys.readouterr()
         return Said(code, runs, captured.out, captured.err)
+
+    def replay(self, page: str, answer: Callable[[list[str]], str]) -> str:
+        """Return a page of typed lines anew, with what is said of each of them now.
+
+        To add a case write `$ runner WORDS` on it, or `file NAME` and lines that begin with `  | `:
+        these files are there until the next ones are on the page.
+        """
+        told: list[str] = []
+        files: dict[str, str] = {}
+        is_typed = True
+        for line in page.splitlines():
+            if line.startswith("$ runner"):
+                self.write({} if is_typed else files)
+                is_typed = True
+                told.append(f"{line}\n{answer(shlex.split(line)[2:])}")
+            elif line.startswith("file "):
+                for name in files if is_typed else ():
+                    (self.folder / name).unlink()
+                files = {} if is_typed else files
+                is_typed = False
+                files[line.removeprefix("file ")] = ""
+                told.append(line)
+            elif line.startswith("  | ") and not is_typed:
+                files[[*files][-1]] += f"{line[4:]}\n"
+                told.append(line)
+            elif line.startswith("== "):
+                told.append(line)
+        text = "\n".join(told).rstrip("\n") + "\n"
+        return text.replace(str(self.folder), "HERE").replace(str(CONF), "SHIPPED")
