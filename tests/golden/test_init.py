@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -18,8 +17,7 @@ from runner.cli.main import main
 from runner.config.compose import open_composer
 from runner.core.codec import encode
 from runner.core.launch_request import LaunchRequest
-from tests.golden.conftest import Check
-from tests.golden.here import write
+from tests.golden.conftest import Replay
 from tests.golden.test_specs import node_text
 
 CLUSTER, TASK = Path("conf/cluster/mine.yaml"), Path("conf/task/train.yaml")
@@ -33,10 +31,10 @@ NEXT = [
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder, in which the test stands; nobody answers unless the test does."""
     folder = tmp_path / "project"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     monkeypatch.chdir(folder)
     return folder
 
@@ -73,61 +71,36 @@ def composed(*words: str, cluster: str = "mine", task: str = "train") -> LaunchR
         return composer.compose([f"cluster={cluster}", f"task={task}", *words])
 
 
-HOSTS = [
-    "gpu1 gpu2:2222,gpu3.lab.example.org ada@gpu4.lab",
-    r"LAB\ada@gpu5 1000@gpu6 null@gpu7 on 1e3 ada@corp.example@gpu8",
-    "10.0.0.1 fe80::1%eth0 [fe80::2] ada@[2001:db8::7]:22",
-    "a.x,a.y ada@rack[1-2]n[1,3]:2200",
-]
-HOSTFILE = """\
-# of the old cluster
-
-10.0.0.1 slots=8 max_slots=8
-ada@h2:2222\tslots=4 type=gpu # old
-ada@corp.example@h3:22 slots=8
-gpu[1-2]:8
-  gpu4:8
-"""
-GIVEN = "--user alice --python ~/venv/bin/python --hosts 'gpu[01-03] bob@192.168.1.9:2222'"
-LINES = {
-    "no answer": "",
-    "hosts in all forms": shlex.join(f"--hosts={each}" for each in HOSTS),
-    "a file of hosts": "--hostfile hosts",
-    "all that can be given": f"--cluster lab-2 --task fit_2 {GIVEN} --script 'my: script #1.py'",
-    "a dollar": "--task dollar --script 'a${b}.py'",
-    **{f"the text {text}": shlex.join(["--python", text]) for text in ("~", "x #y", "1e3", "'\"")},
-}
-
-
-def test_what_is_written_composes(
-    here: Path, capsys: pytest.CaptureFixture[str], check_screen: Check
-) -> None:
+def test_what_is_written_composes(capsys: pytest.CaptureFixture[str], replay: Replay) -> None:
     """It is what was given, and called an example where nothing was."""
-    page = []
-    for title, line in LINES.items():
-        write(here, {"hosts": HOSTFILE, "my: script #1.py": "", "a${b}.py": ""})
-        init(*shlex.split(line))
+
+    def written(words: list[str]) -> str:
+        shutil.rmtree("conf", ignore_errors=True)
+        assert main(words) == 0
         said = capsys.readouterr().out
-        page += [f"== {title}", f"$ runner init {line}", *([said] if not line else [])]
+        page = [] if words[1:] else [said]
         for path in (*Path("conf/cluster").iterdir(), *Path("conf/task").iterdir()):
             text = path.read_text()
-            values = re.sub(r" *# (?!an example).*|^ *#.*\n", "", text, flags=re.MULTILINE)
-            short = re.sub("\n+", "\n", values)
-            page.append(f"{path}:\n{short if line else text}")
+            if words[1:]:
+                text = re.sub(r" *# (?!an example).*|^ *#.*\n", "", text, flags=re.MULTILINE)
+                text = re.sub(r"\n+", "\n", text)
+            page.append(f"{path}:\n{text}")
         with open_composer(for_launches=True) as composer:
             spec = composer.compose([]).spec
-        page += [node_text(encode(node)) for node in spec.nodes]
+        page += [f"{node_text(encode(node))}\n" for node in spec.nodes]
         page.append(f"{spec.task.kind} {spec.task.target}, user {spec.cluster.ssh.user}\n")
-        shutil.rmtree("conf")
-    check_screen("init.txt", "\n".join(page))
+        return "".join(page)
+
+    replay("init.txt", written)
+    shutil.rmtree("conf")
 
 
-def test_files_that_are_there_stay(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_that_are_there_stay(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A second time changes nothing at all; also in the conf of somebody's own Hydra app."""
     for name in ("conf/config.yaml", "conf/runner.yaml", "conf/task/train.yaml"):
-        (here / name).parent.mkdir(parents=True, exist_ok=True)
-        (here / name).write_text(f"# {name}\n")
-    (here / "fabfile.py").symlink_to(here / "elsewhere")  # a link, which is not followed either
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"# {name}\n")
+    (folder / "fabfile.py").symlink_to(folder / "elsewhere")  # a link, which is not followed either
     init("--hosts=h1", "--fabfile")
     said = capsys.readouterr().out
     assert f"wrote  {CLUSTER}\n" in said
@@ -135,28 +108,28 @@ def test_files_that_are_there_stay(here: Path, capsys: pytest.CaptureFixture[str
         True
     ] * 2
     assert said.endswith("\n  runner cluster=mine task=train\n")
-    assert (here / TASK).read_text() == "# conf/task/train.yaml\n"
-    before = (here / CLUSTER).read_text()
-    (here / "x.py").touch()
+    assert (folder / TASK).read_text() == "# conf/task/train.yaml\n"
+    before = (folder / CLUSTER).read_text()
+    (folder / "x.py").touch()
     init("--hosts=h2", "--user=ada", "--script=x.py")
-    assert (here / CLUSTER).read_text() == before
-    assert not (here / "elsewhere").exists()
+    assert (folder / CLUSTER).read_text() == before
+    assert not (folder / "elsewhere").exists()
     assert composed("task.script=x.py").spec.nodes[0].name == "h1"
 
 
-def test_what_cannot_be_written_is_named(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_written_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Here `conf/task` is a file."""
-    (here / "conf").mkdir()
-    (here / "conf/task").touch()
+    (folder / "conf").mkdir()
+    (folder / "conf/task").touch()
     assert main(["init"]) == 2
     assert re.search(r"error: init: conf/task.* cannot be written: ", capsys.readouterr().err)
 
 
 def test_questions_have_defaults(
-    here: Path, answers: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
+    folder: Path, answers: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Enter takes what is shown; what is not legal is asked again; each fits 80 columns."""
-    (here / "main.py").touch()
+    (folder / "main.py").touch()
     asked = answers("gpu1 gpu1", "gpu[1-2]:2200,far=ada@gpu9:22", "", "nope.py", "")
     init()
     assert asked[0] == asked[1]
@@ -170,13 +143,13 @@ def test_questions_have_defaults(
 
 
 def test_enter_alone_is_this_machine_and_the_example(
-    here: Path, answers: Callable[..., list[str]]
+    folder: Path, answers: Callable[..., list[str]]
 ) -> None:
     """No machine and no program is made up: what is written works at once."""
     asked = answers("", "")
     init()
     assert [each.rpartition(" [")[2] for each in asked] == ["this machine]: ", "resnet18]: "]
-    assert [str(path.relative_to(here)) for path in here.rglob("*.*")] == [str(PRIMARY)]
+    assert [str(path.relative_to(folder)) for path in folder.rglob("*.*")] == [str(PRIMARY)]
     with open_composer(for_launches=True) as composer:
         spec = composer.compose([]).spec
     assert (spec.cluster.name, spec.task.name) == ("local", "resnet18")
@@ -185,7 +158,7 @@ def test_enter_alone_is_this_machine_and_the_example(
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, EOFError])
 def test_who_has_enough_leaves_nothing(
     stop: type[BaseException],
-    here: Path,
+    folder: Path,
     answers: Callable[..., list[str]],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -193,7 +166,7 @@ def test_who_has_enough_leaves_nothing(
     asked = answers("gpu1", stop)
     assert main(["init"]) == 130
     assert capsys.readouterr().err.endswith("error: interrupted; nothing was started\n")
-    assert (len(asked), [*here.iterdir()]) == (2, [])
+    assert (len(asked), [*folder.iterdir()]) == (2, [])
 
 
 def test_what_is_commented_out_is_the_default() -> None:
@@ -220,13 +193,13 @@ def logs(_context, day): print("my logs of", day)
 """
 
 
-def test_an_own_task_called_like_a_verb_stays_what_it_is(here: Path) -> None:
+def test_an_own_task_called_like_a_verb_stays_what_it_is(folder: Path) -> None:
     """The verbs beside it, too."""
     init("--fabfile")
-    with (here / "fabfile.py").open("a") as file:
+    with (folder / "fabfile.py").open("a") as file:
         file.write(OWN_TASK)
     command = [str(Path(sys.executable).with_name("fab")), "logs", "monday", "stop"]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=here, env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "my logs of monday\n"), done
     assert done.stderr.startswith("error: --run: no run is given\n"), done
