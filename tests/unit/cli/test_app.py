@@ -88,15 +88,6 @@ def test_keys_that_reach_hosts_are_taken(settings: str) -> None:
     Selection("hy", ("deploy.max_mb=3",), verb="deploy", keys=("deploy",)).refuse_ignored_words()
 
 
-def test_a_key_can_be_taken_out(capsys: pytest.CaptureFixture[str]) -> None:
-    """As the first word, in a verb, and for a whole part of the schema: its default holds."""
-    words = ("cluster=hy", "task=mine", "dry_run=offline")
-    assert " --steps 3\n" in printed(capsys, "~task.args.lr", *words)
-    assert printed(capsys, "config", "task.args", "~task.args.lr", *words) == "steps: 3\n"
-    assert "train.py\n" in printed(capsys, "~task.args", *words)
-    assert "train.py" in printed(capsys, "~cluster.env", "~watch", "~run_dir", *words)
-
-
 def test_an_override_is_one_in_verbs_as_in_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a word alone, or after `--set`; a line of shell is none."""
     for word in ("cluster.nodes.my-box.host=10.0.0.5", "~cluster", "++a=b c"):
@@ -116,12 +107,6 @@ def test_short_forms_are_those_of_other_tools(monkeypatch: pytest.MonkeyPatch) -
     assert (given["run"], given["sort"]) == (("b", "a"), "-loss")
     given = values(monkeypatch, "exec", "--cluster", "hy", "--", "ls", "-l", "--", "x")
     assert (given["words"], given["selection"].cluster) == (["ls", "-l", "--", "x"], "hy")
-
-
-def test_a_path_below_a_home_folder_needs_no_quotes(capsys: pytest.CaptureFixture[str]) -> None:
-    """As the value of a key; `~` alone still takes a key out."""
-    words = ("cluster=hy", "cluster.env.DATA=~/data", "+cluster.env.HERS=~ada", "~cluster.env.A")
-    assert printed(capsys, "config", "cluster.env", *words) == "DATA: ~/data\nHERS: ~ada\n"
 
 
 @pytest.mark.parametrize(

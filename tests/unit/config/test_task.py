@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from runner.config.arguments import refuse_both, render, take_words
+from runner.config.arguments import render, take_words
 from runner.config.arguments import words_of as words_of_task
 from runner.config.kinds import Problems
 from runner.config.words import hydra_value, literal, parse
@@ -182,36 +182,6 @@ def test_what_cannot_be_told_is_refused() -> None:
     assert taken({"args_style": "hydra"}, "", "task=x") == ({"task": "x"}, None)
     (said,) = problems_of({"task.args_after": [None]})
     assert 'quotes make a text of null: "null" or "~"' in said
-
-
-@pytest.mark.promise(14)
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (
-            "task.args.o=SGD task.args.o.lr=1",
-            "task.args.o=SGD: no mapping has both\n    to pass both",
-        ),
-        (
-            "task.args.o.lr=1",
-            "task.args.o in the YAML: .*\n.* ~task.args.o in front takes that out",
-        ),
-        (
-            "task.args.m=big",
-            "task.args.m.x in the YAML: .*\n.* ~task.args.m in front takes that out",
-        ),
-        ("task.args.m.x=2 task.args.m.y=1 task.args.n.x=1 task.args.no=1", ""),
-        ("~task.args.m task.args.m=big task.args.o=null task.args.o.lr=1", ""),
-    ],
-)
-def test_a_flag_takes_no_other_out_in_silence(words: str, told: str) -> None:
-    """Such as `--o` that of `--o.lr`, which a mapping cannot have beside it."""
-    of_file = {"o": "Adam", "m": {"x": "1"}, "n": None}
-    if not told:
-        refuse_both(words.split(), [of_file])
-        return
-    with pytest.raises(ConfigError, match=f"takes the place of {told}"):
-        refuse_both(words.split(), [None, of_file])
 
 
 @pytest.mark.parametrize(

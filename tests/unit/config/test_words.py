@@ -27,29 +27,6 @@ def test_a_text_is_what_was_typed() -> None:
         assert value_of(f"task.args={{x:{text}}}") == {"x": text}
 
 
-@pytest.mark.parametrize(
-    ("word", "value"),
-    [
-        ("task.args.x=true", True),
-        ("task.args.x=False", False),
-        ("task.args.x=null", None),
-        ("task.args.x='true'", "true"),
-        ("task.args.x=", ""),
-        ("task.args.x=[]", []),
-        ("task.args.x=[a, [b,null]]", ["a", ["b", None]]),
-        ("task.args.x='a, b'", "a, b"),
-        ("task.args.x={a: {b:08}}", {"a": {"b": "08"}}),
-        ("task.args.x=NULL", None),
-        ("task.env.X=true", "true"),
-        ("cluster.nodes={a:{env:{X:true}},b:true}", {"a": {"env": {"X": "true"}}, "b": True}),
-        ("cluster.env={X:false,Y:Null}", {"X": "false", "Y": None}),
-    ],
-)
-def test_what_has_a_meaning(word: str, value: object) -> None:
-    """true, false and null, outside of quotes; the first two are texts in an environment."""
-    assert value_of(word) == value
-
-
 def test_several_values_are_a_sweep() -> None:
     """Each as it was typed; alone, they are refused with the forms of a list and of one text."""
     words = ["task.args.lr=0.10,1e-3", "task.args.s=[1,2],[3]", "task.args.t='a,b',c", "~task.env"]
