@@ -29,6 +29,7 @@ LEFT_OUT = ("run_", "cluster.project", "cluster.python", "cluster.host_python", 
 """Keys of this machine, and what is said again."""
 
 
+@pytest.mark.promise(14)
 def test_what_is_typed_composes_with_what_is_written(here: Here, replay: Replay) -> None:
     """The user's own files win; what nobody says is the default, and left out here."""
     usual = dict(flat(encode(spec_of({}))))

@@ -194,6 +194,7 @@ CASES: list[tuple[str, str, CheckContext]] = [
     ("pairs", "everywhere", probed("abcd", NONE)),
     ("pairs", "the master's port", probed("abc", store={"b": LATE, "c": LATE})),
     ("pairs", "the master's port from one", probed("abc", store={"b": LATE})),
+    ("pairs", "the master's port of two", probed("ab", store={"b": LATE})),
     (
         "pairs",
         "a stranger there",

@@ -96,32 +96,14 @@ def test_words_for_the_program_are_taken_as_they_are(words: list[str]) -> None:
     assert spec_of({"task.args_after": words}).task.words[-len(words) or 9 :] == tuple(words)
 
 
-def taken(task: dict[str, Any], overrides: str, words: str) -> tuple[Any, Any]:
-    """Return `args` and `args_after` with words after `--`; `overrides` have had their effect."""
-    config = OmegaConf.create({"task": {"args": {}, "args_style": "argparse", **task}})
-    take_words(config, overrides.split(), shlex.split(words))
-    made: Any = OmegaConf.to_container(config.task)
-    return made["args"], made.get("args_after")
-
-
-@pytest.mark.parametrize(
-    ("words", "args"),
-    [
-        ("--lr 0.1 --amp", {"lr": "0.1", "amp": True}),
-        ("--sizes 1 2 -b 3", {"sizes": ["1", "2"], "-b": "3"}),
-        ("--x -1 --y -.5", {}),
-        ("--model.lr 0.1 --model.depth 3", {"model": {"lr": "0.1", "depth": "3"}}),
-        ("--c a --c b", {"c": [["a"], ["b"]]}),
-        ("--id 0123 --sha 12e5", {"id": "0123", "sha": "12e5"}),
-        ("--lr=0.1", {}),
-        ("fit --lr 0.1", {}),
-        ("--json {a:1,b:[2]}", {"json": "{a:1,b:[2]}"}),
-    ],
-)
-def test_words_are_recorded_as_arguments(words: str, args: dict[str, Any]) -> None:
-    """If they come out of these as they were typed; else as they are."""
-    after = None if args else words.split()
-    assert taken({}, "", words) == (args, after)
+def test_what_is_the_same_is_given_once() -> None:
+    """As a flag of another program it is not the same; null is no word."""
+    task = Task(script="t.py", kind="script", args={"lr": "0.2"}, args_after=("--lr=0.2", "x"))
+    assert words_of_task(Problems(), task) == ("t.py", ("--lr=0.2", "x"))
+    task = Task(script="t.py", kind="script", args={"n": "3"}, args_after=("x.py", "--n", "4"))
+    assert words_of_task(Problems(), task) == ("t.py", ("--n", "3", "x.py", "--n", "4"))
+    (said,) = problems_of({"task.args_after": [None]})
+    assert 'quotes make a text of null: "null" or "~"' in said
 
 
 @given(st.lists(WORD | FLAG, max_size=4), st.sampled_from(["argparse", "equals", "hydra", "raw"]))
@@ -139,49 +121,6 @@ def test_words_after_two_dashes_reach_the_program(words: list[str], style: str) 
     own = ("own",) if style == "raw" else ()
     assert words_of_task(problems, Task(kind="script", **made)) == ("t.py", (*own, *words))
     assert problems == []
-
-
-def test_an_argument_has_one_value() -> None:
-    """What is typed last takes the place of the same flag, wherever it came from."""
-    assert taken({"args": {"lr": "0.1"}}, "", "--lr 0.2") == ({"lr": "0.2"}, None)
-    assert taken({"args": {"lr": "0.1"}}, "", "--lr=0.2 x") == ({"lr": "0.2"}, ["--lr=0.2", "x"])
-    task = Task(script="t.py", kind="script", args={"lr": "0.2"}, args_after=("--lr=0.2", "x"))
-    assert words_of_task(Problems(), task) == ("t.py", ("--lr=0.2", "x"))
-    after = {"args": {"epochs": "3"}, "args_after": ["--epochs", "2", "--amp"]}
-    assert taken(after, "task.args.epochs=3", "") == ({"epochs": "3"}, ["--amp"])
-    assert taken(after, "", "--epochs 4") == ({"epochs": "4"}, ["--amp"])
-    assert taken({"args_after": ["c"]}, "task.args_after=[c]", "d") == ({}, ["c", "d"])
-    assert taken({"args_after": ["--", "/d"]}, "", "--lr 2") == ({"lr": "2"}, ["--", "/d"])
-    nested = {"args": {"m": {"lr": "1", "d": "2"}}}
-    assert taken(nested, "", "--m.lr=3") == ({"m": {"lr": "3", "d": "2"}}, ["--m.lr=3"])
-    for args, words in (({"o": {"lr": "1"}}, ["--o", "Adam"]), ({"o": "Adam"}, ["--o.lr", "1"])):
-        assert taken({"args": args}, "", " ".join(words)) == (args, words)
-    hydra = {"args": {"lr": "0.1"}, "args_style": "hydra"}
-    assert taken(hydra, "", "lr=0.2 +x=1") == ({"lr": "0.2", "+x": "1"}, None)
-
-
-@pytest.mark.promise(14)
-def test_flags_of_another_program_are_left_alone() -> None:
-    """Such as those of a command that this one starts; after `--` words are no flags of its own."""
-    after = ["--", "python", "x.py", "--n", "4"]
-    assert taken({"args": {"n": "3"}, "args_after": after}, "task.args.n=3", "") == (
-        {"n": "3"},
-        after,
-    )
-    task = Task(script="t.py", kind="script", args={"n": "3"}, args_after=("x.py", "--n", "4"))
-    assert words_of_task(Problems(), task) == ("t.py", ("--n", "3", "x.py", "--n", "4"))
-
-
-def test_what_cannot_be_told_is_refused() -> None:
-    """Which words are a flag's values; a setting of ours that the program would get."""
-    after = {"args_after": ["--sizes", "1", "2"]}
-    with pytest.raises(ConfigError, match=r"--sizes is in task.args_after, too, before 1 2"):
-        taken(after, "task.args.sizes=[3]", "")
-    with pytest.raises(ConfigError, match=r"dry_run=offline: comes after the program or"):
-        taken({}, "", "--lr 0.1 dry_run=offline")
-    assert taken({"args_style": "hydra"}, "", "task=x") == ({"task": "x"}, None)
-    (said,) = problems_of({"task.args_after": [None]})
-    assert 'quotes make a text of null: "null" or "~"' in said
 
 
 @pytest.mark.parametrize(
