@@ -62,9 +62,9 @@ def with_spec(found: CheckContext, **changes: Any) -> CheckContext:
 
 def driven(version: str, cuda: str, needed: str) -> CheckContext:
     """Host b with an older driver, and a torch that needs a newer one."""
-    others = {name: host(name, driver=DRIVER) for name in "ac"}
     python = replace(TORCH, torch_cuda=needed)
-    return case(**others, b=host("b", driver=Driver(version, cuda), python=python))
+    older = host("b", driver=Driver(version, cuda), python=python)
+    return case(a=host("a", driver=DRIVER), b=older, c=host("c", driver=DRIVER))
 
 
 def ill(*healths: GpuHealth | None, error: str = "", **changes: Any) -> CheckContext:

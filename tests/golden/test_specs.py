@@ -73,7 +73,7 @@ def flat(data: object, key: str = "") -> Iterator[tuple[str, object]]:
 def node_text(node: dict[str, Any]) -> str:
     usual = {**BARE, "name": node["name"], "host": node["name"]}
     odd = {name: value for name, value in node.items() if usual[name] != value}
-    return node["name"] + (json.dumps(odd) if odd else "")
+    return f"{node['name']}{json.dumps(odd) if odd else ''}"
 
 
 def test_each_value_makes_the_spec(check_screen: Check) -> None:

@@ -134,7 +134,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 def test_all_of_a_run_comes_home(cluster: Cluster) -> None:
     """Records, logs and what was declared, node by node; a second time nothing is fetched."""
-    files = {
+    files: dict[str, str | bytes] = {
         "work/sub/results/deep/a.txt": "a",
         "work/sub/results/.hidden": "h",
         "work/sub/results/empty": "",
