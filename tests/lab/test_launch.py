@@ -67,7 +67,8 @@ def test_every_line_of_a_flood_arrives_whole_and_in_order(on_lab: Launcher) -> N
 @pytest.mark.promise(5)
 def test_records_stand_in_the_run_folder(on_lab: Launcher) -> None:
     """Configuration, plan, events, result and logs; `latest` points to it; no more."""
-    done = on_lab.run_ranks("print=hi", "cluster=lab", "cluster.env.WHO=${oc.env:HOME}")
+    words = ("cluster=lab", "cluster.env.WHO=${oc.env:HOME}", "sample_s=off")
+    done = on_lab.run_ranks("print=hi", *words)
     assert done.code == 0, done
     names = "config.yaml overrides.yaml contact.json plan.json events.jsonl result.json logs"
     empty = "metrics.jsonl"  # the logs have none
