@@ -23,11 +23,6 @@ from tests.golden.test_specs import node_text
 CLUSTER, TASK = Path("conf/cluster/mine.yaml"), Path("conf/task/train.yaml")
 PRIMARY = Path("conf/runner.yaml")
 ROOT = Path(__file__).parents[2]
-NEXT = [
-    "next:",
-    "  runner check         # tries every machine, starts nothing",
-    "  runner dry_run=true  # shows every command, starts nothing",
-]
 
 
 @pytest.fixture(autouse=True)
