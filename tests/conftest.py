@@ -1,4 +1,4 @@
-"""The order of all tests."""
+"""The order of all tests, and what each begins with."""
 
 from __future__ import annotations
 
@@ -15,6 +15,14 @@ for signum, handler in (
     signal.signal(signum, handler)  # nohup, and the "&" of a shell, have us ignore them
 
 LAB = Path(__file__).parent / "lab"
+
+
+@pytest.fixture(autouse=True)
+def nothing_on_record(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No run of this user is on record; the lab's users have homes of their own."""
+    if LAB not in request.path.parents:
+        folder: Path = request.getfixturevalue("tmp_path")
+        monkeypatch.setenv("XDG_STATE_HOME", str(folder.with_name(f"{folder.name}-state")))
 
 
 @pytest.hookimpl(trylast=True)

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from runner.config.compose import Composer, open_composer
-from tests.golden.here import MINE, Here
+from tests.golden.here import MINE, Here, write
 
 PLANS, SCREENS = (Path(__file__).parent / n for n in ("plans", "screens"))
 
 Check = Callable[[str, str], None]
+Replay = Callable[[str, Callable[[list[str]], str]], None]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -33,6 +34,17 @@ def check_golden(request: pytest.FixtureRequest) -> Check:
 def check_screen(request: pytest.FixtureRequest) -> Check:
     """Does so with what a person sees."""
     return _golden_check(SCREENS, request)
+
+
+@pytest.fixture
+def replay(here: Here, check_screen: Check) -> Replay:
+    """Types the lines of a page of screens again, and compares what is said of them."""
+
+    def type_again(name: str, answer: Callable[[list[str]], str]) -> None:
+        page = (SCREENS / name).read_text(encoding="utf-8")
+        check_screen(name, here.replay(page, answer))
+
+    return type_again
 
 
 def _golden_check(folder: Path, request: pytest.FixtureRequest) -> Check:
@@ -57,10 +69,7 @@ def composer_of(
     with contextlib.ExitStack() as stack:
 
         def compose(files: Mapping[str, str]) -> Composer:
-            for name, content in files.items():
-                file = tmp_path / name
-                file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_text(content)
+            write(tmp_path, files)
             monkeypatch.chdir(tmp_path)
             return stack.enter_context(open_composer())
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,13 @@ MINE = {
         "defaults: [base]\nnodes:\n  gpu1: {host: 10.0.0.1}\n  gpu[02-04]: {gpus: 8}\n"
     ),
 }
+
+
+def write(folder: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
 
 
 @dataclass
@@ -41,10 +49,9 @@ class Here:
         self.written = {folder}
 
     def write(self, files: dict[str, str]) -> None:
-        for name, text in files.items():
+        write(self.folder, files)
+        for name in files:
             path = self.folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
             self.written |= {path, *path.parents}
 
     def __call__(self, *words: str, job: Callable[[LaunchRequest], int] = lambda _: 0) -> Said:
@@ -63,3 +70,32 @@ class Here:
             code = main(words)
         captured = self._capsys.readouterr()
         return Said(code, runs, captured.out, captured.err)
+
+    def replay(self, page: str, answer: Callable[[list[str]], str]) -> str:
+        """Return a page of typed lines anew, with what is said of each of them now.
+
+        To add a case write `$ runner WORDS` on it, or `file NAME` and lines that begin with `  | `:
+        these files are there until the next ones are on the page.
+        """
+        told: list[str] = []
+        files: dict[str, str] = {}
+        is_typed = True
+        for line in page.splitlines():
+            if line.startswith("$ runner"):
+                self.write({} if is_typed else files)
+                is_typed = True
+                told.append(f"{line}\n{answer(shlex.split(line)[2:])}")
+            elif line.startswith("file "):
+                for name in files if is_typed else ():
+                    (self.folder / name).unlink()
+                files = {} if is_typed else files
+                is_typed = False
+                files[line.removeprefix("file ")] = ""
+                told.append(line)
+            elif line.startswith("  | ") and not is_typed:
+                files[[*files][-1]] += f"{line[4:]}\n"
+                told.append(line)
+            elif line.startswith("== "):
+                told.append(line)
+        text = "\n".join(told).rstrip("\n") + "\n"
+        return text.replace(str(self.folder), "HERE").replace(str(CONF), "SHIPPED")

@@ -17,11 +17,36 @@ from omegaconf import OmegaConf
 from runner import __version__
 from runner.config.source import conf_folders, shipped_folder
 from runner.control.assumed_facts import assumed_facts
+from runner.core.codec import encode
 from runner.core.errors import NotReady
 from runner.core.planning.build_plan import build_plan
+from tests.golden.conftest import Replay
 from tests.golden.here import CONF, Here
+from tests.golden.test_specs import flat, spec_of
 
 BASE = "defaults: [base]\n"
+LEFT_OUT = ("run_", "cluster.project", "cluster.python", "cluster.host_python", "cluster.nodes")
+"""Keys of this machine, and what is said again."""
+
+
+@pytest.mark.promise(14)
+def test_what_is_typed_composes_with_what_is_written(here: Here, replay: Replay) -> None:
+    """The user's own files win; what nobody says is the default, and left out here."""
+    usual = dict(flat(encode(spec_of({}))))
+
+    def composed(words: list[str]) -> str:
+        said = here(*words)
+        page = [said.err]
+        for run in said.runs:
+            page += [f"  note: {note}\n" for note in (*run.notes, *run.file_notes)]
+            page += [
+                f"  {key}: {value}\n"
+                for key, value in flat(encode(run.spec))
+                if usual.get(key, ()) != value and not key.startswith(LEFT_OUT)
+            ]
+        return "".join(page)
+
+    replay("composed.txt", composed)
 
 
 def test_what_is_composed_is_plain_data(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,52 +117,10 @@ def test_the_conf_of_another_program_is_not_ours(
 
 
 def test_a_task_is_asked_for(here: Here, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The shipped one is for a first try; a runner.yaml may choose one for all runs."""
-    for words in ([], ["cluster=local"], ["-m", "cluster=pair,local"]):
-        assert here(*words).err.startswith("error: task: there is no task to launch; choose one of")
-    assert not here("cluster=pair", "task.script=train.py").run.spec.task.words
-    here.write({"conf/runner.yaml": "defaults: [task: mine]\n"})
-    assert here("cluster=pair").run.spec.task.name == "mine"
+    """The shipped one is for a first try, where nobody has a file of their own."""
     monkeypatch.chdir(tmp_path)
     assert here().run.spec.task.name == "resnet18"
     assert here("cluster=lab3").err.startswith("error: task: there is no task to launch")
-
-
-def test_a_users_file_wins_over_the_shipped_one(here: Here) -> None:
-    """The run says so; `--config-dir` wins over both; it may build on the shipped one."""
-    text = "defaults: [base]\ntransport: local\nnodes: {NAME: {}}\n"
-    here.write({"given/cluster/lab3.yaml": text.replace("NAME", "given")})
-    here.write({"conf/cluster/few.yaml": "defaults: [lab3]\nmaster: null\nonly: [gpu2]\n"})
-    (node,) = here("cluster=few", "task=mine").run.spec.nodes
-    assert (node.name, node.user, node.port, node.gpu_count) == ("gpu2", "alice", 2222, 4)
-    here.write({"conf/cluster/lab3.yaml": text.replace("NAME", "mine")})
-    chosen = here("cluster=lab3", "task=mine").run
-    assert [node.name for node in chosen.spec.nodes] == ["mine"]
-    own = f"{here.folder}/conf/cluster/lab3.yaml"
-    assert chosen.file_notes == (f"cluster/lab3: {own} (shadows {CONF}/cluster/lab3.yaml)",)
-    chosen = here("cluster=lab3", "--config-dir", "given", "task=mine").run
-    assert [node.name for node in chosen.spec.nodes] == ["given"]
-    given = f"{here.folder}/given/cluster/lab3.yaml"
-    assert chosen.file_notes == (
-        f"cluster/lab3: {given} (shadows {own} and {CONF}/cluster/lab3.yaml)",
-    )
-
-
-def test_a_users_own_primary_config(here: Here) -> None:
-    """A runner.yaml of theirs is merged over the shipped one: what it does not say holds on."""
-    defaults = "[{cluster: pair}, {task: mine}, _self_]"
-    here.write({"conf/runner.yaml": f"defaults: {defaults}\nlost_s: 60\n"})
-    run = here("grace_s=3").run
-    assert (run.spec.lost_s, run.spec.cluster.name, run.spec.task.name) == (60.0, "pair", "mine")
-    assert run.spec.grace_s == 3.0
-    here.write({"conf/more.yaml": "# @package _global_\ngrace_s: 3\nlost_s: 4\n"})
-    groups = "{cluster: pair}, {task: mine}"
-    for rest, grace_s in (("runner_base, runner, more", 2.0), ("_self_, more", 3.0)):
-        here.write({"conf/runner.yaml": f"defaults: [{groups}, {rest}]\ngrace_s: 2\n"})
-        spec = here("rendezvous=etcd", "rendezvous.endpoint=h:1").run.spec
-        assert (spec.grace_s, spec.lost_s, spec.rendezvous.backend) == (grace_s, 4.0, "etcd")
-    here.write({"conf/runner.yaml": "task: {script: other.py}\n"})
-    assert here("cluster=pair", "task=mine").run.spec.task.target == "other.py"
 
 
 @pytest.mark.promise(14)
@@ -174,27 +157,6 @@ def test_words_for_a_verb_are_those_that_reach_the_hosts(here: Here) -> None:
         "--run r1 --cluster pair lost_s=9 cluster.nodes.gpu1.port=2222 '~cluster.only' "
         "'cluster.workdir=/my disk' +experiment=big --config-dir conf"
     )
-
-
-def test_nodes_take_overrides_without_a_plus(here: Here) -> None:
-    """Also a node that only a range makes, and one that is added; ranges need no quotes."""
-    line = (
-        "cluster=pair task=mine cluster.nodes.gpu1.gpus=2 cluster.nodes.gpu03.env.A=1 "
-        "+cluster.nodes.new.host=10.0.0.9 cluster.nodes.new.gpus=1 cluster.exclude=[gpu[04-04]]"
-    )
-    nodes = here(*line.split()).run.spec.nodes
-    assert [(node.name, node.host, node.gpu_count, node.env) for node in nodes] == [
-        ("gpu1", "10.0.0.1", 2, {}),
-        ("gpu02", "gpu02", 8, {}),
-        ("gpu03", "gpu03", 8, {"A": "1"}),
-        ("new", "10.0.0.9", 1, {}),
-    ]
-
-
-def test_a_cluster_may_be_made_of_words(here: Here) -> None:
-    """The base names no node."""
-    (node,) = here("cluster=base", "+cluster.nodes.a.host=10.0.0.9", "task=mine").run.spec.nodes
-    assert (node.name, node.host) == ("a", "10.0.0.9")
 
 
 def test_a_plan_for_this_machine_knows_it(here: Here) -> None:
@@ -239,27 +201,6 @@ def test_commands_of_the_docs_compose(here: Here, page: str) -> None:
         assert said.runs
 
 
-def test_a_program_on_the_command_line_stands_alone(here: Here) -> None:
-    """Nothing of the default task is kept; a chosen task keeps its own, less what is taken out."""
-    run = here("cluster=pair", "task.module=my.fit", "task.args.x=1").run
-    assert (run.spec.task.target, run.spec.task.words) == ("my.fit", ("--x", "1"))
-    assert "-fit-" in run.spec.run_id
-    run = here("cluster=pair", "task=mine", "task.script=other.py").run
-    assert (run.spec.task.target, run.spec.task.words) == ("other.py", ("--lr", "0.1"))
-    assert run.notes == ()
-    run = here("~task.args.lr", "cluster=pair", "task=mine").run
-    assert (run.spec.task.name, run.spec.task.words) == ("mine", ())
-
-
-@pytest.mark.parametrize("chosen", ["null", "[pair, local]"])
-def test_a_cluster_is_one_file(here: Here, chosen: str) -> None:
-    """Its name is in the commands that reach its hosts."""
-    here.write({"conf/runner.yaml": f"defaults: [{{cluster: {chosen}}}, {{task: mine}}]\n"})
-    assert here().err.startswith("error: cluster: choose one file; there are pair, lab3, local")
-    word = f"cluster={chosen}".replace(" ", "")
-    assert here(word).err.startswith(f"error: {word}: cluster takes the name of one file")
-
-
 def test_an_interrupt_before_anything_was_started(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,20 +225,3 @@ def test_a_working_directory_that_is_gone(here: Here, tmp_path: Path) -> None:
     error = "error: the working directory is not there any more"
     wanted = f"{error}\n    cd to one that is there\n"
     assert {(each.code, each.err) for each in said} == {(2, wanted)}
-
-
-@pytest.mark.parametrize(
-    ("word", "told"),
-    [
-        ("cluster=sub/pair.yaml", ""),
-        ("cluster=sub/pair.yml", "no such file\n    did you mean cluster=sub/pair.yaml?"),
-        ("cluster=pair.yaml", ""),
-        ("cluster=pair.yml", ""),
-        ("conf/cluster/pair.yaml", "that takes it\n    such as cluster=conf/cluster/pair.yaml"),
-    ],
-)
-def test_a_file_is_chosen_by_its_path(here: Here, word: str, told: str) -> None:
-    """Or the file that nearly is it is named."""
-    here.write({"sub/pair.yaml": "defaults: [base]\nnodes: {a: {}}\n"})
-    said = here("task=mine", word)
-    assert (said.code, told in said.err) == (2 if told else 0, True), said.err

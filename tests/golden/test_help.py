@@ -23,18 +23,15 @@ def test_help_fits_the_screen(
     capsys: pytest.CaptureFixture[str],
     check_screen: Check,
 ) -> None:
-    """That of the program has 25 lines and every verb, those of verbs a screen of 24 lines."""
+    """That of the program has 25 lines and every verb, those of verbs 28 lines of 80 columns."""
     monkeypatch.setenv("COLUMNS", str(columns))
     pages = {}
     for words in ("--help", *(f"{name} -h" for name in verb_names())):
         pages[words] = printed(capsys, words)
         assert max(map(len, pages[words].splitlines())) <= columns, words
     assert pages["--help"].count("\n") <= 25
-    assert [name for name in verb_names() if not re.search(rf"\b{name}\b", HELP)] == []
-    assert {
-        words: page.count("\n")
-        for words, page in pages.items()
-        if columns == 80 and page.count("\n") > 28
-    } == {}
-    page = "\n".join(f"$ runner {words}\n{text}" for words, text in pages.items())
-    check_screen(f"help-{columns}.txt", page)
+    if columns == 80:
+        assert [name for name in verb_names() if not re.search(rf"\b{name}\b", HELP)] == []
+        assert [words for words, page in pages.items() if page.count("\n") > 28] == []
+        page = "\n".join(f"$ runner {words}\n{text}" for words, text in pages.items())
+        check_screen("help-80.txt", page)

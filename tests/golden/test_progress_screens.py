@@ -1,4 +1,4 @@
-"""The bar of a run's progress on a terminal: in the middle, and at an end."""
+"""The bar of a run's progress: on a terminal, and what lines of ranks make of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pytest
 
 from runner.ui.console import console, status_area
 from runner.ui.console.console import Console
-from tests.golden.conftest import Check
+from runner.ui.console.lines import Source
+from runner.ui.console.progress_bar import ProgressBar, StepClock
+from tests.golden.conftest import SCREENS, Check
 from tests.lab.waiting import wait_until
 from tests.unit.ui.console.test_live import Terminal
 
@@ -99,3 +101,46 @@ def test_the_bar_of_a_pattern(check_screen: Check, terminal: Terminal, clock: Pa
         clock.now += 1.0  # a line waits that long for equal ones, at most
     check_screen("progress-pattern-80.txt", screen_with(terminal, " 9 m 08 s left"))
     check_screen("progress-pattern-ended-80.txt", end(shown, terminal))
+
+
+def test_what_lines_do_to_the_bar(check_screen: Check) -> None:
+    """Lines of ranks, what scrolls of them, and the figures that are shown then."""
+    page = []
+    bar = ProgressBar()
+    for line in (SCREENS / "progress-lines.txt").read_text(encoding="utf-8").splitlines():
+        rank, _, text = line.partition(" ")
+        if rank in ("==", "pattern"):
+            bar = ProgressBar(text if rank == "pattern" else "")
+            page.append(line)
+        if not rank.startswith("gpu"):
+            continue
+        node, _, number = rank.partition(":")
+        wrote = text.replace("\\n", "\n").encode()
+        scrolls = bar.take(Source(node, int(number)), wrote, 0.0)
+        state = bar.state(0.0)
+        assert state is not None
+        share = "" if state.share is None else f"{state.share:.0%} "
+        page += [line, f"  scrolls: {(scrolls or b'').decode()!r}"]
+        page.append(f"  {state.source.node}:{state.source.rank} {share}{' '.join(state.texts)}")
+    check_screen("progress-lines.txt", "\n".join(page) + "\n")
+
+
+def test_time_left_follows_the_steps() -> None:
+    """It runs down between two lines, and is never less than nothing."""
+    clock = StepClock()
+    clock.note(10, 100.0)
+    assert clock.left_s(50, 100.0) is None
+    clock.note(20, 110.0)
+    assert clock.left_s(50, 110.0) == 30.0
+    assert clock.left_s(50, 115.0) == 25.0
+    assert clock.left_s(50, 999.0) == 0.0
+    assert clock.left_s(None, 110.0) is None
+
+
+def test_what_was_written_before_an_attach_says_nothing_of_the_pace() -> None:
+    """It comes in the first seconds, quicker than a run takes its steps."""
+    clock = StepClock()
+    for step in range(1000):
+        clock.note(step, step / 500)
+    clock.note(1009, 12.0)
+    assert clock.left_s(1109, 12.0) == pytest.approx(100.0, rel=0.01)

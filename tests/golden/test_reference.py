@@ -15,6 +15,7 @@ from runner.cli.main import main
 from runner.config.kinds import legal_values
 from runner.core.launch_request import LaunchRequest
 from runner.core.spec import Cluster, Node, SlurmSpec, Ssh, keys_of
+from tests.golden.here import write
 
 ROOT = Path(__file__).parents[2]
 OPTIONS = [
@@ -41,10 +42,8 @@ def runs_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., li
         assert main(words) == 0
         return runs
 
-    for name, text in re.findall(r"```yaml\n# (\S+)\n(.*?)```", reference.render(), re.DOTALL):
-        file = tmp_path / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
+    files = re.findall(r"```yaml\n# (\S+)\n(.*?)```", reference.render(), re.DOTALL)
+    write(tmp_path, dict(files))
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DATA", raising=False)
     return compose

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shlex
 import shutil
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,26 +23,28 @@ from runner.core.errors import ConfigError
 from runner.core.launch_request import LaunchRequest, RecordedCode
 from runner.core.model.release import CodeRef
 from tests.golden.builders import plan
+from tests.golden.conftest import Replay
+from tests.golden.here import Here
+from tests.golden.test_specs import flat
 
 RELEASE, COMMIT = "0123456789abcdef", "c" * 40
+PAIR = """\
+defaults: [base]
+env: {OF: 'run ${run_id}', LR: '${task.args.lr}', E: '1e3'}
+nodes:
+  gpu[01-04]: {gpus: 8}
+  gpu02: {env: {'A': yes}}
+"""
+MINE = "defaults: [base]\nscript: /work/t.py\nargs: {lr: 0.1, s: [1, 2]}\n"
 FILES = {
-    "conf/cluster/pair.yaml": (
-        "defaults: [base]\n"
-        "env: {OF: 'run ${run_id}', LR: '${task.args.lr}', E: '1e3'}\n"
-        "host_python: /usr/bin/python3\n"
-        "nodes:\n"
-        "  gpu[01-04]: {gpus: 8}\n"
-        "  gpu02: {env: {'A': yes}}\n"
-    ),
+    "conf/cluster/pair.yaml": PAIR,
     "conf/cluster/other.yaml": "defaults: [base]\nnodes: {x1: {}}\nenv: {O: 1}\n",
-    "conf/cluster/shared.yaml": "defaults: [base]\nproject: /shared\nnodes: {x1: {}}\n",
-    "conf/task/mine.yaml": "defaults: [base]\nscript: /work/t.py\nargs: {lr: 0.1, s: [1, 2]}\n",
-    "conf/task/long.yaml": "# @package _global_\nlost_s: 60\ntask: {command: 'sleep 9'}\n",
+    "conf/task/mine.yaml": MINE,
 }
 
 
-def record(composed: LaunchRequest, code: CodeRef, folder: Path = Path("runs")) -> None:
-    run = folder / composed.spec.run_id
+def record(composed: LaunchRequest, code: CodeRef) -> None:
+    run = composed.run_dir
     run.mkdir(parents=True)
     (run / "config.yaml").write_text(composed.config_yaml)
     planned = replace(
@@ -52,8 +56,8 @@ def record(composed: LaunchRequest, code: CodeRef, folder: Path = Path("runs")) 
     )
     (run / "contact.json").write_text("{}")
     (run / "plan.json").write_text(json.dumps(encode(planned)))
-    (folder / "latest").unlink(missing_ok=True)
-    (folder / "latest").symlink_to(run.name)
+    (run.parent / "latest").unlink(missing_ok=True)
+    (run.parent / "latest").symlink_to(run.name)
 
 
 WORDS = ("cluster=pair", "task=mine", "cluster.only=[gpu[01-03]]", "cluster.nodes.gpu02.gpus=4")
@@ -62,12 +66,6 @@ PUSHED = CodeRef(release=RELEASE, subdirectory="exp", script="../t.py", commit=C
 
 def kept_code(run_id: str, code: CodeRef) -> RecordedCode:
     return RecordedCode(run_id, code, (Path.cwd() / "runs",))
-
-
-@pytest.fixture(autouse=True)
-def nothing_launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No run is on record in another folder."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 @pytest.fixture
@@ -103,6 +101,43 @@ def wrong(composer: Composer) -> Callable[..., str]:
     return say
 
 
+def code_of(run: LaunchRequest) -> CodeRef:
+    """Return what a launch would have run, and put on record."""
+    if run.spec.task.shipped_file:
+        return CodeRef(tasks_hash="abc")
+    return PUSHED if run.spec.pushes_code else CodeRef()
+
+
+def test_each_record_is_repeated_with_what_is_typed(here: Here, replay: Replay) -> None:
+    """What differs from the record is said, with the code; interpolations follow."""
+    recorded: dict[str, LaunchRequest] = {}
+
+    def launched(words: list[str]) -> str:
+        said = here(*words)
+        if not said.runs:
+            return said.err
+        run = said.run
+        if not run.spec.rerun:
+            recorded[run.spec.run_id] = run
+            record(run, code_of(run))
+            here.written |= {run.run_dir.parent, *run.run_dir.parent.rglob("*")}
+            return f"  {run.spec.task.target} {shlex.join(run.spec.task.words)}\n"
+        before = dict(flat(encode(recorded[run.spec.rerun].spec)))
+        changes = [
+            f"  {key}: {value}\n"
+            for key, value in flat(encode(run.spec))
+            if before.get(key, ()) != value and key not in ("run_id", "rerun")
+        ]
+        notes = [f"  note: {note}\n" for note in run.notes]
+        code = run.recorded_code.code if run.recorded_code else CodeRef()
+        kept = " ".join(filter(None, (code.release, code.script, code.tasks_hash)))
+        page = [*changes, *notes, f"  code: {kept or 'none'}\n", f"  in {run.run_dir}\n"]
+        text = "".join(page).replace(run.spec.run_id, "RUN_ID")
+        return text.replace(sys.executable, "PYTHON")
+
+    replay("reruns.txt", launched)
+
+
 @pytest.mark.parametrize("name", ["first", "./runs/latest"])
 def test_the_same_again(composer: Composer, first: LaunchRequest, name: str) -> None:
     """Whatever its files say by now; only its name, and so its folder, is new."""
@@ -125,68 +160,6 @@ def test_the_same_again(composer: Composer, first: LaunchRequest, name: str) -> 
     assert again.config_yaml == text
 
 
-@pytest.mark.usefixtures("first")
-def test_words_change_it(composer: Composer) -> None:
-    """As they change any other configuration; interpolations follow."""
-    words = ["task.args.lr=0.5", "+task.args.x=1", "~task.args.s", "cluster.nodes.gpu03.gpus=2"]
-    again = composer.compose(["rerun=first", *words, "dry_run=offline", "run_dir=there"])
-    assert again.spec.task.words == ("--lr", "0.5", "--x", "1")
-    assert [node.gpu_count for node in again.spec.nodes] == [8, 4, 2]
-    assert again.spec.cluster.env["LR"] == "0.5"
-    assert (again.spec.dry_run, again.run_dir) == (("offline",), Path.cwd() / "there")
-    assert again.notes[0].endswith(f", with {' '.join(words)}")
-
-
-def test_what_is_given_now_takes_the_place_of_recorded_words(composer: Composer) -> None:
-    """Those that came after `--` too, however they were typed."""
-    with_words = Composer(composer.files, ["--steps", "10", "--lr=0.3"], for_launches=False)
-    first = with_words.compose([*WORDS, "run_id=first"])
-    assert first.spec.task.words == ("--s", "1", "2", "--steps", "10", "--lr=0.3")
-    assert first.spec.cluster.env["LR"] == "0.3"
-    record(first, PUSHED)
-    again = composer.compose(["rerun=first", "task.args.lr=0.5", "+task.args.steps=6"])
-    assert again.spec.task.words == ("--lr", "0.5", "--s", "1", "2", "--steps", "6")
-    with_words = Composer(composer.files, ["--lr", "0.5"], for_launches=False)
-    again = with_words.compose(["rerun=first", "+task.args.x=1"])
-    assert again.spec.task.words[:5] == ("--lr", "0.5", "--s", "1", "2")
-    assert again.spec.task.words[5:] == ("--x", "1", "--steps", "10")
-
-
-def test_another_cluster_or_task_in_its_place(composer: Composer, first: LaunchRequest) -> None:
-    """The whole section is another; the rest stays, with the code."""
-    again = composer.compose(["rerun=first", "cluster=other"])
-    assert again.spec.cluster.name == "other"
-    assert [node.name for node in again.spec.nodes] == ["x1"]
-    assert (again.spec.cluster.env, again.spec.cluster.python) == ({"O": "1"}, "python3")
-    assert (again.spec.task, again.spec.lost_s) == (first.spec.task, 20)
-    assert again.recorded_code == kept_code("first", PUSHED)
-    again = composer.compose(["rerun=first", "task=long", "cluster.env.LR=null"])
-    assert (again.spec.task.name, again.spec.task.target) == ("long", "sleep")
-    assert (again.spec.nodes, again.spec.lost_s) == (first.spec.nodes, 60)
-    assert again.recorded_code == kept_code("first", replace(PUSHED, script=""))
-    again = composer.compose(["rerun=first", "task.script=eval.py"])
-    assert again.spec.task.name == "eval"
-    assert again.spec.task.words == first.spec.task.words
-    assert again.recorded_code == kept_code("first", replace(PUSHED, script=""))
-
-
-@pytest.mark.usefixtures("first")
-def test_code_that_no_release_holds(composer: Composer) -> None:
-    """It is said that it may be another."""
-    again = composer.compose(["rerun=first", "cluster=shared"])
-    assert again.recorded_code is None
-    told = f"the code is what is in /shared on the hosts now, not release {RELEASE}"
-    assert again.notes[1] == told
-    record(composer.compose(["cluster=shared", "task=mine", "run_id=second"]), CodeRef())
-    again = composer.compose(["rerun=second"])
-    assert (again.recorded_code, again.notes[1]) == (None, told.rpartition(",")[0])
-    again = composer.compose(["rerun=second", "cluster=local"])
-    assert again.notes[1] == "the code is what is in this folder now"
-    again = composer.compose(["rerun=second", "cluster=other"])
-    assert again.recorded_code is None
-    assert again.notes[1] == "run second had no release: the code you stand in is what runs"
-
-
 def test_code_is_not_that_of_the_folder_of_now(
     composer: Composer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,48 +177,12 @@ def test_code_is_not_that_of_the_folder_of_now(
     )
 
 
-def test_a_detached_run_is_detached_again(composer: Composer) -> None:
-    """Which is said, because nobody has typed it."""
-    record(composer.compose([*WORDS, "run_id=third", "detach=true"]), PUSHED)
-    again = composer.compose(["rerun=third"])
-    assert again.spec.detach
-    assert again.notes[1] == "it is detached, as that run was; detach=false follows it"
-    followed = composer.compose(["rerun=third", "detach=false"])
-    assert not followed.spec.detach
-    assert not any("detached" in note for note in followed.notes)
-
-
-def test_shipped_tasks_are_those_it_ran(composer: Composer) -> None:
-    """Unless it is to run something else."""
-    record(composer.compose(["task=env", "run_id=shipped"]), CodeRef(tasks_hash="abc"))
-    words = ["rerun=shipped", "task.args.x=1"]
-    assert composer.compose(words).recorded_code == kept_code("shipped", CodeRef(tasks_hash="abc"))
-    assert composer.compose(["rerun=shipped", "task=resnet18"]).recorded_code is None
-    assert composer.compose(["rerun=shipped", "task=mine"]).recorded_code is None
-
-
-def test_a_folder_for_all_runs_is_kept_and_one_for_one_run_is_not(composer: Composer) -> None:
-    """A run never writes over another."""
-    for number, folder in enumerate(("/data/${run_id}", "/data/mine")):
-        record(composer.compose([*WORDS, f"run_dir={folder}", f"run_id=r{number}"]), PUSHED)
-    assert composer.compose(["rerun=r0", "run_id=x"]).run_dir == Path("/data/x")
-    assert composer.compose(["rerun=r1", "run_id=x"]).run_dir == Path.cwd() / "runs" / "x"
-
-
-def test_runs_that_are_not_there(wrong: Callable[..., str], composer: Composer) -> None:
-    """The message names those that are."""
-    assert "there is no run x on record on this machine; there are none" in wrong("rerun=x")
-    assert "no run was launched from this folder; on record are none" in wrong("rerun=latest")
-    composed = composer.compose([*WORDS, "run_id=run-0"])
-    for number in range(7):
-        record(replace(composed, spec=replace(composed.spec, run_id=f"run-{number}")), PUSHED)
-    told = wrong("rerun=run-9")
-    assert "there is no run run-9 on record on this machine; there are run-" in told
-    assert "did you mean rerun=run-" in told
-    assert "there is no folder elsewhere/run-1" in wrong("rerun=elsewhere/run-1")
-    assert "rerun names one run" in wrong("rerun=")
+def test_a_rerun_is_for_the_command_line(
+    wrong: Callable[..., str], composer: Composer, first: LaunchRequest
+) -> None:
+    """What is printed where a file has one runs as printed."""
     defaults = "[runner_base, {cluster: pair}, {task: mine}, _self_]"
-    Path("conf/runner.yaml").write_text(f"defaults: {defaults}\nrerun: run-1\n")
+    Path("conf/runner.yaml").write_text(f"defaults: {defaults}\nrerun: {first.spec.run_id}\n")
     told = wrong()
     assert told.startswith("conf/runner.yaml:2: rerun: is for the command line only\n")
     assert composer.compose(told.partition("such as runner ")[2].split()).recorded_code

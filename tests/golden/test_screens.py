@@ -110,8 +110,7 @@ def probed(names: tuple[str, ...], blocked: tuple[str, str] | None = None) -> Ne
     return NetworkProbe(ends, tuple(targets.values()), None, found)
 
 
-@pytest.mark.parametrize("width", [80, 140])
-@pytest.mark.parametrize("case", [well, ill])
+@pytest.mark.parametrize(("case", "width"), [(well, 140), (ill, 80)])
 def test_the_table_of_a_check(
     case: Callable[[], CheckContext], width: int, check_screen: Callable[[str, str], None]
 ) -> None:

@@ -191,6 +191,12 @@ class Launcher:
     ) -> Result:
         return self.start(*overrides, env=env).wait(seconds)
 
+    def succeed(self, *overrides: str, **more: Any) -> Result:
+        """Return what came of a launch or a verb, which must end well."""
+        done = self(*overrides, **more)
+        assert done.code == 0, done
+        return done
+
     def run_ranks(self, words: str, *overrides: str, **more: Any) -> Result:
         """Run ranks without torch (`programs/rank.py`) that do `words`, one after the other."""
         return self(*self.rank_overrides(*words.split()), *overrides, **more)

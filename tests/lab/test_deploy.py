@@ -104,8 +104,7 @@ def test_ranks_see_the_tree_as_it_is_here(lab: Lab, project: Launcher, tmp_path:
     git(inner, "commit", "-qm", "inner")
     git(project.folder, "submodule", "add", "-q", str(inner), "sub")
     (project.folder / "sub" / "untracked.txt").write_text("in a submodule")
-    done = project("cluster=lab", PLAIN_ENTRY, "task.script=tree.py")
-    assert done.code == 0, done
+    done = project.succeed("cluster=lab", PLAIN_ENTRY, "task.script=tree.py")
     here = [
         row
         for row in run_tree(project.folder)
@@ -117,8 +116,7 @@ def test_ranks_see_the_tree_as_it_is_here(lab: Lab, project: Launcher, tmp_path:
     plan = json.loads((done.folder / "plan.json").read_text())
     assert plan["release"] == whole(lab["node1"])[0]
     assert re.fullmatch(r"[0-9a-f]{40}\+", plan["commit"])
-    again = project("deploy", "--cluster", "lab", "--json")
-    assert again.code == 0, again
+    again = project.succeed("deploy", "--cluster", "lab", "--json")
     assert json.loads(again.out)["sent"] == dict.fromkeys(NODES)
     (project.folder / "frozen").chmod(0o755)
 
@@ -162,8 +160,7 @@ def test_a_job_and_a_deploy_leave_each_other_alone(lab: Lab, project: Launcher) 
     run = project.start("cluster=lab", PLAIN_ENTRY, "task.script=train.py")
     run.until_printed("ready", times=2)
     (project.folder / "value.txt").write_text("two")
-    done = project("deploy", "--cluster", "lab", "--set", "deploy.keep=0")
-    assert done.code == 0, done
+    project.succeed("deploy", "--cluster", "lab", "--set", "deploy.keep=0")
     for node in NODES:
         lab[node].sh("touch /dev/shm/go")
     ended = run.wait()

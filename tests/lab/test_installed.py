@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.golden.here import write
 from tests.lab.lab import Lab
 from tests.lab.launching import ROOT, Controller, Result
 from tests.lab.waiting import PATIENCE
@@ -51,11 +52,6 @@ def run(*argv: str | Path, cwd: Path, env: dict[str, str] | None = None) -> str:
     return done.stdout
 
 
-def hatchling(source: Path, target: Path, *kinds: str) -> None:
-    flags = [word for kind in kinds for word in ("-t", kind)]
-    run(sys.executable, "-m", "hatchling", "build", *flags, "-d", target, cwd=source)
-
-
 @dataclass(frozen=True)
 class Built:
     """What is handed out: two wheels that must be the same, and the sdist one was made from."""
@@ -76,28 +72,26 @@ class Installed:
         with closing(Controller(argv, self.folder, self.env)) as controller:
             return controller.wait(seconds)
 
-    def files(self) -> dict[str, str]:
+    def files(self) -> dict[Path, bytes]:
         """What is in the project, but for git's own and the records of runs."""
-        paths = (path for path in self.folder.rglob("*") if path.is_file())
-        names = {path.relative_to(self.folder).as_posix(): path for path in paths}
-        return {
-            name: path.read_text()
-            for name, path in names.items()
-            if not name.startswith((".git/", "runs/"))
-        }
+        names = [path.relative_to(self.folder) for path in self.folder.rglob("*") if path.is_file()]
+        ours = [name for name in names if name.parts[0] not in (".git", "runs")]
+        return {name: (self.folder / name).read_bytes() for name in ours}
 
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     """The wheel and the sdist, and the wheel that somebody else makes from that sdist."""
     folder = tmp_path_factory.mktemp("built")
-    hatchling(ROOT, folder / "direct", "sdist", "wheel")
-    (sdist,) = folder.glob("direct/*.tar.gz")
+    build = (sys.executable, "-m", "hatchling", "build", "-d", folder / "made")
+    run(*build, "-t", "sdist", "-t", "wheel", cwd=ROOT)
+    (sdist,) = folder.glob("made/*.tar.gz")
+    (wheel,) = folder.glob("made/*.whl")
+    wheel = wheel.rename(folder / wheel.name)
     run("tar", "-xzf", sdist, cwd=folder)
-    (source,) = folder.glob("runner-*")
-    hatchling(source, folder / "of_sdist", "wheel")
-    (wheel,), (other,) = folder.glob("direct/*.whl"), folder.glob("of_sdist/*.whl")
-    return Built(sdist, wheel, other)
+    (source,) = (path for path in folder.glob("runner-*") if path.is_dir())
+    run(*build, "-t", "wheel", cwd=source)
+    return Built(sdist, wheel, folder / "made" / wheel.name)
 
 
 @pytest.fixture(scope="session")
@@ -120,9 +114,7 @@ def environment(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def user(environment: Path, tmp_path: Path) -> Installed:
     """Somebody whose project has a `conf` of its own."""
     folder = tmp_path / "their project"
-    for name, text in PROJECT.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
+    write(folder, PROJECT)
     home = tmp_path / "home"
     home.mkdir()
     (site,) = environment.glob("lib/python*/site-packages")

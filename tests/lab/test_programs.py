@@ -36,8 +36,7 @@ def shown(done: Result, names: Mapping[str, int]) -> dict[int, dict[str, str]]:
 def test_a_program_that_spawns_its_own_workers(on_lab: Launcher) -> None:
     """`entry: plain`: its workers meet on the port that was kept free for them, across hosts."""
     program = (f"task.script={PROGRAMS / 'spawning.py'}", "task.args.money=$5$$")
-    done = on_lab("cluster=lab", *program, PLAIN_ENTRY, ONE_CORE)
-    assert done.code == 0, done
+    done = on_lab.succeed("cluster=lab", *program, PLAIN_ENTRY, ONE_CORE)
     for worker in range(4):
         assert f"worker {worker} of 4: sum 6" in done.out
     assert "arguments ['--money', '$5$$']" in done.log("node1", 0)
@@ -56,8 +55,7 @@ def test_nodes_that_did_not_train_together_are_named(
     words = (*script, f"task.args={json.dumps(args)}")
     apart = not to
     cluster = ("cluster=lab4", "cluster.only=[node1,node2,node3]") if to > 1 else ("cluster=lab",)
-    done = on_lab(*cluster, PLAIN_ENTRY, *words)
-    assert done.code == 0, done
+    done = on_lab.succeed(*cluster, PLAIN_ENTRY, *words)
     plan = json.loads((done.folder / "plan.json").read_text())
     where = f"{plan['master_addr']}:{plan['master_port']}"
     assert (f"warning: node2: no rank met the master at {where}" in done.err) is apart, done
@@ -77,8 +75,7 @@ def test_a_plain_rank_knows_its_place(on_lab: Launcher) -> None:
     setup = ("cluster.setup=['export FROM_SETUP=1 KEPT=1']", "cluster.env.FROM_CLUSTER=1")
     own = ("cluster.nodes.node1.env.KEPT=2", "cluster.nodes.node2.env.KEPT=null")
     ranks = on_lab.rank_overrides(*(f"env={name}" for name in (*names, *taken, "KEPT")))
-    done = on_lab("cluster=lab", *ranks, *null, *setup, *own)
-    assert done.code == 0, done
+    done = on_lab.succeed("cluster=lab", *ranks, *null, *setup, *own)
     plan = json.loads((done.folder / "plan.json").read_text())
     for rank, told in shown(done, BOTH).items():
         assert told == {
@@ -120,8 +117,7 @@ def test_each_node_has_its_own_python_setup_and_environment(
     (on_lab.folder / "t.sh").write_text(f"printf '%s\\n' {shown_names}\n")
     (on_lab.folder / "t.py").touch()
     command = ("cluster=lab", PLAIN_ENTRY, "task.command=[bash,t.sh]")
-    done = on_lab(*command)
-    assert done.code == 0, done
+    done = on_lab.succeed(*command)
     for node, rank in BOTH.items():
         assert shown(done, BOTH)[rank] == {
             "OF": node,
@@ -130,8 +126,7 @@ def test_each_node_has_its_own_python_setup_and_environment(
             "PYTHON": str(nodes[node]["python"]),
             "PLACE": f"{rank}/2",
         }
-    planned = on_lab("cluster=lab", PLAIN_ENTRY, "task.script=t.py", "dry_run=true")
-    assert planned.code == 0, planned
+    planned = on_lab.succeed("cluster=lab", PLAIN_ENTRY, "task.script=t.py", "dry_run=true")
     for node, keys in nodes.items():
         plan = planned.out.partition(f"# {node} (")[2].partition("\n\n")[0]
         assert f"{keys['python']} -u t.py" in plan, planned
@@ -157,8 +152,7 @@ def test_only_ranks_import_from_the_users_folder(on_lab: Launcher) -> None:
         (on_lab.folder / name).write_text(text)
     words = ("cluster=lab", "task.script=src/t.py", "task.env.PYTHONPATH=lib", ONE_CORE)
     for entry in ("task.preload=true", "task.preload=false", PLAIN_ENTRY):
-        done = on_lab(*words, entry)
-        assert done.code == 0, done
+        done = on_lab.succeed(*words, entry)
         for node, rank in BOTH.items():
             folder, (node_rank, nnodes, *of_torch) = json.loads(done.log(node, rank))
             assert folder.endswith(f"/{node}/work/src")
@@ -166,8 +160,9 @@ def test_only_ranks_import_from_the_users_folder(on_lab: Launcher) -> None:
             expected = [None, None] if entry == PLAIN_ENTRY else [node_rank, nnodes]
             assert of_torch == expected
             assert "each rank imports torch itself" not in done.log(node, rank, "err")
-    done = on_lab("cluster=local", *words[1:], "cluster.nproc_per_node=1")  # here, with its facts
-    assert done.code == 0, done
+    done = on_lab.succeed(
+        "cluster=local", *words[1:], "cluster.nproc_per_node=1"
+    )  # here, with its facts
 
 
 @pytest.mark.promise(8)
@@ -201,8 +196,7 @@ def test_an_import_that_fails_is_explained_by_the_projects_files(on_lab: Launche
 def test_a_daemon_that_is_left_over_is_named(on_lab: Launcher) -> None:
     """It is ended with the run, and who wonders where it went reads that at the end."""
     code = "import subprocess as s; s.Popen(['sleep', '600'], start_new_session=True)"
-    done = on_lab("cluster=lab", "cluster.only=[node1]", PLAIN_ENTRY, python_command(code))
-    assert done.code == 0, done
+    done = on_lab.succeed("cluster=lab", "cluster.only=[node1]", PLAIN_ENTRY, python_command(code))
     assert "what it had left running was ended: 'sleep'; 0 processes left" in done.err, done
     assert done.result["nodes"]["node1"]["left_over"] == ["sleep"]
 
@@ -234,8 +228,7 @@ def test_a_plain_program_is_told_to_end_and_then_its_workers(
 def test_a_plain_rank_dies_with_those_who_watch_it(lab: Lab, on_lab: Launcher) -> None:
     """Supervisor and guardian killed at once: no launcher is there to end it in their stead."""
     words = on_lab.rank_overrides("deaf", "sleep=600")
-    begun = on_lab("cluster=lab", *words, "detach=true", "grace_s=1")
-    assert begun.code == 0, begun
+    on_lab.succeed("cluster=lab", *words, "detach=true", "grace_s=1")
     host = lab["node2"]
     (shim,) = [each for each in host.processes() if "/node2/rank.py " in each.cmdline]
     parents = {each.pid: each.ppid for each in host.processes()}

@@ -29,9 +29,7 @@ def detached(
     on_lab: Launcher, *words: str, env: Mapping[str, str] | None = None, first: str = "print=up"
 ) -> Result:
     ranks = on_lab.rank_overrides(first, "sleep=600")
-    done = on_lab("detach=true", "grace_s=1", *words, *ranks, env=env)
-    assert done.code == 0, done
-    return done
+    return on_lab.succeed("detach=true", "grace_s=1", *words, *ranks, env=env)
 
 
 def run_id(done: Result) -> str:
@@ -99,8 +97,7 @@ def test_a_run_needs_nothing_of_what_launched_it(
     assert (refused.code, "no run was launched from this folder" in refused.err) == (2, True)
     followed = elsewhere.start(*attach)
     followed.until_printed("] up", 2)
-    ended = elsewhere(*stop)
-    assert ended.code == 0, ended
+    ended = elsewhere.succeed(*stop)
     told = followed.wait()
     who = rf"run {run} stopped after .* by {getpass.getuser()}@{socket.gethostname()}\n"
     assert (told.code, re.search(who, told.err) is not None) == (130, True), told
@@ -116,8 +113,7 @@ def test_a_run_needs_nothing_of_what_launched_it(
 def test_latest_is_this_folders_and_stop_takes_one_that_is_on(on_lab: Launcher) -> None:
     """Another project's run is named with its folder, and not ended unasked."""
     first = run_id(detached(on_lab, "cluster=lab"))
-    ended = on_lab("cluster=lab", *on_lab.rank_overrides("print=over"))
-    assert ended.code == 0, ended
+    ended = on_lab.succeed("cluster=lab", *on_lab.rank_overrides("print=over"))
     other = on_lab.in_folder(on_lab.folder.parent / "other")
     other.folder.mkdir()
     (other.folder / "conf").symlink_to(on_lab.conf)
@@ -176,8 +172,7 @@ def test_a_run_of_another_machine_is_named_and_asked_about(lab: Lab, on_lab: Lau
         terminal.until("nothing was changed")
         assert terminal.end() == 130
     assert lab["node1"].processes("sleep=600")
-    ended = laptop("stop", run, "--cluster", "lab", "--yes")
-    assert ended.code == 0, ended
+    laptop.succeed("stop", run, "--cluster", "lab", "--yes")
     wait_until(lambda: not lab["node1"].processes("sleep=600"), "its end")
     clean = ("clean", "--cluster", "lab", "--older-than", "0s")
     refused = laptop(*clean)
@@ -202,11 +197,9 @@ def test_a_run_is_found_whatever_its_nodes_are_called_now(lab: Lab, on_lab: Laun
     (row,) = json.loads(laptop("ps", *there, "--json").out)["runs"]
     assert (row["run_id"], row["state"], row["nodes"]) == (run, "running", ["a", "b"])
     for verb in ("logs", f"pull {run}"):
-        said = laptop(*verb.split(), *there)
-        assert said.code == 0, said
+        laptop.succeed(*verb.split(), *there)
     assert {log.name for log in (laptop.folder / "runs" / run / "logs").iterdir()} == {"a", "b"}
-    ended = laptop("stop", run, *there, "--yes")
-    assert ended.code == 0, ended
+    ended = laptop.succeed("stop", run, *there, "--yes")
     assert re.search(r"^ *a,b +0 processes on each$", ended.out, re.MULTILINE), ended
     (row,) = json.loads(laptop("ps", "--all", *there, "--json").out)["runs"]
     assert (row["run_id"], row["state"]) == (run, "stopped")
@@ -258,16 +251,14 @@ def test_a_lost_run_is_lost_for_all_who_ask_and_proven_once_its_host_is_back(
 def test_an_id_alone_is_no_record_of_a_run(on_lab: Launcher) -> None:
     """Another user's run has the same id: it is asked about, and kept apart from one's own."""
     words = ("cluster=local", "run_id=base", "cluster.nproc_per_node=1", "cluster.workdir=~/mine")
-    ended = on_lab(*words, *on_lab.rank_overrides("print=mine"))
-    assert ended.code == 0, ended
+    on_lab.succeed(*words, *on_lab.rank_overrides("print=mine"))
     theirs = at_another_machine(on_lab)
     there = "cluster.workdir=~/theirs"
     detached(theirs, *words[:-1], there, first="print=theirs")
     at = ("--cluster", "local", there)
     refused = on_lab("stop", "base", *at)
     assert (refused.code, "--yes" in refused.err) == (2, True), refused
-    pulled = on_lab("pull", "base", *at)
-    assert pulled.code == 0, pulled
+    on_lab.succeed("pull", "base", *at)
     runs = on_lab.folder / "runs"
     (apart,) = (path for path in runs.glob("base-*"))
     for folder, text in ((runs / "base", "mine\n"), (apart, "theirs\n")):
@@ -285,5 +276,4 @@ def test_a_launch_goes_on_without_the_folder_it_was_typed_in(
     """Removed before the run begins; what it needs of its own is elsewhere."""
     laptop = on_lab.at_another_machine("laptop")
     words = ("cluster=local", "cluster.project=/", "task.command=pwd", f"run_dir={tmp_path}/run")
-    done = laptop(*words, f"cluster.setup=['rm -rf {laptop.folder}']")
-    assert done.code == 0, done
+    laptop.succeed(*words, f"cluster.setup=['rm -rf {laptop.folder}']")

@@ -31,11 +31,10 @@ NODES = ("node1", "node2")
 def detached(on_lab: Launcher) -> Start:
 
     def start(*words: str, overrides: tuple[str, ...] = ()) -> str:
-        done = on_lab(
+        done = on_lab.succeed(
             *("cluster=lab", "detach=true", "grace_s=1", *overrides),
             *on_lab.rank_overrides("print=up", *words),
         )
-        assert done.code == 0, done
         return done.folder.name
 
     return start
@@ -47,10 +46,9 @@ def has_session(lab: Lab) -> bool:
 
 def test_a_detached_run_outlives_everything(lab: Lab, on_lab: Launcher) -> None:
     """Its launch returns at once with what to do next; with no session left, it ends well."""
-    done = on_lab(
+    done = on_lab.succeed(
         "cluster=lab", "detach=true", *on_lab.rank_overrides("wait=/dev/shm/end", "print=over")
     )
-    assert done.code == 0, done
     run_id = done.folder.name
     assert f"run {run_id} goes on without this terminal" in done.err
     assert f"python -m runner attach --run {run_id}\n" in done.err
@@ -73,8 +71,7 @@ def test_a_detached_run_outlives_everything(lab: Lab, on_lab: Launcher) -> None:
     )
     logs = on_lab("logs", "--cluster", "lab", "--tail", "1")
     assert sorted(logs.out.splitlines()) == [f"[node{n + 1}:{n}] over" for n in range(2)]
-    pulled = on_lab("pull", run_id)
-    assert pulled.code == 0, pulled
+    on_lab.succeed("pull", run_id)
     assert json.loads((done.folder / "result.json").read_text())["state"] == "succeeded"
 
 
@@ -95,8 +92,7 @@ def test_logs_are_chosen(on_lab: Launcher, detached: Start, lab: Lab) -> None:
     run_id = detached("lines=500", "err=oops", "wait=/dev/shm/end", "print=over")
 
     def logs(*flags: str) -> list[str]:
-        done = on_lab("logs", "--cluster", "lab", *flags)
-        assert done.code == 0, done
+        done = on_lab.succeed("logs", "--cluster", "lab", *flags)
         return done.out.splitlines()
 
     wait_until(lambda: len(logs()) == 2 * 501, "all lines", 60)
@@ -166,13 +162,11 @@ def test_stop_works_whoever_is_dead(lab: Lab, on_lab: Launcher, detached: Start,
         assert "broken" in listed.out, listed
     if dead == "stopped":
         lab["node2"].kill(supervisor.pid, signal.SIGSTOP)
-    done = on_lab("stop", "--run", run_id, "--cluster", "lab", seconds=60)
-    assert done.code == 0, done
+    done = on_lab.succeed("stop", "--run", run_id, "--cluster", "lab", seconds=60)
     assert done.out.count("  0 processes") + 2 * done.out.count("on each") >= 2, done
     assert f"run {run_id}: no process is left" in done.out
     assert lab.wait_idle() == {}
-    again = on_lab("stop", "--run", run_id, "--cluster", "lab")
-    assert again.code == 0, again
+    on_lab.succeed("stop", "--run", run_id, "--cluster", "lab")
 
 
 @pytest.mark.slow
@@ -192,8 +186,7 @@ def test_stop_names_silent_hosts_and_finishes_later(
     alone = on_lab(*words, "cluster.only=[node2]", seconds=60)
     assert alone.code == 5, alone
     lab["node2"].plug()
-    done = on_lab(*retry, seconds=60)
-    assert done.code == 0, done
+    done = on_lab.succeed(*retry, seconds=60)
     assert lab.wait_idle() == {}
 
 
@@ -258,8 +251,7 @@ def test_attach_goes_on_where_a_killed_controller_ended(lab: Lab, on_lab: Launch
     )
     run.until(lambda: run.out.count("line 300") >= 2, "some lines")
     run.kill()
-    done = on_lab("attach", "--cluster", "lab")
-    assert done.code == 0, done
+    done = on_lab.succeed("attach", "--cluster", "lab")
     assert f"run {run.run_id} succeeded" in done.err
     for rank in range(2):
         node = f"node{rank + 1}"
@@ -314,25 +306,22 @@ def test_outputs_come_home(lab: Lab, on_lab: Launcher) -> None:
     """With the end of a launch, or by `pull`; what is here is not fetched again."""
     words = ("touch=ckpt_RANK.pt", "touch=scratch_RANK", "print=over")
     (on_lab.folder / "old.pt").write_text("of the project, and unchanged")
-    done = on_lab("cluster=lab", "task.outputs=['*.pt']", *on_lab.rank_overrides(*words))
-    assert done.code == 0, done
+    done = on_lab.succeed("cluster=lab", "task.outputs=['*.pt']", *on_lab.rank_overrides(*words))
     found = sorted(path.name for path in (done.folder / "outputs").rglob("*.pt"))
     assert found == [f"ckpt_{rank}.pt" for rank in range(2)]
     assert not [*(done.folder / "outputs").rglob("scratch*")]
     assert "succeeded" in done.err.partition("pulled 2 files")[0], "the verdict waits for no output"
     assert "pulled 2 files" in done.err
 
-    never = on_lab(
+    never = on_lab.succeed(
         *("cluster=lab", "task.outputs=['*.pt']", "pull_outputs=never"),
         *on_lab.rank_overrides(*words),
     )
-    assert never.code == 0, never
     shutil.rmtree(never.folder / "logs")
     assert on_lab("why", "--cluster", "lab").code == 0
     assert [*(never.folder / "logs").rglob("rank_*.out")]
     assert not (never.folder / "outputs").exists()
-    pulled = on_lab("pull", "--run", never.folder.name, "--cluster", "lab")
-    assert pulled.code == 0, pulled
+    on_lab.succeed("pull", "--run", never.folder.name, "--cluster", "lab")
     assert len([*(never.folder / "outputs").rglob("*.pt")]) == 2
     assert (never.folder / "hosts" / "node2" / "state.json").exists()
     assert "nothing new" in on_lab("pull", "--cluster", "lab").out

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from runner.cli import completion
 from runner.cli.main import program
+from tests.golden.here import write
 
 CLUSTER = "defaults: [base]\ntransport: local\nnodes: {gpu7: {}}\n"
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("conf/cluster/hy.yaml", "more/cluster/new.yaml"):
-        (tmp_path / name).parent.mkdir(parents=True)
-        (tmp_path / name).write_text(CLUSTER)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    for file in (
-        "runs/here/contact.json",
-        "state/runner/runs/there/contact.json",
-        "runs/sweep/s.json",
-    ):
-        (tmp_path / file).parent.mkdir(parents=True)
-        (tmp_path / file).write_text("{}")
+    write(tmp_path, dict.fromkeys(("conf/cluster/hy.yaml", "more/cluster/new.yaml"), CLUSTER))
+    write(tmp_path, dict.fromkeys(("runs/here/contact.json", "runs/sweep/s.json"), "{}"))
+    write(Path(os.environ["XDG_STATE_HOME"]), {"runner/runs/there/contact.json": "{}"})
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

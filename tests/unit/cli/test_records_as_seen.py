@@ -34,7 +34,6 @@ Make = Callable[..., str]
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
     def made(number: int, metrics: str = "", *, has_ended: bool = False, release: str = "") -> str:
         run_id = ID.format(number)

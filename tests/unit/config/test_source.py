@@ -20,12 +20,6 @@ def read(text: str) -> dict[str, Any]:
     return parse(text, FILE).content
 
 
-def refused(text: str) -> str:
-    with pytest.raises(ConfigError) as caught:
-        parse(text, FILE)
-    return str(caught.value.problems[0])
-
-
 @pytest.mark.promise(14)
 def test_scalars_are_texts_as_they_were_written() -> None:
     """But for true, false and null, which quotes make texts; in `env` the bools are texts, too."""
@@ -66,7 +60,8 @@ def test_keys_may_be_merged_and_stand_once() -> None:
     """By anchors; what is written beside `<<` wins."""
     text = "a: &a {x: 1, y: 2}\nb: &b {z: 3}\nc: {<<: [*a, *b], y: 4}"
     assert read(text)["c"] == {"x": "1", "y": "4", "z": "3"}
-    assert refused("a: 1\nb: {c: 1,\n  c: 2}") == "/conf/task/t.yaml:3:3: c is there twice"
+    with pytest.raises(ConfigError, match="maximum recursion depth"):
+        read("a: &x {b: *x}")
 
 
 def test_a_key_has_its_line() -> None:
@@ -78,61 +73,6 @@ def test_a_key_has_its_line() -> None:
         "/conf/task/t.yaml: x",
         "/conf/task/t.yaml",
     ]
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("- a", "/conf/task/t.yaml: must be a mapping of keys to values"),
-        ("a: b: c", "/conf/task/t.yaml:1:5: mapping values are not allowed"),
-        ("a: [1, 2", "/conf/task/t.yaml:1:9: while parsing a flow sequence"),
-        ("a:\n\t- b", "/conf/task/t.yaml:2:1: while scanning for the next token"),
-        ("a: &x {b: *x}", "/conf/task/t.yaml: maximum recursion depth"),
-        ("a: {{ b }}", "/conf/task/t.yaml:1:5: a key must be a text"),
-        ("args: {o: a, o.lr: 1}", "/conf/task/t.yaml:1:7: o.lr takes the place of another"),
-        ("args: {o.lr: 1, o: a}", "/conf/task/t.yaml:1:7: o takes the place of another"),
-        ("args: {o.lr: 1, o: {lr: 2}}", "/conf/task/t.yaml:1:7: o takes the place of another"),
-    ],
-)
-def test_a_mistake_has_its_place(text: str, told: str) -> None:
-    """The file, the line and the column."""
-    assert told in refused(text)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "told"),
-    [
-        (
-            "cluster/c",
-            "nodes:\n- gpu1\n",
-            "conf/cluster/c.yaml:1: cluster.nodes: must be a mapping",
-        ),
-        ("cluster/c", "ssh: {}\nenv:\n- A=1\n", "conf/cluster/c.yaml:2: cluster.env: must be a ma"),
-        ("cluster/c", "only: {a: {}}\n", "conf/cluster/c.yaml:1: cluster.only: must be a list of"),
-        ("cluster/c", "ssh: [a]\n", "conf/cluster/c.yaml: Cannot merge DictConfig with ListConfig"),
-        ("cluster/c", "defaults: base\n", "conf/cluster/c.yaml: Invalid defaults list in"),
-        ("cluster/c", "defaults: [c]\n", "conf/cluster/c.yaml: its defaults lead back to it"),
-        ("cluster/c", "defaults: [d]\n", "conf/cluster/c.yaml: Could not load 'cluster/d'; there"),
-        ("runner", "task:\n  env: [A]\n", "conf/runner.yaml:2: task.env: must be a mapping"),
-        ("runner", "hydra: {run: {dir: x}}\n", "conf/runner.yaml:1: hydra: settings of Hydra"),
-        ("runner", "task: mine\n", "conf/runner.yaml:1: task: takes a mapping of keys to values"),
-        ("runner", "defaults: {task: x}\n", "conf/runner.yaml: Invalid defaults list in"),
-        ("runner", "run_dir: ${a\n", "conf/runner.yaml:1: run_dir: no viable"),
-    ],
-)
-def test_a_wrong_shape_has_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, told: str
-) -> None:
-    """The file, and its line, unless Hydra alone says what is wrong."""
-    files = {"conf/cluster/c.yaml": "nodes: {a: {}}\n", "conf/runner.yaml": ""}
-    for path, content in {**files, f"conf/{name}.yaml": text}.items():
-        file = tmp_path / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(content)
-    monkeypatch.chdir(tmp_path)
-    with open_composer() as composer, pytest.raises(ConfigError) as caught:
-        composer.compose(["cluster=c", "task.script=x.py"])
-    assert any(str(problem).startswith(told) for problem in caught.value.problems), caught.value
 
 
 def test_a_file_may_end_in_yml(tmp_path: Path) -> None:

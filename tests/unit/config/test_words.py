@@ -27,29 +27,6 @@ def test_a_text_is_what_was_typed() -> None:
         assert value_of(f"task.args={{x:{text}}}") == {"x": text}
 
 
-@pytest.mark.parametrize(
-    ("word", "value"),
-    [
-        ("task.args.x=true", True),
-        ("task.args.x=False", False),
-        ("task.args.x=null", None),
-        ("task.args.x='true'", "true"),
-        ("task.args.x=", ""),
-        ("task.args.x=[]", []),
-        ("task.args.x=[a, [b,null]]", ["a", ["b", None]]),
-        ("task.args.x='a, b'", "a, b"),
-        ("task.args.x={a: {b:08}}", {"a": {"b": "08"}}),
-        ("task.args.x=NULL", None),
-        ("task.env.X=true", "true"),
-        ("cluster.nodes={a:{env:{X:true}},b:true}", {"a": {"env": {"X": "true"}}, "b": True}),
-        ("cluster.env={X:false,Y:Null}", {"X": "false", "Y": None}),
-    ],
-)
-def test_what_has_a_meaning(word: str, value: object) -> None:
-    """true, false and null, outside of quotes; the first two are texts in an environment."""
-    assert value_of(word) == value
-
-
 def test_several_values_are_a_sweep() -> None:
     """Each as it was typed; alone, they are refused with the forms of a list and of one text."""
     words = ["task.args.lr=0.10,1e-3", "task.args.s=[1,2],[3]", "task.args.t='a,b',c", "~task.env"]
@@ -82,6 +59,7 @@ def test_a_word_that_is_printed_sets_that_value(value: object) -> None:
 
 
 def test_what_is_meant_as_an_override() -> None:
-    """Legal or not; a path and a flag are none."""
-    meant = ["a=1", "+a=1", "++a", "~a", "~a=1", "a b", "=x", "-x=1", "--x=1", "~u/x", "train.py"]
-    assert [word for word in meant if is_override(word)] == meant[:5]
+    """Legal or not; a path, a flag and a line of shell are none."""
+    meant = ["a=1", "+a=1", "++a", "~a", "~a=1", "task@x=y"]
+    others = ["a b", "=x", "-x=1", "--x=1", "~u/x", "train.py", "echo a=b", "latest"]
+    assert [word for word in (*meant, *others) if is_override(word)] == meant

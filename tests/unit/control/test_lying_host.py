@@ -7,21 +7,17 @@ of it, nothing is written outside of the run's folder, and what is shown is prin
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import io
 import json
-import queue
 import random
-import re
 import shutil
 import signal
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 from unittest.mock import MagicMock
 
 import pytest
@@ -44,33 +40,25 @@ from runner.control.record.run_store import RunStore
 from runner.control.remote_exec import RemoteCommand
 from runner.control.rpc import wait
 from runner.control.rpc.facts import FactsCollector
-from runner.control.rpc.session import Connector, HostSession, Inbox
+from runner.control.rpc.session import HostSession
 from runner.control.rpc.wait import WaitLoop
 from runner.control.run.attempts import Attempts
 from runner.control.run.discovery import RunFinder
-from runner.control.run.hosts import HostPool, enqueue_signal
-from runner.core.codec import decode, encode
-from runner.core.errors import NotReady, Problem, RunnerError
+from runner.control.run.hosts import enqueue_signal
+from runner.core.codec import encode
+from runner.core.errors import NotReady, RunnerError
 from runner.core.launch_request import LaunchRequest
-from runner.core.model.facts import FactsRequest, Gpu, GpuProcess, SetupResult
-from runner.core.model.metrics import RankProgress
-from runner.core.model.network_probe import HostProbe, Outcome, ProbeResult, Target
+from runner.core.model.facts import FactsRequest
 from runner.core.model.order import Program
 from runner.core.model.plan import Plan
 from runner.core.model.replies import REPLY_TYPES
-from runner.core.model.run_info import HostRunStatus, PastAttempt, RunInfo
-from runner.core.model.samples import GpuSample, GpuUser, Sample, parse_sample
+from runner.core.model.run_info import RunInfo
 from runner.core.outcome.diagnosis import diagnose
 from runner.core.outcome.stacks import group_stacks
 from runner.core.outcome.verdict import fold_events
 from runner.core.planning.build_plan import build_plan
-from runner.core.protocol import events
-from runner.core.protocol.events import Event
-from runner.core.protocol.frames import MAGIC, Frame, FrameDecoder, FrameError
-from runner.core.protocol.states import State
-from runner.core.spec import Node, Progress
-from runner.transport.base import Ending
-from runner.ui.output import show
+from runner.core.protocol.frames import Frame, FrameError
+from runner.core.spec import Progress
 from runner.ui.problems import render_findings, render_problems
 from runner.ui.reports import report, run_table, tables
 from runner.ui.reports.dry_run import render_dry_run
@@ -78,328 +66,29 @@ from runner.ui.top import render_view
 from runner.verbs import stacks, top
 from runner.verbs.launching.launch_session import launch_warnings
 from runner.verbs.top import HostWatch
-from tests.golden import builders
 from tests.golden.builders import RUN_ID
-from tests.unit.core.outcome.test_stacks import DUMP
+from tests.unit.control.lying_host import (
+    FACTS,
+    HONEST,
+    HONEST_ANSWERS,
+    INFO,
+    LIAR,
+    NODES,
+    PLAN,
+    SPEC,
+    Answer,
+    Host,
+    OneVisit,
+    Pool,
+    World,
+    runs,
+    shown,
+)
 from tests.unit.release_builders import release
 
 pytestmark = [pytest.mark.promise(12), pytest.mark.promise(13)]
 
-HONEST, LIAR = "a", "b"
-CLOCKS = {"mono": 5.0, "wall": 1.7e9}
-ESCAPE = "\x1b]0;owned\x07\x1b[2J"
-NASTY: list[Any] = [
-    *(None, True, False, 0, -1, 1, 7, 2**31, 2**63, -(2**63), 2**200, 0.5, -1e308, 1e308),
-    *(float("nan"), float("inf"), "", "x", "0", "../../../../escaped", "/tmp/escaped", "a/b"),
-    *("x/../../../../.bashrc.d/x_7", "\0", ESCAPE, "\ud800", "\n" * 50, "y" * 5000, [], {}),
-    *[ESCAPE] * 8,
-    *([None], {"": None}, {"node": "ghost"}, [[["deep"]]], "ghost", "events", "rank_0", b"".hex()),
-]
-NASTY_WORDS = [b"9" * 5000, b"-1", b"1.2.3", b".", b"", b"x", ESCAPE.encode(), b"\xff", b"\n"]
 LYING_FRAMES = 20_000
-MAX_PINGS = 2
-"""Pings that a host answers before it leaves: the wait for the answer that it did not give ends."""
-
-
-@dataclass
-class Answer:
-    """A reply of an honest host; the id of the request is added."""
-
-    kind: str
-    data: dict[str, Any]
-    payload: bytes = b""
-
-
-def mutated(value: Any, chance: random.Random) -> Any:
-    """Return JSON data in which one place is not as it was, perhaps in JSON within it."""
-    if isinstance(value, str) and value.startswith("{"):
-        return json.dumps(mutated(json.loads(value), chance))
-    if isinstance(value, dict) and value and chance.random() < 0.85:
-        key = chance.choice([*value])
-        changed = dict(value)
-        deed = chance.random()
-        if deed < 0.1:
-            del changed[key]
-        elif deed < 0.2:
-            changed[chance.choice(["id", "kind", "rank", "node", "offset", "x"])] = changed[key]
-        else:
-            changed[key] = mutated(value[key], chance)
-        return changed
-    if isinstance(value, list) and value and chance.random() < 0.85:
-        index = chance.randrange(len(value))
-        return [*value[:index], mutated(value[index], chance), *value[index + 1 :]]
-    return copy.deepcopy(chance.choice(NASTY))
-
-
-class Host:
-    """The other end of a channel: it answers requests, and lies if it has a `chance` to."""
-
-    spoken = 0  # frames of liars, in all
-    kinds: ClassVar[set[str]] = set()  # of the answers that became lies
-
-    def __init__(self, chance: random.Random | None, *, leaves: bool) -> None:
-        self._chance, self._leaves = chance, leaves
-        self._coming: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._decoder = FrameDecoder()
-        self._pings = 0
-        self.ended: Ending | None = None
-        self._coming.put(MAGIC + self._packed(Answer("hello", CLOCKS), None))
-
-    def read(self) -> bytes:
-        try:
-            return self._coming.get(timeout=10)
-        except queue.Empty:
-            return b""
-
-    def write(self, data: bytes) -> None:
-        for frame in self._decoder.feed(data):
-            self._pings += frame.kind == "ping"
-            if self._pings > MAX_PINGS and self._leaves:
-                self.close()
-            answer_to = HONEST_ANSWERS.get(frame.kind)
-            answers = answer_to(frame.data) if answer_to else []
-            for answer in answers:
-                self._coming.put(self._packed(answer, frame.data.get("id")))
-            if not answers:
-                self.close()
-
-    def close(self) -> None:
-        self._coming.put(b"")
-
-    def _packed(self, answer: Answer, request_id: int | None) -> bytes:
-        data: Any = {"id": request_id, **answer.data}
-        payload, chance = answer.payload, self._chance
-        if chance is None or (answer.kind == "hello" and chance.random() < 0.9):
-            return Frame(answer.kind, data, payload).pack()
-        Host.spoken += 1
-        Host.kinds.add(answer.kind)
-        kind = answer.kind
-        if chance.random() < 0.3:
-            data = mutated(data, chance)
-        if chance.random() < 0.2:
-            payload = self._other_payload(payload, chance)
-        if chance.random() < 0.03:
-            kind = chance.choice(["closed", "admitted", "signal", "refused", "data", "pong", ""])
-        try:
-            packed = bytearray(Frame(kind, data if isinstance(data, dict) else {}, payload).pack())
-        except ValueError:  # it cannot even be written
-            packed = bytearray(Frame("hello", {}).pack())
-        if chance.random() < 0.03:
-            packed[chance.randrange(len(packed))] = chance.randrange(256)
-        return bytes(packed)
-
-    @staticmethod
-    def _other_payload(payload: bytes, chance: random.Random) -> bytes:
-        if chance.random() < 0.5:
-            return chance.randbytes(chance.randrange(40))
-        with contextlib.suppress(zlib.error, ValueError):
-            data = mutated(json.loads(zlib.decompress(payload)), chance)
-            return zlib.compress(json.dumps(data).encode())
-        lines = payload.split(b"\n")
-        index = chance.randrange(len(lines))
-        try:
-            lines[index] = json.dumps(mutated(json.loads(lines[index]), chance)).encode()
-        except ValueError:
-            words = re.split(rb"(\W+)", lines[index])
-            words[chance.randrange(len(words))] = chance.choice(NASTY_WORDS)
-            lines[index] = b"".join(words)
-        return b"\n".join(lines)
-
-
-class OneVisit(Connector):
-    """Opens one session to each host, and no second one."""
-
-    def __init__(self, chance: random.Random | None) -> None:
-        self.spec = SPEC
-        leaves = chance is not None
-        self._left = {HONEST: Host(None, leaves=leaves), LIAR: Host(chance, leaves=leaves)}
-
-    def open(self, node: Node, inbox: Inbox) -> HostSession:
-        if node.name not in self._left:
-            raise NotReady([Problem(node.name, "it is gone")])
-        return HostSession(node, self._left.pop(node.name), inbox)
-
-    def close(self) -> None:
-        """End nothing: each session has been closed."""
-
-
-NODES = (Node(HONEST, "10.0.0.1", nproc_per_node=1), Node(LIAR, "10.0.0.2", nproc_per_node=1))
-SPEC = builders.spec(*NODES, lost_s=0.05)
-FACTS = {
-    node.name: replace(
-        builders.facts(node.name, f"eth0 {node.host}/24", gpu_count=2),
-        setup=SetupResult(0, "hello\n"),
-        gpus=(Gpu(0, "A100", "GPU-1", (GpuProcess(7, 1 << 30, "eve", "python"),)), Gpu(1)),
-        preset_env={"NCCL_SOCKET_IFNAME": "eth1"},
-        limits={"nofile": 1024},
-    )
-    for node in NODES
-}
-PLAN = build_plan(SPEC, FACTS)
-INFO = RunInfo(
-    RUN_ID,
-    cluster="lab",
-    task="train",
-    launched_by="ada@desk",
-    launched_at=1.7e9,
-    past_attempts=(PastAttempt(0, (HONEST, LIAR), "rank 0 exited with 1"),),
-    relaunches_left=1,
-)
-RANK = {"path": "/bin", "shm": "64 MiB"}
-BODIES = [
-    events.ProgramStarted(7),
-    events.HubJoined(),
-    events.RankStarted(1, 70, world_size=2, nodes=2, master="10.0.0.1:29512"),
-    events.Stalled(30.0),
-    events.ProgressResumed(),
-    events.PortTaken(29512, (7,)),
-    events.HubUnreachable("10.0.0.1:29513"),
-    events.PeerLost(HONEST, "silent"),
-    events.PeerDeparted(HONEST, "silent", 1),
-    events.RelaunchPending(),
-    events.Relaunching(1, (HONEST, LIAR), "lost"),
-    events.NotRelaunched("too few"),
-    events.RankExited(
-        rank=1,
-        code=1,
-        max_rss=1 << 30,
-        error="ValueError: x",
-        traceback="Traceback",
-        exception="ValueError: x",
-        facts=RANK,
-    ),
-    events.ProgramExited(1),
-    events.Stopping("a rank failed"),
-    events.Ended(State.FAILED, "a rank failed", 1, (), verified=True),
-]
-
-
-def journal(node: str) -> bytes:
-    """Return what a host has in `events.jsonl`."""
-    lines = [
-        Event(RUN_ID, node, 0, number, 1.7e9 + number, 5.0 + number, body).to_line()
-        for number, body in enumerate(BODIES)
-        if node == LIAR or not isinstance(body, (events.RankStarted, events.RankExited))
-    ]
-    return "".join(lines).encode()
-
-
-def read(request: dict[str, Any]) -> list[Answer]:
-    is_first = request["offset"] == 0
-    text = {"events": journal(LIAR)}.get(request["source"], LOG)
-    chunk = {"offset": request["offset"], "eof": not is_first, "error": ""}
-    return [Answer("data", chunk, text if is_first else b"")]
-
-
-def runs(request: dict[str, Any]) -> list[Answer]:
-    status = HostRunStatus(
-        *(INFO, "ada", State.RUNNING, True, 1.7e9),
-        node=request["node"],
-        progress=RankProgress(1, 20, 240, 812.5, "samples", 60.0),
-    )
-    listing = {
-        "runs": [encode(status)],
-        "unreadable": 1,
-        "now": 1.7e9,
-    }
-    return [Answer("runs", listing)]
-
-
-def record(_: dict[str, Any]) -> list[Answer]:
-    texts = {"plan": json.dumps(encode(PLAN)), "info": json.dumps(encode(INFO)), "config": "a: b\n"}
-    return [Answer("run", {}, zlib.compress(json.dumps(texts).encode()))]
-
-
-def inventory(_: dict[str, Any]) -> list[Answer]:
-    rows = [["log", "attempt_0/rank_0.out", 5, 7, 0o600, None]]
-    rows += [["record", "events.jsonl", 5, 7, 0o600, None], ["output", "d/l", 0, 7, 0o777, "x"]]
-    rows += [["samples", "attempt_0/samples.jsonl", len(sampled(LIAR)), 7, 0o600, None]]
-    rows += [["output", f"d/{name}", 5, 7, 0o600, None] for name in ("model.pt", "gone")]
-    end = {"omitted_count": 0, "skip_count": 1, "skipped": [["d/socket", "it is no file"]]}
-    page = zlib.compress(json.dumps(rows).encode())
-    return [Answer("inventory_page", {}, page), Answer("inventory_end", end)]
-
-
-def fetched(request: dict[str, Any]) -> list[Answer]:
-    if request["path"].endswith("gone"):
-        return [Answer("refused", {"reason": "no such file"})]
-    if request["path"].endswith("samples.jsonl"):
-        data = sampled(LIAR)  # both hosts send it, though one is not it
-        return [Answer("fetched", {**FETCHED, "size": len(data)}, data)]
-    return [Answer("fetched", FETCHED, b"12345")]
-
-
-def sampled(node: str) -> bytes:
-    users = (GpuUser(7, "eve", "python", 1 << 30, RUN_ID),)
-    gpu = GpuSample(0, "A100", 98, 1 << 30, 1 << 36, 300.0, 70.0, ("power",), users)
-    load = (8, 50.0, 1 << 30, 1 << 36)
-    return Sample(node, 0, 1.7e9, *load, (gpu,)).to_line().encode()
-
-
-def probed(request: dict[str, Any]) -> list[Answer]:
-    others = [decode(Target, each) for each in request["targets"]]
-    reached = [
-        ProbeResult(target, Outcome.REACHED, 0.0002)
-        for target in others
-        if target.node != request["node"]
-    ]
-    return [Answer("probed", {"result": encode(HostProbe(tuple(reached)))})]
-
-
-LOG = b'{"step": 1, "rate": 2.5}\nTraceback (most recent call last):\n'
-FETCHED = {"size": 5, "mtime_ns": 7, "compressed": False}
-EXITED = {"code": 0, "survivors": [], "timed_out": False}
-CLEANED = {"runs": [RUN_ID], "releases": [], "in_use": [], "bytes": 7}
-HONEST_ANSWERS: dict[str, Callable[[dict[str, Any]], list[Answer]]] = {
-    "adopt": lambda _: [Answer("absent", {})],
-    "chunk": lambda _: [Answer("in_progress", {})],
-    "clean": lambda _: [Answer("cleaned", CLEANED)],
-    "command": lambda _: [Answer("command_sent", {})],
-    "dump_stacks": lambda _: [Answer("stacks_dumped", {}, DUMP.encode())],
-    "exec": lambda _: [Answer("output", {"stream": "out"}, b"hi\n"), Answer("exited", EXITED)],
-    "facts": lambda asked: [
-        Answer("facts", {**CLOCKS, "facts": encode(FACTS[asked["request"]["node"]])})
-    ],
-    "fetch": fetched,
-    "finish": lambda _: [Answer("stored", {"new": True})],
-    "follow": lambda _: [Answer("following", {})],
-    "inventory": inventory,
-    "kill_leftovers": lambda _: [Answer("leftovers", {"killed": 1, "survivors": [7]})],
-    "listen": lambda _: [Answer("listening", {"port": 40001, "error": ""})],
-    "manifest": lambda _: [Answer("missing", {"missing": [0, 1]})],
-    "mark_relaunch_pending": lambda _: [Answer("relaunch_pending", {"stop_requested": False})],
-    "offer": lambda _: [Answer("store", {"store_id": "disk"})],
-    "ping": lambda _: [Answer("pong", CLOCKS)],
-    "probe": probed,
-    "read": read,
-    "run": record,
-    "runs": runs,
-    "sample": lambda asked: [
-        Answer("sampled", {"sample": encode(parse_sample(sampled(asked["node"])))})
-    ],
-}
-
-
-class World:
-    """A run folder, with another run and a home beside it that nothing may touch."""
-
-    def __init__(self, base: Path) -> None:
-        self.folder = base / "home" / "project" / "runs" / RUN_ID
-        other = self.folder.parent / "0101-0000-other-beef"
-        other.mkdir(parents=True)
-        (other / "events.jsonl").write_text("theirs\n")
-        self._base = base
-        self._before = self._outside()
-        self.faults: list[Exception] = []  # what was not refused as malformed, but raised later
-
-    def _outside(self) -> dict[str, bytes]:
-        paths = (path for path in self._base.rglob("*") if self.folder not in (path, *path.parents))
-        return {str(path): b"" if path.is_dir() else path.read_bytes() for path in paths}
-
-    def verify(self) -> None:
-        """Nothing outside of the run's folder has changed, and every lie was refused by name."""
-        assert self.faults == []
-        assert self._outside() == self._before
 
 
 @pytest.fixture
@@ -409,7 +98,6 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     for module in (wait, monitor, log_dump):
         monkeypatch.setattr(module, "TICK_S", 0.002)
     monkeypatch.setattr(top, "RUNS_S", 0.0)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     world = World(tmp_path / "base")
     reject = HostSession.reject
 
@@ -427,29 +115,6 @@ class Briefly(AttemptMonitor):
     def _is_finished(self) -> bool:
         is_quiet = all(session.closed for session in self.sessions.values()) and self.inbox.empty()
         return is_quiet or super()._is_finished()
-
-
-def shown(text: str) -> None:
-    """What is shown of a host's words is printable."""
-    with contextlib.redirect_stdout(io.StringIO()) as output:
-        show(text)
-    text = output.getvalue()
-    assert all(char.isprintable() or char == "\n" for char in text), repr(text)
-
-
-class Pool(HostPool):
-    """A pool of both hosts, none of which is connected to yet, and what a scene needs beside it."""
-
-    def __init__(self, chance: random.Random | None, folder: Path) -> None:
-        console = MagicMock()
-        console.message = shown
-        super().__init__(replace(SPEC, lost_s=5.0), console, queue.SimpleQueue())
-        self.connector = OneVisit(chance)
-        self.chance = chance or random.Random()  # noqa: S311
-        self.folder = folder
-
-    def connect(self) -> None:
-        self.sessions = {each.name: self.connector.open(each, self.inbox) for each in NODES}
 
 
 def facts_of_a_liar(pool: Pool) -> None:
@@ -646,29 +311,43 @@ def test_twenty_thousand_lies(world: World) -> None:
         tell_lies(seed, world)
 
 
-def altered(order: dict[str, Any]) -> Callable[[dict[str, Any]], list[Answer]]:
-    """Return how hosts send their record, where the liar has altered its order."""
-
-    def answer(request: dict[str, Any]) -> list[Answer]:
-        plan: Any = encode(PLAN)
-        if request["node"] == LIAR:
-            plan["nodes"][1]["order"].update(order)
-        texts = {"plan": json.dumps(plan), "info": json.dumps(encode(INFO)), "config": "a: b\n"}
-        return [Answer("run", {}, zlib.compress(json.dumps(texts).encode()))]
-
-    return answer
+PlanOf = Callable[..., Plan]
 
 
-def test_what_a_host_says_of_another_is_not_believed(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each goes by the record that it has of itself."""
-    monkeypatch.setitem(HONEST_ANSWERS, "run", altered(order={"cwd": "/"}))
-    finder = RunFinder(Pool(None, world.folder), "")
-    (run,) = finder.runs()
-    plan = finder.load_record(run).plan
+@pytest.fixture
+def plan_of(world: World, monkeypatch: pytest.MonkeyPatch) -> PlanOf:
+    """Returns the plan that is read where the liar has altered its order."""
+
+    def read(pattern: str = "", **order: object) -> Plan:
+        def answer(request: dict[str, Any]) -> list[Answer]:
+            plan: Any = encode(PLAN)
+            if request["node"] == LIAR:
+                plan["nodes"][1]["order"].update(order)
+            texts = {"plan": json.dumps(plan), "info": json.dumps(encode(INFO)), "config": "a: b\n"}
+            return [Answer("run", {}, zlib.compress(json.dumps(texts).encode()))]
+
+        monkeypatch.setitem(HONEST_ANSWERS, "run", answer)
+        pool = Pool(None, world.folder)
+        pool.spec = replace(pool.spec, progress=Progress(pattern))
+        finder = RunFinder(pool, "")
+        (run,) = finder.runs()
+        return finder.load_record(run).plan
+
+    return read
+
+
+def test_a_host_speaks_for_itself_alone(plan_of: PlanOf) -> None:
+    """An order of another run or host is refused: a stop would end those."""
+    plan = plan_of(cwd="/")
     assert plan.node(HONEST) == PLAN.node(HONEST)
     assert plan.node(LIAR).order.cwd == "/"
+    assert plan_of(run_id="0101-0000-other-beef") == plan_of(node=HONEST) == PLAN
+
+
+def test_pattern_of_a_host_is_not_used_here(plan_of: PlanOf) -> None:
+    """It may search one line for ever; in its place is that of one's own YAML."""
+    plan = plan_of(r"it (\d+)", progress_pattern="(a+)+$")
+    assert {node.order.progress_pattern for node in plan.nodes} == {r"it (\d+)"}
 
 
 def test_no_host_says_which_machine_is_contacted(world: World) -> None:
@@ -680,27 +359,6 @@ def test_no_host_says_which_machine_is_contacted(world: World) -> None:
     )
     with pytest.raises(NotReady, match=told):
         finder.retarget_to_run(replace(PLAN, nodes=(*PLAN.nodes, other)))
-
-
-def test_pattern_of_a_host_is_not_used_here(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may search one line for ever; in its place is that of one's own YAML."""
-    monkeypatch.setitem(HONEST_ANSWERS, "run", altered(order={"progress_pattern": "(a+)+$"}))
-    pool = Pool(None, world.folder)
-    pool.spec = replace(pool.spec, progress=Progress(r"it (\d+)"))
-    finder = RunFinder(pool, "")
-    (run,) = finder.runs()
-    orders = [part.order for part in finder.load_record(run).plan.nodes]
-    assert {order.progress_pattern for order in orders} == {r"it (\d+)"}
-
-
-def test_order_of_another_run_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stop of this run would end the other one; the record of an honest host is used."""
-    finder = RunFinder(Pool(None, world.folder), "")
-    (run,) = finder.runs()
-
-    for order in ({"run_id": "0101-0000-other-beef"}, {"node": HONEST}):
-        monkeypatch.setitem(HONEST_ANSWERS, "run", altered(order=order))
-        assert finder.load_record(run).plan == PLAN
 
 
 def test_a_host_that_keeps_its_runs_to_itself_holds_up_no_launch(

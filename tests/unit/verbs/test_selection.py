@@ -1,17 +1,22 @@
-"""The hosts of a verb: by the record of a run, or by the YAML of a cluster."""
+"""The hosts of a verb: by the record of a run, by the YAML of a cluster, or those left to ask."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from runner.cli.main import main
 from runner.control.record.run_store import RunStore
-from runner.core.errors import ConfigError
+from runner.control.rpc.wait import NO_ANSWER
+from runner.control.run.found_run import FoundRun
+from runner.core.errors import ConfigError, Problem
 from runner.core.spec import Node
 from runner.verbs.shared.selection import Selection
+from runner.verbs.stop import _kill_leftovers
 from tests.golden.builders import plan, request
 
 CONFIG = """
@@ -24,7 +29,6 @@ task: {command: "true"}
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder from which the run `first` was launched, on a cluster whose YAML is gone."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     folder = tmp_path / "project"
     (folder / "conf" / "cluster").mkdir(parents=True)
     (folder / "conf" / "cluster" / "mine.yaml").write_text("defaults: [base]\nnodes: {b: {}}\n")
@@ -121,3 +125,44 @@ def test_which_hosts_are_asked_is_said_once(
     )
     Selection().contact_latest()
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("latest", "error: --run: no run was launched from this folder"),
+        ("nosuch", "error: cluster=nosuch: Could not find 'cluster/nosuch'"),
+    ],
+)
+def test_a_word_is_a_cluster_or_a_run(
+    word: str,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`latest` is a run, also where none was launched."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["top", word, "--once"]) == 2
+    assert capsys.readouterr().err.startswith(told)
+
+
+def test_a_host_that_answers_pings_alone_is_awaited_once() -> None:
+    """Not again after it was asked about the run; one that follows the run by now is asked."""
+    asked: set[str] = set()
+
+    def broadcast(names: set[str]) -> Any:
+        asked.update(names)
+        replies: dict[str, dict[str, list[int]]] = {name: {"survivors": []} for name in names}
+        return SimpleNamespace(collect=lambda *_: (replies, {}))
+
+    unreachable = {"b": Problem("b", NO_ANSWER), "c": Problem("c", NO_ANSWER)}
+    run = SimpleNamespace(
+        finder=SimpleNamespace(unreachable=unreachable, broadcast=broadcast),
+        all_nodes=("a", "b", "c"),
+        reported=SimpleNamespace(by_host={}),
+        plan=SimpleNamespace(run_id="run"),
+    )
+    left = _kill_leftovers(cast("FoundRun", run), unfollowed={"b"})
+    assert asked == {"a", "c"}
+    assert left == {"a": 0, "b": NO_ANSWER, "c": 0}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runner.control.code.snapshot import Snapshot
-from runner.core.errors import ConfigError, NotReady, Problem
+from runner.core.errors import NotReady
 from runner.core.model.release import Folder, Symlink, release_hash
 from runner.core.spec import Deploy, Node, Spec, Task
 from tests.golden.builders import spec
@@ -24,16 +24,9 @@ def project(tmp_path: Path) -> Path:
     return top
 
 
-def asked(target: str = "train.py", *, task: Task | None = None, max_mb: int = 200) -> Spec:
-    wanted = task or Task(name="train", kind="script", target=target)
-    return spec(Node("a", "10.0.0.1"), task=wanted, deploy=Deploy(enabled=True, max_mb=max_mb))
-
-
-def refused(spec: Spec, here: Path) -> Problem:
-    with pytest.raises(ConfigError) as caught:
-        Snapshot.take(spec, here)
-    (problem,) = caught.value.problems
-    return problem
+def asked(target: str = "train.py") -> Spec:
+    task = Task(name="train", kind="script", target=target)
+    return spec(Node("a", "10.0.0.1"), task=task, deploy=Deploy(enabled=True))
 
 
 def test_manifest_is_what_is_there(project: Path) -> None:
@@ -119,18 +112,3 @@ def test_top_folders_that_stay_here_are_noted(project: Path) -> None:
         (project / name / "pyvenv.cfg" if name == "environment" else project / name / "x").touch()
 
     assert Snapshot.take(asked(), project).notes == ("ignored or empty, so not pushed: data/",)
-
-
-def test_too_much_is_told_with_what_it_is(project: Path) -> None:
-    """Before anything is read or anybody is contacted; at the limit is not beyond it."""
-    with (project / "weights.bin").open("wb") as file:
-        file.truncate(3_000_000 - 1008)
-    assert Snapshot.take(asked(max_mb=3), project).manifest.size == 3_000_000
-
-    problem = refused(asked(max_mb=2), project)
-
-    assert problem.subject == "deploy.max_mb"
-    assert problem.message == (f"{project} has 3.0 MB to push, more than 2 MB; most of it is:")
-    assert problem.hint.split("\n")[0] == "       3.0 MB  weights.bin"
-    assert "add it to .runnerignore\n" in problem.hint
-    assert problem.hint.endswith("or raise deploy.max_mb")

@@ -3,78 +3,61 @@
 from __future__ import annotations
 
 import json
-import queue
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from runner.control.record.download import pull
-from runner.control.rpc.session import HostSession, Inbox
 from runner.core.model.results import PullResult
-from runner.core.protocol.frames import Frame
 from runner.core.protocol.remote_files import FILE_KINDS, RemoteFile, validate
-from runner.core.spec import Node
+from tests.unit.control.lying_host import HONEST_ANSWERS, LIAR, Answer, Pool
 
 pytestmark = [pytest.mark.promise(12)]
 
+Pulled = Callable[..., PullResult]
 BAD = ("", ".", "..", "/etc/passwd", "../x", "a/../b", "a//b", "a/", "a\0b", "\ud800")
 
 
-class Host:
-    """A host that says what the test wants, in place of a session."""
+def sent_whole(content: bytes) -> Answer:
+    return Answer("fetched", {"size": len(content), "mtime_ns": 5, "compressed": False}, content)
 
-    def __init__(self, inbox: Inbox, rows: list[Any], contents: dict[str, bytes]) -> None:
-        self.node = Node("gpu1", "x")
-        self.closed = self.closed_locally = False
-        self.idle_s = self.last_sent = 0.0
-        self.asked: list[dict[str, Any]] = []
-        self.ahead = 0
-        self._inbox, self._rows, self._contents = inbox, rows, contents
-        self._held: list[Frame] = []
 
-    def request(self, kind: str, data: dict[str, Any] | None = None) -> int:
-        number = len(self.asked) + 1
-        self.asked.append({"kind": kind, **(data or {})})
-        if kind == "inventory":
-            rows = zlib.compress(json.dumps(self._rows).encode())
-            self._say(Frame("inventory_page", {"id": number}, rows))
-            told = {"id": number, "omitted_count": 0, "skip_count": 0, "skipped": []}
-            self._say(Frame("inventory_end", told))
-        elif kind == "fetch" and data:
-            content = self._contents[data["path"]]
-            piece = content[data["offset"] : data["offset"] + data["n"]]
-            self._say(
-                Frame(
-                    "fetched",
-                    {"id": number, "size": len(content), "mtime_ns": 5, "compressed": False},
-                    piece,
-                )
-            )
-        return number
+@pytest.fixture
+def pulled(monkeypatch: pytest.MonkeyPatch) -> Pulled:
+    """Brings a run into a folder from a host that names these files, and sends such contents."""
 
-    def _say(self, frame: Frame) -> None:
-        self._inbox.put((cast("HostSession", self), frame))
+    def bring(
+        folder: Path,
+        rows: list[Any],
+        contents: dict[str, bytes] | None = None,
+        sent: Callable[[bytes], Answer] = sent_whole,
+    ) -> PullResult:
+        page = zlib.compress(json.dumps(rows).encode())
+        end = {"omitted_count": 0, "skip_count": 0, "skipped": []}
+        listed = [Answer("inventory_page", {}, page), Answer("inventory_end", end)]
+        content = contents or {}
+        monkeypatch.setitem(HONEST_ANSWERS, "inventory", lambda _: listed)
+        monkeypatch.setitem(HONEST_ANSWERS, "fetch", lambda asked: [sent(content[asked["path"]])])
+        pool = Pool(None, folder)
+        pool.connect()
+        told = pull(pool.sessions, pool.inbox, "run-1", folder, lost_s=5, show=lambda *_: None)
+        return told[LIAR]
+
+    return bring
 
 
 def row(path: str, size: int = 0, kind: str = "output", target: str | None = None) -> list[Any]:
     return [kind, path, size, 5, 0o644, target]
 
 
-def pulled(folder: Path, rows: list[Any], contents: dict[str, bytes] | None = None) -> PullResult:
-    inbox: Inbox = queue.SimpleQueue()
-    host = cast("HostSession", Host(inbox, rows, contents or {}))
-    told = pull({"gpu1": host}, inbox, "run-1", folder, lost_s=5, show=lambda *_: None)
-    return told["gpu1"]
-
-
 def everything(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
 
 
-def test_a_path_that_leads_out_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_leads_out_is_refused(pulled: Pulled, tmp_path: Path) -> None:
     """All of that host's, for such a host is not to be trusted."""
     for kind in FILE_KINDS:
         for path in BAD:
@@ -118,7 +101,7 @@ def test_no_file_at_all(bad: Any) -> None:
         RemoteFile.from_row(bad)
 
 
-def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
+def test_nothing_is_written_through_a_link(pulled: Pulled, tmp_path: Path) -> None:
     """Neither through one the host names first, nor through one that was there."""
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -126,15 +109,15 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     told = pulled(tmp_path / "run", rows, {"a/b": b"bad", "c": b"yes"})
     assert everything(outside) == set()
     assert told.failed_count == 1
-    assert "outputs/gpu1/a is in the way" in str(told.problems)
-    assert (tmp_path / "run/outputs/gpu1/c").read_bytes() == b"yes"
+    assert "outputs/b/a is in the way" in str(told.problems)
+    assert (tmp_path / "run/outputs/b/c").read_bytes() == b"yes"
 
     elsewhere = tmp_path / "other"
     elsewhere.mkdir()
     (elsewhere / "outputs").symlink_to(outside)
     (elsewhere / "logs").mkdir()
-    (elsewhere / "logs" / "gpu1").mkdir()
-    (elsewhere / "logs/gpu1/rank_0.out").symlink_to(outside / "log")
+    (elsewhere / "logs" / LIAR).mkdir()
+    (elsewhere / "logs/b/rank_0.out").symlink_to(outside / "log")
     rows = [row("c", 3), row("attempt_0/rank_0.out", 3, kind="log")]
     told = pulled(elsewhere, rows, {"c": b"bad", "attempt_0/rank_0.out": b"bad"})
     assert told.failed_count == 2
@@ -143,25 +126,20 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
 
 @pytest.mark.promise(5)
 def test_a_file_is_on_the_disk_before_it_has_its_name(
-    tmp_path: Path, synced_before_rename: Callable[[Path], bool]
+    pulled: Pulled, tmp_path: Path, synced_before_rename: Callable[[Path], bool]
 ) -> None:
     """Else a power cut may leave one of its size and time, which is not fetched again."""
     pulled(tmp_path / "run", [row("c", 3)], {"c": b"yes"})
-    assert synced_before_rename(tmp_path / "run/outputs/gpu1/c")
+    assert synced_before_rename(tmp_path / "run/outputs/b/c")
 
 
-def test_more_than_was_asked_for_is_not_taken(tmp_path: Path) -> None:
+def test_more_than_was_asked_for_is_not_taken(pulled: Pulled, tmp_path: Path) -> None:
     """Nor a piece that unpacks to more."""
 
-    class Lavish(Host):
-        def _say(self, frame: Frame) -> None:
-            if frame.kind == "fetched":
-                told = {**frame.data, "compressed": True, "size": 3}
-                frame = Frame("fetched", told, zlib.compress(bytes(10 << 20)))
-            super()._say(frame)
+    def lavish(_: bytes) -> Answer:
+        told = {"size": 3, "mtime_ns": 5, "compressed": True}
+        return Answer("fetched", told, zlib.compress(bytes(10 << 20)))
 
-    inbox: Inbox = queue.SimpleQueue()
-    host = cast("HostSession", Lavish(inbox, [row("a", 3)], {"a": b"abc"}))
-    told = pull({"gpu1": host}, inbox, "run-1", tmp_path, lost_s=5, show=lambda *_: None)["gpu1"]
+    told = pulled(tmp_path, [row("a", 3)], {"a": b"abc"}, sent=lavish)
     assert "is larger than announced, or incomplete" in str(told.problems)
     assert told.fetched_bytes == 0

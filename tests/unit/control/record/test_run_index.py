@@ -1,15 +1,18 @@
-"""Where the record of a run is found, from any folder of this machine."""
+"""Where the record of a run is found, from any folder of this machine, and by which words."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from runner.control.record import run_index
 from runner.control.record.run_store import RunStore
+from runner.core.errors import ConfigError
+from runner.core.launch_request import SweepPlace
 from runner.core.model.run_info import RunInfo
 from tests.golden.builders import plan, request
 
@@ -17,17 +20,15 @@ from tests.golden.builders import plan, request
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The user stands in a project's folder, and has run nothing before."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     (tmp_path / "project").mkdir()
     monkeypatch.chdir(tmp_path / "project")
     return tmp_path / "project"
 
 
-def record(folder: Path, run_id: str, launched_at: float = 5.0, launched_from: str = "") -> Path:
+def record(folder: Path, run_id: str, **fields: Any) -> Path:
     store = RunStore(folder)
     store.reserve()
-    asked = request(folder, run_id=run_id)
-    store.create(replace(asked, launched_at=launched_at, launched_from=launched_from))
+    store.create(replace(request(folder, run_id=run_id), **{"launched_at": 5.0, **fields}))
     store.unlock()
     return folder
 
@@ -73,3 +74,29 @@ def test_unfinished_runs_are_found_wherever_their_records_are(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "none"))  # an index that was not written
     run_index.set_latest(first)
     assert list(run_index.unfinished()) == [first, pulled, lost]
+
+
+SWEEP = "0101-1200-sweep-abcd"
+RUNS = ("0101-1200-train-aaaa", "0101-1200-train-bbbb")
+
+
+def test_the_beginning_of_a_sweeps_id_means_its_runs(project: Path) -> None:
+    """As that of a run means the run; one that several share, or none has, is refused."""
+    runs = project / "runs"
+    folders = [
+        record(runs / run_id, run_id, sweep=SweepPlace(SWEEP, number, 2, ()))
+        for number, run_id in enumerate(RUNS, start=1)
+    ]
+    sweep = RunStore(runs / SWEEP)
+    sweep.reserve()
+    sweep.write_json("sweep.json", {"sweep": SWEEP, "runs": [{"run_id": each} for each in RUNS]})
+    for word in (SWEEP, SWEEP[:-1], SWEEP[:11]):
+        assert run_index.named_records([word]) == folders
+    assert run_index.named_records([RUNS[0][:-1]]) == folders[:1]
+    for word, told in (
+        ("0101-1200", "0101-1200-train-bbbb"),
+        ("0101-1200-train-zzzz", "0101-1200-train-zzzz"),
+        ("~nobody-here/x", "nobody-here/x.* is no folder"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            run_index.named_records([word])

@@ -20,6 +20,7 @@ from runner.control.record.run_store import RunStore
 from runner.core.codec import decode, encode
 from runner.core.errors import ConfigError, NotReady
 from runner.core.model.plan import Plan
+from runner.core.model.run_info import PastAttempt
 from runner.core.outcome.verdict import Verdict
 from runner.core.protocol.events import Event, ProgramStarted, parse
 from runner.core.spec import Secret
@@ -29,12 +30,9 @@ RECORD = {".gitignore", "config.yaml", "overrides.yaml", "contact.json", "logs"}
 
 
 @pytest.fixture(autouse=True)
-def working_folder(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The user stands in `tmp_path`, and has run nothing before."""
+def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user stands in `tmp_path`."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
 
 
 @pytest.fixture
@@ -110,6 +108,21 @@ def test_a_record_has_one_writer(store: RunStore) -> None:
     assert other.reopen(request(store.folder), plan(1))
 
 
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("full", "exists already; a run never overwrites another"),
+        ("full/file/x", "cannot create .*/full/file/x: Not a directory"),
+    ],
+)
+def test_a_folder_that_cannot_be_the_runs(tmp_path: Path, place: str, told: str) -> None:
+    """It is refused before anything is contacted."""
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    with pytest.raises(ConfigError, match=told):
+        RunStore(tmp_path / place).reserve()
+
+
 @pytest.mark.parametrize("place", ["there", "not/there/new"])
 def test_run_that_never_started_leaves_no_trace(tmp_path: Path, place: str) -> None:
     """The folder is reserved with its parents; abandoned, what was there before is there."""
@@ -153,20 +166,6 @@ def test_a_run_whose_plan_cannot_be_written_has_not_begun(store: RunStore) -> No
     assert names(store.folder.parent) == {RUN_ID, "latest", ".gitignore"}
     assert run_index.record_folder("f") is None
     assert run_index.record_folder("latest") == store.folder
-
-
-def test_run_never_writes_over_another(store: RunStore) -> None:
-    """A folder with anything in it is refused, before anything is contacted."""
-    with pytest.raises(ConfigError, match="exists already; a run never overwrites another"):
-        RunStore(store.folder).reserve()
-
-
-def test_file_in_the_way_is_refused(tmp_path: Path) -> None:
-    """What is no folder cannot become one."""
-    (tmp_path / "file").touch()
-
-    with pytest.raises(ConfigError, match=r"cannot create .*/file/x: Not a directory"):
-        RunStore(tmp_path / "file" / "x").reserve()
 
 
 def test_the_end_of_an_attempt_is_not_that_of_the_next(store: RunStore) -> None:
@@ -263,3 +262,33 @@ def test_a_tail_shows_the_cr_that_a_shell_quotes(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     store.write_log("a", "x.err", 0, b"1%\r2%\nt.sh: line 2: set: pipefail\r: invalid option\n")
     assert store.tail("a", "x.err", 9) == ["2%", "t.sh: line 2: set: pipefail\\r: invalid option"]
+
+
+PAST = (PastAttempt(0, ("a", "x"), "lost x", 20.0, ("x",)),)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "more", "lost", "words"),
+    [
+        ({}, {}, ("b",), "'cluster.exclude=[b,x]'"),
+        ({"exclude": ["gpu[7-8]"]}, {}, ("b",), "'cluster.exclude=[gpu[7-8],b,x]'"),
+        ({"master": "a"}, {}, ("a",), "'cluster.exclude=[a,x]' cluster.master=null"),
+        ({"exclude": "${x}"}, {}, ("b",), ""),
+        ({}, {"task": {"nnodes": 2}}, ("b",), ""),
+        ({}, {}, ("a", "b"), ""),
+    ],
+)
+def test_a_run_is_repeated_without_what_it_lost(
+    tmp_path: Path,
+    cluster: dict[str, object],
+    more: dict[str, object],
+    lost: tuple[str, ...],
+    words: str,
+) -> None:
+    """In this attempt and before, and what was excluded already; if that can be known to do."""
+    usual: dict[str, object] = {"exclude": [], "master": None, "scheduler": "direct"}
+    config = {"task": {"nnodes": None}, **more}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({**config, "cluster": usual | cluster}))
+    verdict = Verdict("lost", 4, 65.0, unverified=lost, past_attempts=PAST)
+    command = RunStore(tmp_path).rerun_without_lost(plan(1, 1), verdict)
+    assert command == (words and f"runner rerun={RUN_ID} {words}")

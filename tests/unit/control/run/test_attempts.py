@@ -1,4 +1,4 @@
-"""What a launch says before it begins."""
+"""What a launch says: before it begins, and of an attempt under way."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import pytest
 
 from runner.control.code.source import CodeOnHosts
 from runner.control.run.attempts import launch_notes
+from runner.control.run.reporters import StallReporter
+from runner.core.protocol.events import Event, ProgressResumed, Stalled
 from runner.core.spec import Task
-from tests.golden.builders import request
+from tests.golden.builders import plan, request
 
 
 @pytest.mark.parametrize(("entry", "is_told"), [("plain", True), ("torchrun", False)])
@@ -26,3 +28,24 @@ def test_a_number_of_ranks_that_is_not_used_is_named(
     notes = launch_notes(asked, CodeOnHosts(asked.spec))
     assert [note.partition(" is ")[0] for note in notes] == ["cluster.nproc_per_node=2"] * is_told
     assert launch_notes(quiet, CodeOnHosts(quiet.spec)) == []
+
+
+@pytest.mark.parametrize(
+    ("history", "told"),
+    [
+        ("a+ a- a+ b+", "+"),
+        ("a+ b+ a- a+", "+-+"),
+        ("b+ a+ a- b- a+", "+-"),
+    ],
+)
+def test_a_stall_is_reported_once_all_hosts_have_seen_it(history: str, told: str) -> None:
+    """One host alone may see a short progress; the record of one is read before another's."""
+    messages: list[str] = []
+    reporter = StallReporter(
+        plan(1, 1), messages.append, read_stacks=lambda _: "", render=lambda *_: ""
+    )
+    for step in history.split():
+        body = Stalled(2.0, problem="no answer") if step[1] == "+" else ProgressResumed()
+        reporter.on_event(Event("run", step[0], 0, 0, 0.0, 0.0, body))
+    signs = {"no progress on any rank": "+", "the run makes progress a": "-"}
+    assert "".join(signs.get(text[:24].rstrip(), "") for text in messages) == told

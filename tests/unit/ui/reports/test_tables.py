@@ -1,83 +1,57 @@
-"""Tables of results: answers of hosts to a command, and stacks of ranks."""
+"""Tables of results: the folders of runs, and the exit code of a command on many hosts."""
 
 from __future__ import annotations
 
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from runner.core.model.results import CommandResult
-from runner.core.outcome.stacks import Stack, StackGroup, StackReport
-from runner.ui.reports.tables import render_answers, render_stacks
+from runner.ui.reports.run_table import render
 from runner.verbs.exec import exit_code
+from tests.golden.test_reports import ROW
 
 
-def answer(
-    node: str, code: int | None = 0, out: bytes = b"", err: bytes = b"", problem: str = ""
-) -> CommandResult:
-    return CommandResult(node, code, bytearray(out), bytearray(err), problem)
+def test_folders_are_shown_where_a_run_is_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One below the home is named from there; that of a run without a record is not known."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    own = replace(ROW, folder=str(tmp_path / "here"))
+    unknown = replace(ROW, folder="")
+    assert "FOLDER" not in render([own, unknown], {}, {}, all_=False)
+    shown = [own, replace(ROW, folder=str(tmp_path / "there")), unknown]
+    lines = render(shown, {}, {}, all_=False).splitlines()
+    assert [line.split()[-1] for line in lines] == ["FOLDER", ".", "~/there", "-"]
 
 
-def test_equal_answers_are_one() -> None:
-    """The one host that differs stands out; nothing acts upon a terminal."""
-    given = [
-        answer("gpu1", out=b"535.1\n"),
-        answer("gpu2", out=b"470.2\n", err=b"old!\n"),
-        answer("gpu3", out=b"535.1\n"),
-        answer("gpu4", 1, out=b"535.1\n"),
-        answer("gpu5"),
-        answer("gpu6", out=b"\x1b[31mred\x1b[0m \x1b]0;owned\x07\x1b[2Jend\n"),
-    ]
+def answer(code: int | None = 0, problem: str = "") -> CommandResult:
+    return CommandResult("a", code, bytearray(), bytearray(), problem)
 
-    assert render_answers(given).split("\n") == [
-        "── gpu[1,3] (2) ──",
-        "535.1",
-        "── gpu2 ──",
-        "470.2",
-        "old!",
-        "── gpu4: exit 1 ──",
-        "535.1",
-        "── gpu5 ──",
-        "── gpu6 ──",
-        "red end",
-    ]
+
+LOST = replace(answer(None, "lost: x"), lost=True)
+LEFT = replace(answer(-9, "cannot be killed: PID 7"), unverified=True)
 
 
 @pytest.mark.parametrize(
-    ("given", "code"),
+    ("given", "signum", "code"),
     [
-        ([answer("a"), answer("b")], 0),
-        ([answer("a", -9), answer("b", 7)], 137),
-        ([answer("a", None, problem="cannot be started: x")], 127),
-        ([answer("a", 7), replace(answer("b", None, problem="lost: x"), lost=True)], 4),
-        ([answer("a", 7), answer("b", None, problem="lost, says the host itself")], 127),
-        (
-            [
-                replace(answer("a", -9, problem="cannot be killed: PID 7"), unverified=True),
-                replace(answer("b", 0, problem="lost"), lost=True),
-            ],
-            5,
-        ),
+        ([answer(), answer()], 0, 0),
+        ([answer(-9), answer(7)], 0, 137),
+        ([answer(None, "cannot be started: x")], 0, 127),
+        ([answer(7), LOST], 0, 4),
+        ([answer(7), answer(None, "lost, says the host itself")], 0, 127),
+        ([LEFT, LOST], 0, 5),
+        ([answer(-9)], signal.SIGINT, 130),
+        ([answer(-9), replace(LOST, unverified=True)], signal.SIGINT, 5),
     ],
 )
-def test_worst_host_decides_the_exit_code(given: list[CommandResult], code: int) -> None:
-    """A script sees whether it may go on."""
-    assert exit_code(given) == code
-
-
-def test_interrupted_command_is_130_if_nothing_is_left() -> None:
-    """What may be left somewhere is 5, and beats all."""
-    lost = replace(answer("b", None, problem="lost: x"), unverified=True, lost=True)
-
-    assert exit_code([answer("a", -9)], signal.SIGINT) == 130
-    assert exit_code([answer("a", -9), lost], signal.SIGINT) == 5
-    assert exit_code([answer("a", 0), lost]) == 4
-
-
-def test_a_rank_without_a_stack_says_why() -> None:
-    """It may have ended before its program was known."""
-    for program, told in (("bash", ", bash"), ("", "")):
-        group = StackGroup((1,), Stack(1, 7, program, "nothing: it is gone"))
-        report = StackReport((group,), (), (), {1: "gpu2"})
-        assert render_stacks(report, []).endswith(f"  rank 1 on gpu2{told}: nothing: it is gone")
+def test_worst_host_decides_the_exit_code(
+    given: list[CommandResult], signum: int, code: int
+) -> None:
+    """A script sees whether it may go on; what may be left somewhere is 5, and beats all."""
+    assert exit_code(given, signum) == code

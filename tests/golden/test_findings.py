@@ -1,0 +1,217 @@
+"""Findings of every check, one fault at a time, with what to do, on one page."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from runner.checks.base import CheckContext, all_checks
+from runner.core.model.facts import Driver, Endpoint, Facts, GpuHealth, Interface, System, Xid
+from runner.core.model.network_probe import (
+    HostProbe,
+    NetworkProbe,
+    Outcome,
+    ProbeResult,
+    Target,
+)
+from runner.core.model.results import Level
+from runner.core.spec import Node, Rendezvous, Torchrun
+from tests.golden.builders import LO, TORCH, facts, gpus, spec
+from tests.golden.conftest import Check
+
+GIB = 1 << 30
+DRIVER = Driver("550.54.15", "12.4")
+WELL = GpuHealth("0000:3b:00", volatile=0, repair_pending=False, throttle_reasons=1)
+ROOMY = System(8, 1.0, 64 * GIB, 50 * GIB)
+STORE = Target("a", "10.0.0.1", 29500)
+LATE = Outcome.TIMED_OUT
+XIDS = (
+    Xid("0000:3b:00", 79, "GPU has fallen off the bus.", 1, 7200.0),
+    Xid("0000:3b:00", 31, "MMU Fault", 3, 30.0),
+    Xid("0000:3b:00", 999, "something new", 2, 200.0),
+    Xid("0000:da:00", 48),
+)
+
+
+def case(gpu_counts: tuple[int | None, ...] = (None, None, None), **changes: Facts) -> CheckContext:
+    """Three hosts that are well, but for what is changed in some."""
+    names = ("a", "b", "c")
+    nodes = [
+        Node(name, f"10.0.0.{at}", gpus=count)
+        for at, (name, count) in enumerate(zip(names, gpu_counts, strict=True), 1)
+    ]
+    well = {
+        name: facts(name, f"eth0 10.0.0.{at}/24", gpu_count=2, limits={"nofile": 65536})
+        for at, name in enumerate(names, 1)
+    }
+    return CheckContext(spec(*nodes), {**well, **changes}, {}, dict.fromkeys(names, 0.01))
+
+
+def host(name: str, **changes: Any) -> Facts:
+    """One of them, with something changed."""
+    return replace(case().facts[name], **changes)
+
+
+def only_b(**changes: Any) -> CheckContext:
+    return case(b=host("b", **changes))
+
+
+def with_spec(found: CheckContext, **changes: Any) -> CheckContext:
+    return replace(found, spec=replace(found.spec, **changes))
+
+
+def driven(version: str, cuda: str, needed: str) -> CheckContext:
+    """Host b with an older driver, and a torch that needs a newer one."""
+    python = replace(TORCH, torch_cuda=needed)
+    older = host("b", driver=Driver(version, cuda), python=python)
+    return case(a=host("a", driver=DRIVER), b=older, c=host("c", driver=DRIVER))
+
+
+def ill(*healths: GpuHealth | None, error: str = "", **changes: Any) -> CheckContext:
+    """Host b with GPUs of this health; the last does not answer, for that reason."""
+    there = [
+        replace(gpu, health=health) for gpu, health in zip(gpus(len(healths)), healths, strict=True)
+    ]
+    there[-1] = replace(there[-1], error=error)
+    return only_b(gpus=tuple(there), **changes)
+
+
+def roomy(**changes: Any) -> CheckContext:
+    return only_b(system=replace(ROOMY, **changes))
+
+
+def target(name: str) -> Target:
+    at = ord(name) - ord("a") + 1
+    return Target(name, f"10.0.0.{at}", 40000 + at)
+
+
+def probed(
+    nodes: str,
+    pairs: dict[str, Outcome] | None = None,
+    store: dict[str, Outcome] | None = None,
+    trips: dict[str, float] | None = None,
+) -> CheckContext:
+    """Hosts that tried each other; pairs like "ab" did not reach each other so."""
+
+    def contacts(name: str) -> tuple[ProbeResult, ...]:
+        tried = [
+            ProbeResult(
+                target(other),
+                (pairs or {}).get(name + other, Outcome.REACHED),
+                (trips or {}).get(name + other, 0.0002),
+            )
+            for other in nodes
+            if other != name
+        ]
+        if name != "a":
+            tried.append(ProbeResult(STORE, (store or {}).get(name, Outcome.REACHED), 0.0002))
+        return tuple(tried)
+
+    ends = {name: Endpoint("eth0", target(name).address, "10.0.0.0/24") for name in nodes}
+    found = {name: HostProbe(contacts(name)) for name in nodes}
+    probe = NetworkProbe(ends, (*map(target, nodes), STORE), STORE, found)
+    well = {name: facts(name, f"eth0 {target(name).address}/24") for name in nodes}
+    asked = spec(*(Node(name, target(name).address) for name in nodes))
+    return CheckContext(asked, well, network_probe=probe)
+
+
+def same_address() -> CheckContext:
+    """Two nodes that are reached at one address, and so not from elsewhere."""
+    found = probed("abc", {"ac": Outcome.REFUSED, "bc": Outcome.REFUSED})
+    assert found.network_probe
+    found.network_probe.endpoints["c"] = found.network_probe.endpoints["a"]
+    return found
+
+
+def without_interface(*, is_key_set: bool) -> CheckContext:
+    """Host c lacks the interface of its key, or nobody knows why its pairs were not tried."""
+    lacking = replace(case(), network_probe=NetworkProbe({"c": Endpoint("ib0")}))
+    nodes = list(lacking.spec.nodes)
+    if is_key_set:
+        nodes[2] = replace(nodes[2], interface="ib0")
+    return with_spec(lacking, nodes=tuple(nodes))
+
+
+BRIDGE = Interface("docker0", ("10.0.0.1/16",))
+INTO_C = {f"{name}c": LATE for name in "abd"}
+OUT_OF_C = {f"c{name}": LATE for name in "abd"}
+NONE = {one + other: LATE for one in "abcd" for other in "abcd" if one != other}
+NEW_OPTION = {
+    "rendezvous": Rendezvous("c10d"),
+    "torchrun": Torchrun(signals_to_handle=("SIGTERM",)),
+}
+
+CASES: list[tuple[str, str, CheckContext]] = [
+    ("storage", "a changed file", only_b(has_release=True, release_damage="a.py")),
+    ("storage", "a file that nobody could read", only_b(has_release=True)),
+    ("limits", "few open files", only_b(limits={"nofile": 1024})),
+    ("logout", "logind", only_b(logind_kill_setting="KillUserProcesses=yes")),
+    ("gpus", "more than there are", case((2, 4, None))),
+    (
+        "rendezvous",
+        "an option that its torch lacks",
+        with_spec(only_b(python=replace(TORCH, torch="2.9.1+cu128")), **NEW_OPTION),
+    ),
+    (
+        "rendezvous",
+        "a backend that its torch lacks",
+        with_spec(only_b(python=replace(TORCH, torch="1.13.1")), rendezvous=Rendezvous("c10d")),
+    ),
+    ("clock", "one late, one early", replace(case(), clock_offsets={"a": -90, "b": 0.5, "c": 7.2})),
+    ("driver", "too old", driven("470.256.02", "11.4", "12.8")),
+    ("driver", "too old for the next", driven("570.86.10", "12.8", "13.0")),
+    ("health", "memory errors", ill(WELL, replace(WELL, volatile=2))),
+    ("health", "on both GPUs", ill(*[replace(WELL, volatile=2)] * 2)),
+    ("health", "a repair", ill(WELL, replace(WELL, repair_pending=True))),
+    ("health", "heat", ill(WELL, replace(WELL, throttle_reasons=0x48))),
+    ("health", "off the bus", ill(WELL, None, error="GPU is lost")),
+    ("health", "at a launch", ill(None, None, error="GPU is lost")),
+    ("health", "a reset", ill(WELL, None, error="GPU requires reset")),
+    ("health", "Xids of the GPUs of the run", ill(WELL, xids=XIDS)),
+    ("health", "where one does not say which it is", ill(WELL, None, xids=XIDS)),
+    ("system", "a limit of memory", roomy(memory_limit=16 * GIB)),
+    ("system", "little memory", roomy(memory_free=2 * GIB, swapped=3 * GIB)),
+    ("system", "busy cores", roomy(load=6.5)),
+    ("network", "a full disk elsewhere", only_b(disk_free=0)),
+    ("network", "one address twice", only_b(interfaces=host("a").interfaces)),
+    ("network", "an own bridge", case(c=host("c", interfaces=(LO, BRIDGE)))),
+    ("network", "two nodes of a machine", case(c=replace(host("a"), node="c"))),
+    ("network", "a missing interface", without_interface(is_key_set=True)),
+    ("pairs", "not tried for that reason", without_interface(is_key_set=True)),
+    ("pairs", "not tried", without_interface(is_key_set=False)),
+    ("pairs", "all well", probed("abcd", trips={"ab": 0.0004, "ba": 0.0004})),
+    ("pairs", "without a try", replace(probed("abc"), network_probe=None)),
+    *[
+        ("pairs", f"one direction {outcome.value}", probed("abc", {"ac": outcome}))
+        for outcome in Outcome
+    ],
+    ("pairs", "the other direction", probed("abc", {"ca": LATE})),
+    ("pairs", "both directions", probed("abcd", {"ac": LATE, "ca": Outcome.REFUSED})),
+    ("pairs", "of two nodes", probed("ab", {"ab": LATE, "ba": LATE})),
+    ("pairs", "into a node", probed("abcd", INTO_C)),
+    ("pairs", "out of a node", probed("abcd", OUT_OF_C)),
+    ("pairs", "a node and a pair", probed("abcd", INTO_C | OUT_OF_C | {"ab": Outcome.RESET})),
+    ("pairs", "everywhere", probed("abcd", NONE)),
+    ("pairs", "the master's port", probed("abc", store={"b": LATE, "c": LATE})),
+    ("pairs", "the master's port from one", probed("abc", store={"b": LATE})),
+    ("pairs", "the master's port of two", probed("ab", store={"b": LATE})),
+    (
+        "pairs",
+        "a stranger there",
+        probed("abc", {"ba": Outcome.REFUSED}, store={"b": Outcome.WRONG_PEER}),
+    ),
+    ("pairs", "two nodes at one address", same_address()),
+]
+
+
+def test_each_fault_is_told_with_its_host_and_what_to_do(check_screen: Check) -> None:
+    """Faults that differ only in the GPU, the pair or the direction are one."""
+    page = []
+    for check, title, found in CASES:
+        page.append(f"{check}: {title}")
+        for each in all_checks()[check](found):
+            assert each.hint or each.level is Level.OK, each
+            hint = each.hint.replace("\n", "\n      ")
+            page.append(f"  {each.level.value}: {each.node or '-'}: {each.message}")
+            page += [f"      {hint}"] if hint else []
+    check_screen("findings.txt", "\n".join(page) + "\n")

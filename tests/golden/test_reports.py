@@ -1,0 +1,190 @@
+"""Reports of a run at its beginning and its end, and answers of verbs about it, on one page."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from runner.core.model.plan import Hub, Plan
+from runner.core.model.release import CodeRef
+from runner.core.model.results import CommandResult, Failure, NodeResult, RankResult
+from runner.core.model.run_info import PastAttempt, RunInfo
+from runner.core.outcome.diagnosis import diagnose
+from runner.core.outcome.stacks import Stack, StackGroup, StackReport
+from runner.core.outcome.verdict import Verdict
+from runner.core.planning.build_plan import build_plan
+from runner.core.spec import Node
+from runner.ui.reports.report import final_report, run_header
+from runner.ui.reports.run_table import Row, next_step, render_stop, run_lines
+from runner.ui.reports.tables import render_answers, render_stacks
+from tests.golden.builders import facts, plan, spec
+from tests.golden.conftest import Check
+
+DONE = NodeResult(0, end_verified=True)
+FAILED = replace(DONE, code=1)
+TERM, KILL = 15, 9
+FLAGS = "--run ID"
+ROW = Row(
+    *("run-a", "train", "ada@lap", "running", 3.0),
+    nodes=("gpu1",),
+    of=1,
+    gpus=0,
+    attempt=0,
+    ended=False,
+)
+
+
+def told(verdict: Verdict, made: Plan | None = None, **tails: list[str]) -> str:
+    """Return the report; `tails` are the last lines of logs by their names, `.` as `_`."""
+
+    def tail(node: str, name: str, lines: int) -> list[str]:
+        assert lines >= 12
+        return tails.get(f"{node}_{name.replace('.', '_')}", [])
+
+    made = made or plan(2, 2)
+    diagnosis = diagnose(made, verdict, tail)
+    return final_report(
+        made, verdict, Path("runs/0314"), diagnosis, disconnect_s=15.0, run_flags="--run ID -c lab"
+    )
+
+
+def ranks(*ends: int | None, signals: dict[int, int] | None = None) -> dict[str, RankResult]:
+    """Results of ranks on a and b by exit code; None and no signal is an end nobody saw."""
+    signals = signals or {}
+    return {
+        str(rank): RankResult(
+            "a" if rank < len(ends) / 2 else "b", code, signals.get(rank), started=True
+        )
+        for rank, code in enumerate(ends)
+    }
+
+
+def failed(rank: int, reason: str, results: dict[str, RankResult]) -> Verdict:
+    failure = Failure("ab"[rank // 2], rank, reason)
+    return Verdict("failed", 1, 65.0, failure, nodes={"a": FAILED, "b": FAILED}, ranks=results)
+
+
+def of_two_hundred_nodes() -> str:
+    """Those that fared alike are one line; the one that failed has its own."""
+    names = [f"n{number}" for number in range(200)]
+    made = build_plan(
+        spec(*(Node(name, name, addr="10.0.0.1") for name in names)),
+        {name: facts(name) for name in names},
+    )
+    ends = {
+        str(rank): RankResult(f"n{rank}", None, TERM, started=True) for rank in range(len(names))
+    }
+    ends["7"] = RankResult("n7", 77, None, started=True)
+    ends["9"] = RankResult("n9", None, None, started=True)
+    nodes = dict.fromkeys(names, replace(DONE, code=1, killed=3))
+    nodes["n9"] = NodeResult()
+    first = Failure("n7", 7, "exited with 77")
+    return told(Verdict("failed", 1, 65.0, first, nodes=nodes, ranks=ends), made)
+
+
+def failures() -> Iterator[tuple[str, str]]:
+    yield "one of 200 nodes", of_two_hundred_nodes()
+    all_killed = ranks(None, None, None, None, signals=dict.fromkeys(range(4), TERM))
+    yield "a rank that somebody else killed", told(failed(0, "was killed by SIGTERM", all_killed))
+    ends = ranks(None, None, 0, 77, signals={0: TERM, 1: KILL})
+    one = replace(failed(3, "exited with 77", ends), consequences=2)
+    nodes = {**one.nodes, "a": replace(FAILED, killed=2)}
+    wrote = ["Traceback:", "  boom", "  ~~~^^^"]
+    yield (
+        "with its last lines",
+        told(replace(one, nodes=nodes), b_rank_3_err=wrote, b_rank_3_out=["epoch 1"]),
+    )
+    same = replace(failed(0, "exited with 2", ranks(2, 2, 2, 2)), same_failures=3)
+    yield "the same on all ranks", told(same)
+    stopped = ranks(2, None, 2, 2, signals={1: TERM})
+    yield "the same on all but one that was stopped", told(replace(same, ranks=stopped))
+    yield "the same on another", told(replace(same, same_failures=1, consequences=2))
+
+
+def endings() -> Iterator[tuple[str, str]]:
+    """With what becomes of hosts that are out of reach, and of files."""
+    stopped = ranks(None, None, None, None, signals={0: TERM, 1: TERM})
+    verdict = Verdict(
+        *("lost", 4, 30.0, Failure("b", None, "nothing was heard from it for 15 s")),
+        consequences=2,
+        unverified=("b",),
+        nodes={"a": FAILED, "b": NodeResult()},
+        ranks=stopped,
+    )
+    made = plan(2, 2)
+    order = replace(made.nodes[0].order, hub=Hub("a", "10.0.0.1", 4000, lost_s=8.0))
+    made = replace(made, nodes=(replace(made.nodes[0], order=order), *made.nodes[1:]))
+    yield "a lost host", told(verdict, made)
+    yield "of an elastic run", told(verdict, replace(made, min_nodes=1))
+    past = (
+        PastAttempt(0, ("a", "b"), "lost b (silent)", 20.0, ("b",)),
+        PastAttempt(1, ("a", "c"), "rank 1 on c exited with 3", 4.0),
+    )
+    good = Verdict("succeeded", 0, 65.0, nodes={"a": DONE, "b": DONE}, ranks=ranks(0, 0, 0, 0))
+    yield "attempts before the last", told(replace(good, past_attempts=past))
+    pushed = replace(made, release="r1")
+    yield "files on the hosts", told(good, pushed)
+    yield "files that were pulled", told(good, replace(pushed, outputs=("*.pt",)))
+    yield (
+        "a stop of many",
+        render_stop("run-a", FLAGS, verdict, {"n1": 0, "n2": 0, "n3": "no answer"}),
+    )
+    past_node = PastAttempt(0, ("n1", "n2"), "rank 0 exited with 1", unverified=("n2",))
+    again = Verdict("stopped", 130, 3.0, past_attempts=(past_node,))
+    yield (
+        "a stop of nodes of an earlier attempt",
+        render_stop("run-a", FLAGS, again, {"n1": 0, "n2": 0}),
+    )
+
+
+def beginnings() -> Iterator[tuple[str, str]]:
+    """What runs where, and which code."""
+    code = CodeRef(release="0123456789abcdef", commit="0" * 40 + "+")
+    hosts = {"a": facts("a", "eth0 10.0.0.1/24"), "b": facts("b", "eth1 10.0.0.2/24")}
+    nodes = (Node("a", "a", addr="10.0.0.1"), Node("b", "b", addr="10.0.0.2"))
+    yield "equal nodes", run_header(build_plan(spec(*nodes), hosts, code=code))
+    yield "of the name of its cluster", run_header(replace(plan(1), cluster="a"))
+    yield "nodes that differ", run_header(replace(plan(2, 1), attempt=1))
+    for backend in ("hccl", "gloo"):
+        yield backend, run_header(build_plan(spec(*nodes, backend=backend), hosts))
+
+
+def answer(node: str, code: int | None = 0, out: bytes = b"", err: bytes = b"") -> CommandResult:
+    return CommandResult(node, code, bytearray(out), bytearray(err))
+
+
+def verbs() -> Iterator[tuple[str, str]]:
+    answers = [
+        answer("gpu1", out=b"535.1\n"),
+        answer("gpu2", out=b"470.2\n", err=b"old!\n"),
+        answer("gpu3", out=b"535.1\n"),
+        answer("gpu4", 1, out=b"535.1\n"),
+        answer("gpu5"),
+        answer("gpu6", out=b"\x1b[31mred\x1b[0m \x1b]0;owned\x07\x1b[2Jend\n"),
+    ]
+    yield "exec", render_answers(answers)
+    for program in ("bash", ""):
+        group = StackGroup((1,), Stack(1, 7, program, "nothing: it is gone"))
+        yield (
+            f"stacks of {program or 'a program that nobody knew'}",
+            render_stacks(StackReport((group,), (), (), {1: "gpu2"}), []),
+        )
+    yield "the next step of a run that is on", next_step(ROW, FLAGS)
+    yield "of a broken one", next_step(replace(ROW, state="broken"), FLAGS)
+    yield "of one that nobody follows", next_step(replace(ROW, unattended_left_s=9.0), FLAGS)
+    now = time.time()
+    runs = [
+        RunInfo("run-a", task="train", launched_by="ada@lap", launched_at=now - 90),
+        RunInfo("run-b", task="digits", launched_by="bob@lap", launched_at=now),
+    ]
+    lines = "\n".join(run_lines(runs, "ada@lap", {"run-b": "/other"}))
+    yield "what is about to be removed", re.sub(r"\d+ s ago", "N s ago", lines)
+
+
+def test_each_report_says_what_was_and_what_next(check_screen: Check) -> None:
+    """Nodes, ranks and answers that are alike are one line."""
+    parts = [*beginnings(), *failures(), *endings(), *verbs()]
+    check_screen("reports.txt", "\n".join(f"== {title}\n{text}\n" for title, text in parts))

@@ -1,0 +1,105 @@
+"""The view of `top`: its order, what it says of nodes, and nothing that acts on a terminal."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from runner.core.model.metrics import RankProgress
+from runner.core.model.samples import GpuSample, GpuUser, Sample
+from runner.ui.reports.run_table import Row
+from runner.ui.top import ClusterView, NodeView, render_view
+from tests.golden.conftest import Check
+
+RUN_ID = "1124-0431-gpt-ab12"
+OURS = GpuUser(77, "ada", "/usr/bin/python3", int(40e9), RUN_ID)
+BOB = GpuUser(99, "bob", "/opt/fit", int(30e9))
+ESCAPE = "\x1b]0;owned\x07\x1b[2J"
+RUN = Row(
+    run_id=RUN_ID,
+    task="char_gpt",
+    owner="ada@l",
+    state="running",
+    age=4075.0,
+    nodes=("gpu1",),
+    of=1,
+    gpus=8,
+    attempt=0,
+    ended=False,
+    progress=RankProgress(0, 28_400, 110_000, 812.4, "samples", 5025.5),
+)
+
+
+def gpu(
+    index: int, utilization: int | None = 95, memory_gb: float = 40.0, **more: Any
+) -> GpuSample:
+    known = GpuSample(index, "NVIDIA H100", utilization, int(memory_gb * 1e9), int(80e9))
+    return replace(known, **{"users": (OURS,), "temperature_c": 61.0, **more})
+
+
+def node(number: int, *unusual: GpuSample) -> NodeView:
+    """Return a node that answers, with these GPUs among others that work."""
+    gpus = {index: gpu(index, 88 + index) for index in range(8)}
+    gpus.update({each.index: each for each in unusual})
+    sample = Sample(f"gpu{number}", 0, 1.7e9, 128, 34.2, gpus=tuple(gpus.values()))
+    return NodeView(f"gpu{number}", sample, runs=(RUN_ID,))
+
+
+NODES = (
+    node(10),
+    NodeView("gpu2", silence="nothing was heard from it for 8 s", hint="ssh -v gpu2"),
+    node(4, GpuSample(5, error="GPU is lost")),
+    node(5, *(gpu(i, 60, throttled=("power", "thermal"), temperature_c=88.0) for i in range(2))),
+    node(6, gpu(7, 99, 70.0, users=(OURS, BOB))),
+    node(7, gpu(2, 0, 31.0, users=())),
+    node(8),
+    node(9, gpu(6, None)),
+)
+
+
+WIDE = GpuUser(1, "\N{CJK UNIFIED IDEOGRAPH-4E2D}" * 40, "python", 0)
+UNKNOWN = GpuUser(99, "", "", int(30e9))
+SEVERAL = (replace(node(1), runs=(RUN_ID, "second", "third")), node(10))
+BARE = NodeView("cpu1", Sample("cpu1", 0, 1.7e9, 2, 50.0))
+VIEWS: dict[str, tuple[tuple[NodeView, ...], int, int | None]] = {
+    "the unusual first, and why": (NODES, 120, None),
+    "a process of which nothing is known": ((node(6, gpu(7, users=(UNKNOWN,))),), 120, None),
+    "without GPUs": ((BARE,), 80, None),
+    **{f"{width} columns": (SEVERAL, width, None) for width in (80, 60, 50, 36)},
+    "wide letters, 14 rows": ((*NODES, node(1, gpu(0, users=(WIDE,)))), 80, 14),
+}
+
+
+def lines(view: ClusterView, width: int, most: int | None = None) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, markup=False, highlight=False)
+    with console.capture() as captured:
+        console.print(render_view(view, width, most))
+    return captured.get().splitlines()
+
+
+def test_the_view_of_a_cluster(check_screen: Check) -> None:
+    """A name and the use of GPUs are never shortened; what has no room is counted."""
+    page = []
+    for title, (nodes, width, most) in VIEWS.items():
+        shown = lines(ClusterView("lab", nodes, () if nodes == (BARE,) else (RUN,)), width, most)
+        assert max(map(cell_len, shown)) <= width, title
+        assert most in (None, len(shown))
+        page += [f"== {title}", *shown, ""]
+    text = "\n".join(page)
+    check_screen("top.txt", re.sub(r"\d\d:\d\d:\d\d", "HH:MM:SS", text))
+
+
+@pytest.mark.promise(12)
+def test_nothing_from_a_host_acts_on_the_terminal() -> None:
+    bad = GpuUser(1, ESCAPE, ESCAPE * 1000, 0, "")
+    sick = node(1, gpu(0, users=(bad,)), GpuSample(1, error=ESCAPE * 1000))
+    silent = NodeView(ESCAPE, silence=ESCAPE, hint=ESCAPE, runs=(ESCAPE,))
+    row = replace(RUN, run_id=ESCAPE, state=ESCAPE)
+    view = ClusterView(ESCAPE, (sick, silent), (row,))
+    assert all(line.isprintable() for line in lines(view, 10_000))
