@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from runner.core.model.plan import Hub, Plan
+from runner.core.model.order import Hub
+from runner.core.model.plan import Plan
 from runner.core.model.release import CodeRef
 from runner.core.model.results import CommandResult, Failure, NodeResult, RankResult
 from runner.core.model.run_info import PastAttempt, RunInfo

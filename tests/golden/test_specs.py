@@ -51,7 +51,6 @@ ENVIRONS = {
     "inside of a job": {
         "SLURM_JOB_ID": "7",
         "SLURM_JOB_NODELIST": "n[1-3],m5",
-        "SLURM_JOB_CPUS_PER_NODE": "8(x2),4,16",
     },
 }
 """What is exported where the values of these parts of the page are composed."""
