@@ -27,7 +27,6 @@ from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.order import Order
 from runner.core.model.plan import Plan
 from runner.core.protocol.frames import Frame
-from runner.core.relaunch.handover import AttemptOrders, RelaunchContext
 from runner.core.spec import Node, Spec
 
 
@@ -37,16 +36,14 @@ class OrderSender:
     def __init__(
         self,
         spec: Spec,
-        orders: AttemptOrders,
+        plan: Plan,
         tasks: ShippedTasks | None,
-        relaunch_context: RelaunchContext | None,
     ) -> None:
-        self.standby_orders = orders.standby
+        stands_by = plan.nodes[0].order.hub is not None
+        self.standby_orders = {each.node: each.order for each in plan.spares if stands_by}
         self._tasks = tasks
         revealed = {name: secret.reveal() for name, secret in spec.secrets.items()}
         self._data: dict[str, Any] = {"secrets": revealed, "token": secrets.token_hex(16)}
-        if relaunch_context is not None:
-            self._data["handover"] = encode(relaunch_context)
 
     def send(self, order: Order, session: HostSession, facts: Facts, record: bytes) -> None:
         """Start an order on a host; `record` is the packed record of the whole run."""

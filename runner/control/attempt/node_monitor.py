@@ -49,7 +49,7 @@ class NodeMonitor:
         self.admission: NodeAdmission | None = None  # where nodes may join
         self.nodes: dict[str, AttemptNode] = {}
         self.elastic = ElasticMembership(plan, self.nodes, observer.fold_names)
-        self.peer_status = PeerStatus(plan, self.nodes, observer.fold_names)
+        self.peer_status = PeerStatus(plan, self.nodes, self._is_silent, observer.fold_names)
         self.stop = StopSequence(spec, self.nodes, observer, event_log)
         self.detector = NodeFailureDetector(spec, self.nodes, self.peer_status)
         self._spec = spec
@@ -74,6 +74,10 @@ class NodeMonitor:
 
         tailer = LogTailer(node_plan, on_log, **tail_options)
         self.nodes[node.name] = AttemptNode(node_plan, node, tailer, NodeConnection(session))
+
+    def _is_silent(self, name: str) -> bool:
+        session = self._sessions.get(name)
+        return session is None or session.closed or session.idle_s > self._spec.lost_s
 
     @property
     def role(self) -> Role:

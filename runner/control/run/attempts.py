@@ -24,9 +24,13 @@ from runner.core.outcome.verdict import Verdict
 from runner.core.planning.build_plan import build_plan
 from runner.core.planning.readiness import facts_request, problems_of
 from runner.core.protocol.timing import PING_S
-from runner.core.relaunch.handover import AttemptOrders
-from runner.core.relaunch.losses import Losses, classify_losses, may_relaunch, past_attempt
-from runner.core.relaunch.next_attempt import assign_voters, next_spec
+from runner.core.relaunch.losses import (
+    Losses,
+    classify_losses,
+    may_relaunch,
+    next_spec,
+    past_attempt,
+)
 from runner.core.shell import this_program
 from runner.core.spec import Node, Spec
 from runner.core.text import counted
@@ -81,7 +85,7 @@ def without_pulls(request: LaunchRequest) -> LaunchRequest:
 class PlannedAttempt:
     """An attempt that can begin, and the facts behind it."""
 
-    orders: AttemptOrders
+    plan: Plan
     facts: dict[str, Facts]
 
 
@@ -153,7 +157,10 @@ class Attempts:
         if not self.relaunches_left or not may_relaunch(spec, verdict):
             return None
         if peers.hosts_may_decide:
-            self._say("not relaunching: most hosts are out of reach, and may do so themselves")
+            hub = plan.nodes[0].node
+            self._say(
+                f"not relaunching: {hub} and others are out of reach, and may do so themselves"
+            )
             return None
         losses = classify_losses(plan, monitor.timed_events)
         return self._relaunch(plan, past_attempt(plan, verdict), losses, former_nodes)
@@ -269,7 +276,14 @@ class Attempts:
 
     def _build_plan(self, spec: Spec, facts: dict[str, Facts], number: int = 0) -> Plan:
         code = self._source.code
-        return build_plan(spec, facts, code=code, attempt=number, fold_names=self._pool.fold_names)
+        return build_plan(
+            spec,
+            facts,
+            code=code,
+            attempt=number,
+            relaunches_left=self.relaunches_left,
+            fold_names=self._pool.fold_names,
+        )
 
     def _push_and_plan(self, facts: dict[str, Facts], number: int) -> PlannedAttempt:
         snapshot = self._source.snapshot_if_needed(facts)
@@ -277,8 +291,7 @@ class Attempts:
         plan = self._build_plan(self._pool.spec, pushed, number)
         if snapshot:
             self._pool.push(snapshot, facts)
-        orders = assign_voters(self._pool.spec, plan, facts, self.relaunches_left)
-        return PlannedAttempt(orders, facts)
+        return PlannedAttempt(plan, facts)
 
     def _relaunch(
         self,

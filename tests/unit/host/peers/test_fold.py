@@ -233,7 +233,12 @@ def test_who_has_ended_is_not_missed() -> None:
 def test_a_hub_that_nobody_reaches(expected: tuple[str, ...]) -> None:
     """It is said; where no controller watches over the start, it is the end on both sides."""
     net = Network({})
-    net.nodes = {name: Node(name, net.now, required_members=expected) for name in "ab"}
+    net.nodes = {name: Node(name, net.now) for name in "ab"}
+    if expected:
+        hub, member = net.nodes["a"].fold, net.nodes["b"]
+        assert isinstance(hub, HubFold)
+        hub.expect(expected)
+        member.fold._order = replace(member.order, detached=True)
     net.cut = {"b"}
     net.run(HUB_TIMEOUT_S + 1)
     ((word, reason),) = net.said("b")
