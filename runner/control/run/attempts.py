@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from runner.control.attempt.admission import AdmissionHooks
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.code.snapshot import Snapshot
 from runner.control.code.source import CodeOnHosts, CodeSource, RerunCode
@@ -111,7 +110,6 @@ class Attempts:
         self._pool = pool
         self._check = check
         self._say = pool.console.message
-        self._candidates = pool.spec  # with every node that may take part
         self._number_on_other_port = -1
 
     @property
@@ -165,44 +163,6 @@ class Attempts:
         losses = classify_losses(plan, monitor.timed_events)
         return self._relaunch(plan, past_attempt(plan, verdict), losses, former_nodes)
 
-    def admission_hooks(
-        self, facts: dict[str, Facts], number: int, on_admitted: Callable[[Plan], bytes]
-    ) -> AdmissionHooks | None:
-        """Return how nodes join a running attempt; None if its nodes are fixed.
-
-        The facts of a node that joins are added to `facts`. `on_admitted` takes the plan with a new
-        node, and returns the record for that node, packed.
-        """
-        spec = self._pool.spec
-        if not spec.min_nodes:
-            return None
-        assigned = {node.name for node in (*spec.nodes, *spec.spares)}
-        others = [node for node in self._candidates.nodes if node.name not in assigned]
-        vacancies = (spec.max_nodes or 0) - len(spec.nodes)
-        self._candidates = replace(spec, nodes=(*spec.nodes, *others[:vacancies]))
-
-        def validate(node: Node, node_facts: Facts) -> list[Problem]:
-            return problems_of(self._candidates, node, replace(node_facts, run_exists=False))
-
-        def admit(node_facts: Facts) -> tuple[Plan, bytes]:
-            name = node_facts.node
-            all_facts = {**facts, name: replace(node_facts, run_exists=False)}
-            nodes = tuple(node for node in self._candidates.nodes if node.name in all_facts)
-            spec = replace(self._pool.spec, nodes=nodes)
-            self._check(spec, {name: all_facts[name]})
-            plan = self._build_plan(spec, all_facts, number)
-            self._pool.retarget(spec)
-            facts.update(all_facts)
-            return plan, on_admitted(plan)
-
-        return AdmissionHooks(
-            spec=self._candidates,
-            request=self._facts_request,
-            validate=validate,
-            snapshot_if_needed=self._source.snapshot_if_needed,
-            admit=admit,
-        )
-
     def _collect_facts(self) -> dict[str, Facts]:
         """Ask every host, show what the user should know, and run the checks of a launch."""
         for note in launch_notes(self._request, self._source):
@@ -215,7 +175,7 @@ class Attempts:
             raise NotReady(list(dict.fromkeys(refused)))  # one of ours is found at every node
         for node in spec.nodes:
             for problem in problems.get(node.name, [])[:1]:
-                self._say(f"{node.name} is left out for now, and tried again: {problem.message}")
+                self._say(f"{node.name} is left out: {problem.message}")
         for node in spec.spares:
             self._pool.console.node_status(node.name, "spare")
             for problem in problems.get(node.name, []):
@@ -256,7 +216,7 @@ class Attempts:
         The `former_nodes` hold an earlier attempt.
         """
         spec = self._pool.spec
-        facts, unreachable = self._pool.collect_available_facts(self._facts_request, spares)
+        facts, unreachable = self._pool.collect_available_facts(self.facts_request, spares)
         problems = {name: [problem] for name, problem in unreachable.items()}
         for node in (*spec.nodes, *spares):
             name = node.name
@@ -270,7 +230,8 @@ class Attempts:
                 del facts[name]
         return facts, problems
 
-    def _facts_request(self, node: Node) -> FactsRequest:
+    def facts_request(self, node: Node) -> FactsRequest:
+        """Return what to ask a node before an order."""
         request = facts_request(self._pool.spec, node, self._source.code)
         return replace(request, run_id="") if self._starts else request  # it may be there
 

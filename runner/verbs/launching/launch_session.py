@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
 import sys
@@ -302,7 +301,7 @@ class LaunchSession:
             attempt.facts,
             OrderSender(spec, plan, tasks),
             self._packed_record(plan),
-            self._attempts.admission_hooks(attempt.facts, plan.attempt, self._on_admitted),
+            self._attempts.facts_request,
             relaunch_follows=self._attempts.relaunches_left > 0,
         )
         monitor.run(detach=spec.detach)
@@ -312,11 +311,6 @@ class LaunchSession:
         if self._job:
             verdict = self._job.explain(plan, verdict)
         return monitor, verdict
-
-    def _on_admitted(self, plan: Plan) -> bytes:
-        with contextlib.suppress(OSError):  # the plan on record stays
-            self._store.write_plan(plan)
-        return self._packed_record(plan)
 
     def _run_info(self, plan: Plan) -> RunInfo:
         return run_info(plan, user_at_host(), self._request.launched_at, self._attempts.past)
