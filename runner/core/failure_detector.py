@@ -6,7 +6,6 @@ its nodes, and the supervisors use it for each other.
 
 from __future__ import annotations
 
-import enum
 from collections import deque
 from typing import Deque, Optional, Tuple
 
@@ -18,23 +17,14 @@ MAX_PAUSES = 64  # of our own that are remembered
 NEVER = float("inf")
 
 
-class Liveness(enum.Enum):
-    """What the silence of a peer means."""
-
-    ALIVE = "alive"
-    SUSPECTED = "suspected"  # heartbeats are missing: a new connection is worth a try
-    LOST = "lost"
-
-
 class FailureDetector:
-    """Judges peers that are silent for longer than `suspect_s` and `lost_s` seconds.
+    """Judges peers that are silent for longer than `lost_s` seconds.
 
     After a pause of our own, messages that arrived meanwhile are read first: nobody is judged. The
     pause does not count as silence: what held us up may have held up the peers for a bit longer.
     """
 
-    def __init__(self, lost_s: float = NEVER, suspect_s: float = NEVER) -> None:
-        self.suspect_s = suspect_s
+    def __init__(self, lost_s: float = NEVER) -> None:
         self._lost_s = lost_s
         self._may_judge = True
         self._last_check = NEVER
@@ -54,14 +44,13 @@ class FailureDetector:
         self._may_judge = now >= self._judge_from
         return self._may_judge
 
-    def judge(self, silence_s: float, lost_s: Optional[float] = None) -> Liveness:
-        """Return what `silence_s` seconds without a message mean; `lost_s` overrides the limit."""
+    def is_lost(self, silence_s: float, lost_s: Optional[float] = None) -> bool:
+        """Return whether `silence_s` seconds without a message are too long, if one may judge.
+
+        `lost_s` overrides the limit.
+        """
         since = self._last_check - silence_s
         silence_s -= sum(
             min(paused_s, end - since) for end, paused_s in self._pauses if end > since
         )
-        if self._may_judge and silence_s > (self._lost_s if lost_s is None else lost_s):
-            return Liveness.LOST
-        if self._may_judge and silence_s > self.suspect_s:
-            return Liveness.SUSPECTED
-        return Liveness.ALIVE
+        return self._may_judge and silence_s > (self._lost_s if lost_s is None else lost_s)

@@ -27,13 +27,13 @@ from runner.core.protocol.events import (
 )
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State
-from runner.host.peers.hub import PeerObserver
-from runner.host.peers.messages import LastHeard
+from runner.host.peers.fold import PeerObserver
+from runner.host.peers.group import join_peers
+from runner.host.peers.state import LastHeard
 from runner.host.process.event_loop import EventLoop
 from runner.host.storage import run_folder, run_owner
 from runner.host.storage.run_folder import EventLog, final_state, read_events
 from runner.host.storage.run_list import read_run
-from runner.host.supervisor.peer_exchange import join_peers
 from tests.lab.supervising import HOST_PYTHON, ROOT, SPAWN_CODE, RunStarter
 from tests.lab.waiting import PATIENCE
 
@@ -113,7 +113,7 @@ def test_the_hub_stays_for_the_others(start: RunStarter) -> None:
     while time.monotonic() < grace_is_over:
         talk()
     assert run.bodies(Ended) == []
-    member.shut_down()
+    member.leave()
     assert run.wait_ended().state is State.SUCCEEDED
 
 

@@ -15,7 +15,7 @@ from runner.control.attempt.observer import Role
 from runner.control.attempt.peer_status import PeerStatus
 from runner.control.rpc.bootstrap import BOOT_TIMEOUT_S
 from runner.control.rpc.wait import NO_ANSWER
-from runner.core.failure_detector import FailureDetector, Liveness
+from runner.core.failure_detector import FailureDetector
 from runner.core.protocol.states import NodeState
 from runner.core.protocol.timing import ANSWER_TIMEOUT_S, STOP_TIMEOUT_S
 from runner.core.spec import Spec
@@ -115,7 +115,7 @@ class NodeFailureDetector:
             return Judgement(NodeState.UNVERIFIED, reason, record=True)
         if node.is_lost or self.role is not Role.LAUNCH:
             return self._give_up(node, now, silence_s, awaits_rejoin=awaits_rejoin)
-        if self._detector.judge(silence_s, self._lost_limit_s(node)) is Liveness.LOST:
+        if self._detector.is_lost(silence_s, self._lost_limit_s(node)):
             is_unanswered = node.connection.state is ConnectionState.UNANSWERED
             reason = f"nothing was heard from it for {silence_s:.0f} s"
             return Judgement(NodeState.LOST, NO_ANSWER if is_unanswered else reason)

@@ -11,6 +11,7 @@ import traceback
 from typing import NoReturn, Optional, Set
 
 from runner.core.protocol.paths import RunPaths
+from runner.host.peers.group import tell_death
 from runner.host.process import procfs, subreaper
 from runner.host.storage.run_folder import has_ended, read_order
 from runner.host.supervisor.attempt import SupervisorArgs
@@ -87,6 +88,7 @@ def _guard(args: SupervisorArgs, listener: socket.socket, startup_pipe: StartupP
     if not has_ended(folder, order):
         exit_text = f"signal {status & 0x7F}" if status & 0x7F else f"exit code {status >> 8}"
         reason = f"its supervisor ended by {exit_text}"
+        tell_death(order, args.token, reason)
         finalise_record(
             folder,
             order,

@@ -1,26 +1,20 @@
-"""Peer exchange of a supervisor: what the supervisors of one attempt hear from each other.
-
-Every supervisor keeps one connection to the hub, that of the master node. One that closes it
-without a goodbye is dead, one that is silent for `lost_s` is lost; either ends the attempt
-everywhere, with or without a controller. Nothing here blocks, and nothing listens once the run is
-over.
-"""
+"""Peer exchange of a supervisor: keeps the record of what the others say, and acts on it."""
 
 from __future__ import annotations
 
 import functools
 import socket
 import time
-from typing import Callable, Optional, Set, Union
+from typing import Callable, Optional, Set
 
 from runner.core.failure_detector import FailureDetector
 from runner.core.model.order import Order
 from runner.core.protocol import events
 from runner.core.protocol.events import StopCause
 from runner.host.peers.election import LeaderElection
-from runner.host.peers.hub import HubServer, PeerObserver
-from runner.host.peers.member import HubClient
-from runner.host.peers.messages import LastHeard
+from runner.host.peers.fold import HubFold, PeerObserver
+from runner.host.peers.group import PeerGroup, join_peers
+from runner.host.peers.state import LastHeard
 from runner.host.process.event_loop import EventLoop
 from runner.host.storage.run_folder import EventLog
 from runner.host.supervisor.attempt import SupervisorArgs
@@ -29,11 +23,9 @@ from runner.host.supervisor.stop_ladder import StopLadder
 
 UNATTENDED_S = 10.0  # agents renew the lease of a controller more often
 
-PeerGroup = Union[HubServer, HubClient]
-
 
 class PeerExchange(PeerObserver):
-    """Keeps the record of what the peers say, and acts on it; alone it has no `group`."""
+    """What a supervisor does about the others of its `group`, None if it is alone."""
 
     def __init__(
         self,
@@ -56,19 +48,29 @@ class PeerExchange(PeerObserver):
         self._stop = stop
         self._restart_ranks = restart_ranks
         self._pauses = FailureDetector()
+        self._wants_detach = False
 
-    def join(self, listener: Optional[socket.socket], token: bytes, loop: EventLoop) -> None:
+    def join(self, listener: Optional[socket.socket], loop: EventLoop) -> None:
         """Keep in touch with the others from now on."""
-        self.group = join_peers(self._order, listener, token, loop, self)
+        self.group = join_peers(self._order, listener, self._args.token, loop, self)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether this host stops."""
+        return self._ladder.is_stopping
 
     def tick(self, stalled_s: float) -> Optional[float]:
-        """Exchange heartbeats; return for how long nothing has moved on any host."""
-        lease = self.lease
-        run_stalled_s = None if self.group else stalled_s
-        if self.group is not None:
-            tick = functools.partial(self.group.tick, lease.heard, detached=lease.detached)
-            run_stalled_s = tick(stalled_s=stalled_s)
-        may_tell = self._is_teller and not self._ladder.is_stopping
+        """Exchange states; return for how long nothing has moved on any host."""
+        run_stalled_s: Optional[float] = stalled_s
+        group = self.group
+        if group is not None:
+            lease = self.lease
+            detached = lease.detached or self._wants_detach
+            heard = lease.heard_anywhere if lease.is_hub else lease.heard
+            run_stalled_s = group.tick(heard, detached=detached, stalled_s=stalled_s)
+            if group.fold.hub_finished and self._wants_detach and not self.is_stopping:
+                lease.detach(agreed=True)  # the hub can decide nothing any more
+        may_tell = self._is_teller and not self.is_stopping
         notifier = self.notifier
         notifier.guard(functools.partial(notifier.watch, run_stalled_s, may_tell=may_tell))
         return run_stalled_s
@@ -87,19 +89,27 @@ class PeerExchange(PeerObserver):
     def stop(self, reason: str, cause: StopCause) -> None:
         """Tell the others to stop."""
         if self.group is not None:
-            self.group.stop(reason, cause, detached=self.lease.detached)
+            self.group.stop(reason, cause)
 
     def leave(self) -> None:
-        """Say goodbye."""
+        """Say that this part has ended."""
         if self.group is not None:
-            self.group.shut_down()
+            self.group.leave()
             self.group = None
 
     def detach(self) -> None:
-        """Do as a controller says that is not needed any more."""
-        joined_hub = self.joined_hub
-        stopping = self._ladder.is_stopping
-        self.lease.request_detach(self.group, joined_hub=joined_hub, stopping=stopping)
+        """Do as a controller says that is not needed any more, unless the attempt stops already.
+
+        A member asks its hub: that alone knows what came first. One that never joined it detaches
+        by itself, and takes no part in a relaunch.
+        """
+        group = self.group
+        if self.is_stopping:
+            return
+        if self.joined_hub and group is not None and not group.fold.hub_finished:
+            self._wants_detach = True
+        else:
+            self.lease.detach(agreed=self.joined_hub or self.lease.is_hub)
 
     def check_lease(self) -> None:
         """Stop for want of a controller; not right after a pause of our own."""
@@ -120,11 +130,11 @@ class PeerExchange(PeerObserver):
 
     def on_peer_departed(self, peer: str, reason: str, last_seen: float, node_count: int) -> None:
         """Continue without the node: end ranks that may wait for it; torch restarts them."""
-        if self._ladder.is_stopping:
+        if self.is_stopping:
             return
         self.lost_nodes.add(peer)
-        if isinstance(self.group, HubServer):
-            self.group.await_no_longer(peer)
+        if self.group is not None and isinstance(self.group.fold, HubFold):
+            self.group.fold.depart(peer, reason, last_seen, node_count)
         silence_s = time.monotonic() - last_seen
         left = events.PeerDeparted(peer, reason, node_count, silence_s=silence_s)
         self._journal.append(left, mono=last_seen)
@@ -148,52 +158,33 @@ class PeerExchange(PeerObserver):
             self.lease.confirm_detach(stopping=self._ladder.is_stopping)
 
 
-def join_peers(
-    order: Order,
-    listener: Optional[socket.socket],
-    token: bytes,
-    loop: EventLoop,
-    observer: PeerObserver,
-) -> Optional[PeerGroup]:
-    """Return the part of this order's supervisor: hub or member; None if it is alone."""
-    hub = order.hub
-    if hub is None or not token:
-        return None
-    if hub.node != order.node:
-        return HubClient(order, hub, token, loop, observer)
-    if listener is None:
-        return None
-    try:
-        return HubServer(listener, order, hub, token, loop, observer)
-    except OSError as error:  # something else has taken the port meanwhile
-        observer.on_hub_unreachable(f"its own port {hub.port}: {error.strerror}")
-        return None
-
-
 class ControllerLease:
     """When controllers were heard, by which the hosts know what is up to them.
 
     With `disconnect_s` an attempt stops that time after the last controller, unless it was
     detached. Whoever launched it decides about a relaunch and tells of the end, and so do the hosts
     once that launch is silent for `UNATTENDED_S` or they agree on the detach (`detach_agreed`).
-    `heard` is when agents on this host renewed the lease.
+    `heard` is when agents on this host renewed the lease, `heard_anywhere` on any.
     """
 
     def __init__(self, order: Order, journal: EventLog) -> None:
         self._order = order
         self._journal = journal
-        self.detached = self.detach_agreed = order.detached
+        self.detached = order.detached
+        self.detach_agreed = order.detached
         now = time.monotonic()
-        self.heard = self._peers_heard = LastHeard(now, now)
+        self.heard = LastHeard(now, now)
+        self.heard_anywhere = self.heard
 
     def renew(self, *, by_launch: bool = False) -> None:
         """Renew the lease: an agent of a controller is here, perhaps that of the launch."""
         now = time.monotonic()
         self.heard = LastHeard(now, now if by_launch else self.heard.launch)
+        self.renew_from_peer(self.heard)
 
     def renew_from_peer(self, heard: LastHeard) -> None:
         """Renew the lease by what another host heard."""
-        self._peers_heard = self._peers_heard.merged(heard)
+        self.heard_anywhere = self.heard_anywhere.merged(heard)
 
     @property
     def hosts_decide(self) -> bool:
@@ -203,7 +194,7 @@ class ControllerLease:
     @property
     def launch_heard_at(self) -> float:
         """When the launch was last heard, on any host."""
-        return self.heard.merged(self._peers_heard).launch
+        return self.heard_anywhere.launch
 
     @property
     def expiry_reason(self) -> str:
@@ -221,30 +212,21 @@ class ControllerLease:
 
     @property
     def _age_s(self) -> float:
-        return time.monotonic() - self.heard.merged(self._peers_heard).controller
-
-    def request_detach(
-        self, group: Optional[PeerGroup], *, joined_hub: bool, stopping: bool
-    ) -> None:
-        """Detach, as a controller asks, unless the attempt stops already.
-
-        A member asks its hub to confirm: the hub alone knows what came first. Without a hub the
-        host detaches by itself; one that never joined the hub takes no part in a relaunch.
-        """
-        if not stopping and not (group is not None and group.forward_detach()):
-            self._detach(agreed=joined_hub or self._is_hub)
+        return time.monotonic() - self.heard_anywhere.controller
 
     def confirm_detach(self, *, stopping: bool) -> None:
         """Detach, as another host says; the hub accepts that only before it stops."""
-        if not (stopping and self._is_hub):
-            self._detach(agreed=True)
+        if not (stopping and self.is_hub):
+            self.detach(agreed=True)
 
     @property
-    def _is_hub(self) -> bool:
+    def is_hub(self) -> bool:
+        """Whether no other host decides."""
         hub = self._order.hub
         return hub is None or hub.node == self._order.node
 
-    def _detach(self, *, agreed: bool) -> None:
+    def detach(self, *, agreed: bool) -> None:
+        """Need no controller from now on; `agreed`: the hub knows it."""
         self.detach_agreed = self.detach_agreed or agreed
         if not self.detached:
             self.detached = True

@@ -77,7 +77,7 @@ class Supervisor:
         self._loop.add_reader(self._files.wake_fd, self._files.deliver)
         self._control_socket.open()
         self._launcher.create_cgroup()
-        self._peers.join(args.reserved_ports.hub, args.token, self._loop)
+        self._peers.join(args.reserved_ports.hub, self._loop)
         self._election = join_election(args, self._loop)
         if args.user_stopped:
             self.stop("stop requested", StopCause.USER)
@@ -277,10 +277,10 @@ class Supervisor:
         if self._ladder.grace_is_over:
             return True
         if self.order.is_standby:
-            return self._ladder.is_stopping or (group is not None and group.hub_finished)
+            return self._ladder.is_stopping or (group is not None and group.fold.hub_finished)
         if not self._launcher.end_recorded or self._left_over():
             return False
-        is_needed = group is not None and group.is_awaited
+        is_needed = group is not None and group.fold.is_awaited(time.monotonic())
         return self._ladder.is_stopping or not is_needed
 
     def _finish(self) -> State:
@@ -374,10 +374,11 @@ class Supervisor:
 
     def _wait_for_hub(self, election: LeaderElection) -> None:
         """Wait for the hub's stop, by which every host knows the same about controllers."""
-        group, deadline = self._peers.group, time.monotonic() + HUB_STOP_TIMEOUT_S
+        group = self._peers.group
+        deadline = time.monotonic() + HUB_STOP_TIMEOUT_S
         if group is None or not self._ladder.is_stopping:
             return
-        while not election.is_decided and not group.stop_acknowledged:
+        while not election.is_decided and not group.fold.stop_acknowledged:
             if self._must_end or time.monotonic() > deadline:
                 return
             self._keep_in_touch(TICK_S)

@@ -294,7 +294,7 @@ def test_lost_host_is_4_and_unproven() -> None:
 def test_a_hosts_own_word_is_better_than_what_others_saw() -> None:
     """Its supervisor was killed: the others see a closed connection, its guardian says why."""
     told = verdict(
-        seen(5.0, "a", PeerLost("b", "its supervisor ended without a goodbye")),
+        seen(5.0, "a", PeerLost("b", "its supervisor ended by signal 9")),
         seen(5.1, "b", Stopping("its supervisor ended by signal 9")),
         terminated("a", 6),
         terminated("b", 7),

@@ -14,7 +14,7 @@ from runner.core.model.order import Hub, Order
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State
 from runner.host.facts.ports import NO_PORTS
-from runner.host.peers.messages import LastHeard
+from runner.host.peers.state import LastHeard
 from runner.host.process.event_loop import EventLoop
 from runner.host.storage.run_folder import EventLog
 from runner.host.supervisor.attempt import SupervisorArgs
@@ -60,6 +60,32 @@ def test_a_record_ends_with_its_end(state: State, recorded: int) -> None:
     lease.confirm_detach(stopping=False)
     assert lease.detached
     assert len(journal.bodies) == recorded
+
+
+@pytest.mark.parametrize("node", ["hub", "b"])
+def test_the_hub_decides_about_a_detach(node: str) -> None:
+    """A member asks for it while it is in touch with the hub."""
+    hub = Hub("hub", "127.0.0.1", 1, member_count=1)
+    exchange = PeerExchange(
+        SupervisorArgs(
+            RunPaths("/w", "run", node),
+            replace(order(10.0), node=node, hub=hub),
+            {},
+            NO_PORTS,
+            b"token",
+        ),
+        cast("EventLog", Journal()),
+        cast("StopLadder", SimpleNamespace(is_stopping=False)),
+        lambda *_: None,
+        lambda _: None,
+    )
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        exchange.join(listener if node == "hub" else None, EventLoop())
+        exchange.joined_hub = node != "hub"
+        exchange.detach()
+        assert exchange.lease.detached is (node == "hub")
+        exchange.on_lease_renewed(exchange.lease.heard, detached=True)
+        assert exchange.lease.detached
 
 
 @pytest.mark.parametrize("disconnect_s", [0.0, 600.0])
@@ -111,14 +137,16 @@ def test_a_stall_is_seen_without_a_node_that_never_came() -> None:
     """Once the controller says that the run goes on without it."""
     hub = Hub("b", "127.0.0.1", 1, member_count=1, min_nodes=1)
     exchange = PeerExchange(
-        SupervisorArgs(RunPaths("/w", "run", "b"), replace(order(0.0), hub=hub), {}, NO_PORTS, b""),
+        SupervisorArgs(
+            RunPaths("/w", "run", "b"), replace(order(0.0), hub=hub), {}, NO_PORTS, b"token"
+        ),
         cast("EventLog", Journal()),
         cast("StopLadder", SimpleNamespace(is_stopping=False)),
         lambda *_: None,
         lambda _: None,
     )
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        exchange.join(listener, b"token", EventLoop())
+        exchange.join(listener, EventLoop())
         assert exchange.tick(7.0) is None
         exchange.on_peer_departed("c", "its order was refused", time.monotonic(), 1)
         assert exchange.tick(7.0) == 7.0

@@ -1,0 +1,283 @@
+"""Fold of states: what a hub or a member concludes from those that it has, and from the clock.
+
+Pure: the caller says what has arrived, what its own state is, and what time it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Dict, List, Optional, Set, Tuple
+
+from runner.core.failure_detector import FailureDetector
+from runner.core.model.order import Hub, Order
+from runner.core.outcome.membership import is_indispensable, nodes_after_loss
+from runner.core.protocol.events import StopCause, loss_reason
+from runner.core.protocol.timing import HEARTBEAT_S, HUB_TIMEOUT_S, JOIN_TIMEOUT_S
+from runner.host.peers.state import LONG_S, Departure, LastHeard, PeerState, Phase
+
+
+class PeerObserver:
+    """Carries out what is concluded."""
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether this host stops."""
+        return False
+
+    def on_peer_stop(self, reason: str, cause: StopCause) -> None:
+        """The attempt stops on the other hosts."""
+
+    def on_peer_lost(self, peer: str, reason: str, last_seen: float) -> None:
+        """A node was lost; its last sign of life came at `last_seen`, monotonic."""
+
+    def on_peer_departed(self, peer: str, reason: str, last_seen: float, node_count: int) -> None:
+        """A node was lost, and the run continues with `node_count` nodes (0: unknown)."""
+
+    def on_hub_joined(self) -> None:
+        """The hub has answered."""
+
+    def on_hub_unreachable(self, reason: str) -> None:
+        """The hub cannot be reached."""
+
+    def on_lease_renewed(self, heard: LastHeard, *, detached: bool) -> None:
+        """Another supervisor heard controllers then; with `detached` none is needed."""
+
+
+@dataclass(frozen=True)
+class Heard:
+    """The last state of a node, and when it came."""
+
+    state: PeerState
+    at: float
+
+
+class Fold:
+    """What hub and members have in common."""
+
+    def __init__(self, order: Order, hub: Hub, observer: PeerObserver, now: float) -> None:
+        self.heartbeat_s = min(HEARTBEAT_S, hub.lost_s / 5)
+        self.silence_s = max(2.5 * self.heartbeat_s, hub.lost_s / 3)
+        """After so much of it a new connection is worth a try: TCP waits longer."""
+        self.heard: Dict[str, Heard] = {}  # by node
+        self.hub_finished = False  # on a member: it ended, or was declared lost
+        self._order = order
+        self._hub = hub
+        self._observer = observer
+        self._began_at = now
+        self._detector = FailureDetector(hub.lost_s)
+
+    def take(self, state: PeerState, now: float) -> bool:
+        """Take a state, and return whether it is a new one of this attempt."""
+        order = self._order
+        previous = self.heard.get(state.node)
+        is_of_attempt = (state.run, state.attempt) == (order.run_id, order.attempt)
+        is_news = previous is None or state.age > previous.state.age
+        if not (is_of_attempt and is_news and self._concerns_us(state)):
+            return False
+        self.heard[state.node] = Heard(state, now)
+        heard = LastHeard(now - state.controller_age_s, now - state.launch_age_s)
+        self._observer.on_lease_renewed(heard, detached=state.detached)
+        self._conclude(state, previous.state if previous is not None else None, now)
+        return True
+
+    def told_stalled_s(self, own_s: float, now: float) -> Optional[float]:  # noqa: ARG002
+        """Return for how long to say that no rank has made progress: a hub speaks for all."""
+        return own_s
+
+    def departed(self, _: float) -> Tuple[Departure, ...]:
+        """Return the nodes that the attempt goes on without, as far as that is ours to say."""
+        return ()
+
+    def _concerns_us(self, state: PeerState) -> bool:
+        return state.node != self._order.node
+
+    def _conclude(self, state: PeerState, previous: Optional[PeerState], now: float) -> None:
+        raise NotImplementedError
+
+    def _take_stop(self, state: PeerState, previous: Optional[PeerState]) -> None:
+        if state.stop is not None and (previous is None or previous.stop != state.stop):
+            self._observer.on_peer_stop(state.stop.reason, state.stop.cause)
+
+
+class HubFold(Fold):
+    """The conclusions of the hub."""
+
+    def __init__(self, order: Order, hub: Hub, observer: PeerObserver, now: float) -> None:
+        super().__init__(order, hub, observer, now)
+        self._departed: Dict[str, Tuple[Departure, float]] = {}  # with the last sign of life
+        self._gone: Dict[str, int] = {}  # lost nodes, and which start of them
+        self._met: Set[str] = set()  # members that have joined, or that the run does without
+        self._required = {*hub.required_members}  # those that have not joined
+
+    def check(self, now: float, _: str = "") -> None:
+        """Declare members lost that are silent, or did not join."""
+        if not self._detector.check(now):
+            return
+        for name in self._present:
+            silence_s = now - self.heard[name].at
+            if self._detector.is_lost(silence_s):
+                reason = f"nothing was heard from it for {silence_s:.0f} s"
+                self._lose(name, reason, self.heard[name].at)
+        if now > self._began_at + JOIN_TIMEOUT_S:
+            missing = sorted(self._required)
+            self._required.clear()
+            for name in missing:
+                reason = f"it did not start within {JOIN_TIMEOUT_S:g} s"
+                self._observer.on_peer_lost(name, reason, now)
+
+    def stalled_s(self, own_s: float, now: float) -> Optional[float]:
+        """Return for how long no rank has made progress on any host; None if that is unknown."""
+        progress_at = [now - own_s]
+        for name in self._present:
+            heard = self.heard[name]
+            if name not in self._hub.spares and now - heard.at > self.silence_s:
+                return None
+            progress_at.append(heard.at - min(heard.state.stalled_s or 0.0, LONG_S))
+        return None if self._is_one_pending else now - max(progress_at)
+
+    def told_stalled_s(self, own_s: float, now: float) -> Optional[float]:
+        """Return what is so on all hosts."""
+        return self.stalled_s(own_s, now)
+
+    def depart(self, name: str, reason: str, last_seen: float, nodes: int) -> None:
+        """Go on without a node, and tell the members so."""
+        heard = self.heard.get(name)
+        start = heard.state.start if heard is not None else 0
+        self._departed[name] = (Departure(name, start, reason, 0.0, nodes), last_seen)
+        self._gone[name] = start
+        self._met.add(name)
+
+    def departed(self, now: float) -> Tuple[Departure, ...]:
+        """Return the nodes that the attempt goes on without, all of them."""
+        nodes = self._departed.values()
+        return tuple(replace(each, silence_s=now - last_seen) for each, last_seen in nodes)
+
+    @property
+    def stop_acknowledged(self) -> bool:
+        """Whether every member that starts without a controller has been told to stop."""
+        return not (self._observer.is_stopping and self._required)
+
+    def is_awaited(self, now: float) -> bool:
+        """Return whether a member still takes part, or may be about to join."""
+        is_late = now - self._began_at > HUB_TIMEOUT_S
+        members = {*self._present}.difference(self._hub.spares)
+        return bool(members) or (self._is_one_pending and not is_late)
+
+    @property
+    def _is_one_pending(self) -> bool:
+        return len(self._met) < self._hub.member_count
+
+    @property
+    def _present(self) -> List[str]:
+        """The members that have joined, and have neither ended nor left."""
+        active = [name for name, h in self.heard.items() if h.state.phase is Phase.ACTIVE]
+        return [name for name in active if name not in self._gone]
+
+    def _conclude(self, state: PeerState, previous: Optional[PeerState], now: float) -> None:
+        name = state.node
+        if self._gone.get(name, state.start) < state.start:  # it joined again
+            del self._gone[name]
+            self._departed.pop(name, None)
+        if name in self._gone:
+            return
+        self._required.discard(name)
+        if name not in self._hub.spares:
+            self._met.add(name)
+        if state.phase is Phase.DEAD:
+            self._lose(name, state.stop.reason if state.stop else "its supervisor died", now)
+        else:
+            self._take_stop(state, previous)
+
+    def _lose(self, name: str, reason: str, last_seen: float) -> None:
+        """Stop since a member is gone; unless it stood by, or the run may continue without it."""
+        self._gone[name] = self.heard[name].state.start
+        if name in self._hub.spares:
+            return
+        count = 1 + len({*self._present}.difference(self._hub.spares))
+        if self._observer.is_stopping or not nodes_after_loss(self._order, name, count):
+            self._observer.on_peer_lost(name, reason, last_seen)
+            return
+        self._observer.on_peer_departed(name, reason, last_seen, count)
+
+
+class MemberFold(Fold):
+    """The conclusions of a member, which hears the hub alone."""
+
+    def __init__(self, order: Order, hub: Hub, observer: PeerObserver, now: float) -> None:
+        super().__init__(order, hub, observer, now)
+        self._reported_unreachable = False
+
+    @property
+    def stop_acknowledged(self) -> bool:
+        """Whether the hub has told all to stop, or will not."""
+        hub_state = self.hub_state
+        return self.hub_finished or hub_state is None or hub_state.stop is not None
+
+    @property
+    def hub_state(self) -> Optional[PeerState]:
+        """What the hub said last; None before it has been reached."""
+        heard = self.heard.get(self._hub.node)
+        return heard.state if heard is not None else None
+
+    def check(self, now: float, problem: str = "") -> None:
+        """Declare the hub lost if it is silent; `problem` is why it was not reached."""
+        if not self._detector.check(now) or self.hub_finished:
+            return
+        heard = self.heard.get(self._hub.node)
+        silence_s = now - (heard.at if heard is not None else self._began_at)
+        if heard is not None:
+            if self._detector.is_lost(silence_s):
+                self._lose(f"nothing was heard from it for {silence_s:.0f} s", now - silence_s)
+            return
+        hub = self._hub
+        if hub.required_members and silence_s > JOIN_TIMEOUT_S:
+            self._lose(f"it could not be reached within {JOIN_TIMEOUT_S:g} s", now)
+        elif silence_s > HUB_TIMEOUT_S and not self._reported_unreachable:
+            self._reported_unreachable = True
+            self._observer.on_hub_unreachable(
+                f"{hub.node} at {hub.addr} port {hub.port}: {problem}"
+            )
+
+    def on_refused(self, now: float) -> None:
+        """Take the hub as gone if it was there: nothing listens on its host any more."""
+        if self.hub_state is not None and not self.hub_finished:
+            self._lose("its supervisor is gone", now)
+
+    def stalled_s(self, own_s: float, now: float) -> Optional[float]:
+        """Return for how long no rank has made progress on any host; None if that is unknown."""
+        heard = self.heard.get(self._hub.node)
+        if heard is None or heard.state.stalled_s is None:
+            return None
+        return min(own_s, now - heard.at + heard.state.stalled_s)
+
+    def is_awaited(self, _: float) -> bool:
+        """Return whether the hub, which waits for every member, has not met this one yet."""
+        is_outside = self.hub_finished or self._reported_unreachable
+        return self.hub_state is None and not is_outside
+
+    def _concerns_us(self, state: PeerState) -> bool:
+        return state.node == self._hub.node and not self.hub_finished
+
+    def _conclude(self, state: PeerState, previous: Optional[PeerState], now: float) -> None:
+        if previous is None:
+            self._observer.on_hub_joined()
+        known = previous.departed_starts if previous is not None else []
+        for each in state.departed:
+            if each.node == self._order.node:
+                if each.start == self._order.rejoin_count:
+                    lost = loss_reason(each.node, each.reason)
+                    self._observer.on_peer_stop(lost, StopCause.PEER)
+            elif (each.node, each.start) not in known:
+                seen_at = now - each.silence_s
+                self._observer.on_peer_departed(each.node, each.reason, seen_at, each.nodes)
+        self._take_stop(state, previous)
+        self.hub_finished = state.phase is not Phase.ACTIVE
+
+    def _lose(self, reason: str, last_seen: float) -> None:
+        self.hub_finished = True
+        name = self._hub.node
+        if self.hub_state is not None and not is_indispensable(self._order, name):
+            self._observer.on_hub_unreachable(f"{name}: {reason}")
+            self._observer.on_peer_departed(name, reason, last_seen, 0)
+        else:
+            self._observer.on_peer_lost(name, reason, last_seen)

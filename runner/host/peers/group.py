@@ -1,0 +1,184 @@
+"""Group of the supervisors of one attempt: each sends its whole state, members to the hub alone.
+
+It is sent at intervals, and at once when there is news. Nothing here blocks before the end, and
+nothing listens after it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from typing import Any, Dict, List, Optional, Union
+
+from runner.core.codec import decode, encode
+from runner.core.model.order import Hub, Order
+from runner.core.protocol.events import FINAL_CAUSES, StopCause
+from runner.host.peers.fold import HubFold, MemberFold, PeerObserver
+from runner.host.peers.links import LINGER_S, Link, LinkClosed, Listener, OutgoingLink, seal
+from runner.host.peers.state import (
+    LONG_S,
+    MAX_REASON,
+    LastHeard,
+    PeerState,
+    Phase,
+    Stop,
+    boot_time_ns,
+)
+from runner.host.process.event_loop import EventLoop
+
+DEATH_TIMEOUT_S = 1.0  # for the news of a death to be read: what is left must not live on for long
+
+
+class PeerGroup:
+    """This supervisor's part: hub or member. `fold` is what it knows of the others."""
+
+    def __init__(
+        self,
+        order: Order,
+        hub: Hub,
+        listener: Optional[socket.socket],
+        token: bytes,
+        loop: EventLoop,
+        observer: PeerObserver,
+    ) -> None:
+        now = time.monotonic()
+        self.fold: Union[HubFold, MemberFold]
+        self._links: Union[Listener, OutgoingLink, None]
+        if listener is None:
+            self.fold = MemberFold(order, hub, observer, now)
+            address = (hub.addr, hub.port)
+            self._links = OutgoingLink(address, token, loop, self.fold.silence_s, self)
+        else:
+            self.fold = HubFold(order, hub, observer, now)
+            self._links = Listener(listener, token, loop, self)
+        self._order = order
+        self._token = token
+        self._heard = LastHeard(now, now)
+        self._detached = False
+        self._stalled_s = 0.0
+        self._phase = Phase.ACTIVE
+        self._stop: Optional[Stop] = None
+        self._said: List[Any] = []  # the news in the last state that was sent
+        self._next_at = 0.0
+
+    def tick(self, heard: LastHeard, *, detached: bool, stalled_s: float) -> Optional[float]:
+        """Exchange states; return for how long no rank has made progress on any host.
+
+        This host has `heard` controllers then: on a hub, any host has. It needs none if `detached`.
+        """
+        now = time.monotonic()
+        self._heard = heard
+        self._detached = detached
+        self._stalled_s = min(stalled_s, LONG_S)
+        if self._links is not None:
+            self.fold.check(now, self._links.problem)
+            self._links.tick()
+            if now >= self._next_at or self._said != self._state().news:
+                self._send()
+            if self.fold.hub_finished:
+                self._links.close()
+                self._links = None
+        return self.fold.stalled_s(self._stalled_s, now)
+
+    def stop(self, reason: str, cause: StopCause) -> None:
+        """Tell the others to stop; the first reason counts, unless the next one is final."""
+        if self._stop is None or cause in FINAL_CAUSES:
+            self._stop = Stop(reason[:MAX_REASON], cause)
+            self._send()
+
+    def leave(self) -> None:
+        """Say that this part has ended, and let the others read it."""
+        links = self._links
+        if links is not None:
+            self._phase = Phase.ENDED
+            self._send()
+            self._links = None
+            links.close(LINGER_S)
+
+    def first_line(self) -> bytes:
+        """Return what to say on a new link."""
+        return seal(self._token, encode(self._state()))
+
+    def take(self, _: Link, message: Dict[str, Any]) -> str:
+        """Take the state of another supervisor; return its node, "" if it is no new one."""
+        try:
+            state = decode(PeerState, message)
+        except ValueError as error:
+            raise LinkClosed(f"it sent what is no state: {error}") from error
+        return state.node if self.fold.take(state, time.monotonic()) else ""
+
+    def on_refused(self) -> None:
+        """Take the hub as gone if it was there: nothing listens on its host any more."""
+        if self._links is not None and isinstance(self.fold, MemberFold):
+            self.fold.on_refused(time.monotonic())
+
+    def _send(self) -> None:
+        if self._links is not None:
+            self._said = self._state().news
+            self._next_at = time.monotonic() + self.fold.heartbeat_s
+            self._links.send(self.first_line())
+
+    def _state(self) -> PeerState:
+        now = time.monotonic()
+        return PeerState(
+            run=self._order.run_id,
+            attempt=self._order.attempt,
+            node=self._order.node,
+            start=self._order.rejoin_count,
+            counter=boot_time_ns(),
+            phase=self._phase,
+            controller_age_s=round(now - self._heard.controller, 3),
+            launch_age_s=round(now - self._heard.launch, 3),
+            stalled_s=self.fold.told_stalled_s(self._stalled_s, now),
+            detached=self._detached,
+            stop=self._stop,
+            departed=self.fold.departed(now),
+        )
+
+
+def tell_death(order: Order, token: bytes, reason: str) -> None:
+    """Tell the hub, in the place of a supervisor that was killed, that it is dead.
+
+    Where the hub's own was, nothing listens any more, and that says so.
+    """
+    hub = order.hub
+    if hub is None or hub.node == order.node or not token:
+        return
+    state = PeerState(
+        run=order.run_id,
+        attempt=order.attempt,
+        node=order.node,
+        start=order.rejoin_count,
+        counter=boot_time_ns(),
+        phase=Phase.DEAD,
+        stop=Stop(reason[:MAX_REASON], StopCause.PEER),
+    )
+    with contextlib.suppress(OSError):
+        address = (hub.addr, hub.port)
+        with socket.create_connection(address, timeout=DEATH_TIMEOUT_S) as connection:
+            connection.sendall(seal(token, encode(state)))
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(65536):  # until the hub has read it
+                pass
+
+
+def join_peers(
+    order: Order,
+    listener: Optional[socket.socket],
+    token: bytes,
+    loop: EventLoop,
+    observer: PeerObserver,
+) -> Optional[PeerGroup]:
+    """Return the part of this order's supervisor; None if it is alone."""
+    hub = order.hub
+    if hub is None or not token:
+        return None
+    is_hub = hub.node == order.node
+    if is_hub and listener is None:
+        return None
+    try:
+        return PeerGroup(order, hub, listener if is_hub else None, token, loop, observer)
+    except OSError as error:  # something else has taken the port meanwhile
+        observer.on_hub_unreachable(f"its own port {hub.port}: {error.strerror}")
+        return None

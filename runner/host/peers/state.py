@@ -1,0 +1,96 @@
+"""State of a supervisor in an attempt, whole: the only message that supervisors exchange.
+
+To hear one twice, late or out of order changes nothing: what is not newer is dropped.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from dataclasses import dataclass
+from typing import Any, List, NamedTuple, Optional, Tuple
+
+from runner.core.protocol.events import StopCause
+
+LONG_S = 1e9  # for what JSON has no number: a host without ranks is stalled for ever
+MAX_REASON = 1000  # characters: a state must fit in a link's first line
+
+
+class Phase(enum.Enum):
+    """How far the sender has come."""
+
+    ACTIVE = "active"
+    """It takes part, or stands by."""
+    ENDED = "ended"
+    """Its part has ended, and it says nothing more."""
+    DEAD = "dead"
+    """Its supervisor was killed; its guardian says so."""
+
+
+class LastHeard(NamedTuple):
+    """When (monotonic) a host last heard any controller, and when the launch among them."""
+
+    controller: float
+    launch: float
+
+    def merged(self, other: LastHeard) -> LastHeard:
+        """Return the later times of two hosts."""
+        controller = max(self.controller, other.controller)
+        return LastHeard(controller, max(self.launch, other.launch))
+
+
+@dataclass(frozen=True)
+class Stop:
+    """The attempt stops."""
+
+    reason: str
+    cause: StopCause
+
+
+@dataclass(frozen=True)
+class Departure:
+    """A node was lost, and the attempt goes on with `nodes` others (0 if unknown)."""
+
+    node: str
+    start: int  # as in its own state
+    reason: str
+    silence_s: float
+    nodes: int
+
+
+@dataclass(frozen=True)
+class PeerState:
+    """All that a supervisor has to say."""
+
+    run: str
+    attempt: int
+    node: str
+    start: int  # how often its node has joined this attempt again
+    counter: int  # CLOCK_BOOTTIME of its host, in ns
+    phase: Phase
+    controller_age_s: float = LONG_S
+    launch_age_s: float = LONG_S
+    stalled_s: Optional[float] = None  # of the hub: on all hosts; None if that is unknown
+    detached: bool = False  # of the hub: decided; of a member: asked for
+    stop: Optional[Stop] = None
+    departed: Tuple[Departure, ...] = ()  # of the hub
+
+    @property
+    def age(self) -> Tuple[int, int]:
+        """What is larger in a newer state of the same node."""
+        return self.start, self.counter
+
+    @property
+    def departed_starts(self) -> List[Tuple[str, int]]:
+        """Which starts of which nodes have left."""
+        return [(each.node, each.start) for each in self.departed]
+
+    @property
+    def news(self) -> List[Any]:
+        """What is sent at once when it changes: all but times."""
+        return [self.phase, self.detached, self.stop, self.departed_starts]
+
+
+def boot_time_ns() -> int:
+    """Return the counter of a state of now; no supervisor on this host had a larger one."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
