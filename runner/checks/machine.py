@@ -70,8 +70,7 @@ def storage(context: CheckContext) -> Iterator[Finding]:
         if facts.tmp_free is not None and is_tmp_full(context.spec, node, facts):
             message = f"{facts.tmp} has {facts.tmp_free >> 20} MiB free for temporary files"
             yield warning(node.name, message, TMP_HINT)
-        container = context.spec.container
-        has_own_shm = container and container.ipc != "host"
+        has_own_shm = bool(context.spec.container.engine)
         if not has_own_shm and facts.shm_free is not None and facts.shm_free < LOW_SHM_BYTES:
             message = (
                 f"shared memory (/dev/shm) has {facts.shm_free >> 20} MiB free: when it is full, "

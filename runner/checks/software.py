@@ -8,7 +8,7 @@ from dataclasses import replace
 from runner.checks.base import CheckContext, check, error, most_common, ok, used_gpus, warning
 from runner.core.model.facts import Interpreter
 from runner.core.model.results import Finding, Level
-from runner.core.planning.container.problems import awaits_image
+from runner.core.planning.container import awaits_image
 from runner.core.planning.readiness import needs_python, without_torch
 
 DEFAULT_SHM_BYTES = 64 << 20  # what docker and podman give
@@ -23,21 +23,18 @@ def container(context: CheckContext) -> Iterator[Finding]:
             level = Level.WARNING if awaits_image(context.spec, facts) else Level.ERROR
             yield from (replace(each, level=level) for each in errors)
             continue
-        answers = facts.container
-        address = answers.endpoint.output.strip()
-        program = f"{answers.program}, {address}" if address else answers.program
-        made_for = answers.image.output.strip()
-        image = f"{spec.image} for {made_for}" if made_for else spec.image
-        yield ok(node.name, f"{spec.engine} {answers.engine.output.strip()} ({program}), {image}")
+        found = facts.container
+        where = f"{found.program}, {spec.image}" if spec.engine else " ".join(spec.prefix)
+        yield ok(node.name, where)
         ranks = node.nproc_per_node or len(used_gpus(node, facts))
-        shm_bytes = answers.inside.shm_bytes
+        shm_bytes = found.shm_bytes
         if ranks > 1 and not context.spec.task.is_plain and 0 < shm_bytes <= DEFAULT_SHM_BYTES:
             message = (
                 f"container.shm_size: /dev/shm in the container has {shm_bytes >> 20} MiB for "
                 f"{ranks} ranks: when it is full, data loader workers and NCCL die of SIGBUS"
             )
-            yield warning(node.name, message, "set container.shm_size=16g, or container.ipc=host")
-        if facts.system.infiniband and not answers.inside.has_verbs:
+            yield warning(node.name, message, "set container.shm_size=16g")
+        if facts.system.infiniband and not found.has_verbs:
             message = "this host has InfiniBand, and the image no libibverbs: NCCL uses sockets"
             hint = "add it to the image, in Debian's: apt-get install libibverbs1 ibverbs-providers"
             yield warning(node.name, message, hint)

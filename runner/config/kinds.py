@@ -244,9 +244,6 @@ KINDS: Mapping[str, Kind] = {
     "gpus": Kind("a whole number from 0, a list of devices such as [0, 2], or auto", _gpus, AUTO),
     "interval": Kind("seconds, 1 to 3600", partial(_seconds, least=1, most=3600)),
     "jump hosts": Kind("a text, a list of texts or null", partial(_texts, separator=",")),
-    "limits": Kind(
-        "a mapping such as {nofile: 65536}", r"-1|\d+(:\d+)?", each="a number, SOFT:HARD, or -1"
-    ),
     "memory": Kind("a number with K, M, G or T such as 8G, or null", r"[1-9]\d*[KMGT]"),
     "modules": Kind(
         "true, false, or a list of modules such as [torch, transformers]",

@@ -18,7 +18,7 @@ from runner.config.kinds import Problems, join_or, read_section, read_value, sug
 from runner.config.nodes import listed, read_nodes, read_slurm, select_nodes
 from runner.core.errors import Problem
 from runner.core.notification import MIN_HIDDEN_CHARS, target_problem
-from runner.core.planning.container.engines import IGNORED_KEYS, extra_problems
+from runner.core.planning.container import extra_problems
 from runner.core.shell import expand_home, this_program
 from runner.core.spec import (
     ENGINES,
@@ -221,20 +221,20 @@ def _with_engine(problems: Problems, container: ContainerSpec) -> ContainerSpec:
     changed = [name for name in options if getattr(container, name) != getattr(unset, name)]
     name = container.engine
     if not name:
-        for key in changed:
+        own = ("prefix", "python", "prepare_timeout_s") if container.prefix else ()
+        for key in (key for key in changed if key not in own):
+            message = "this is a setting of engines, and none is chosen"
             hint = f"choose one: container={' or container='.join(ENGINES)}"
-            problems.report(f"container.{key}", "ranks run in no container without an engine", hint)
-        return unset
+            problems.report(f"container.{key}", message, hint)
+        return container if container.prefix else unset
+    if container.prefix:
+        message = f"{name} is started by the runner's own words"
+        problems.report("container.prefix", message, "leave it out, or set container.engine=null")
     if not container.image:
         hint = "name one, such as container.image=pytorch/pytorch:latest"
         problems.report("container.image", f"{name} needs an image", hint)
-    for message, hint in extra_problems(name, container.extra):
+    for message, hint in extra_problems(container.extra):
         problems.report("container.extra", message, hint)
-    ignored = IGNORED_KEYS.get(name, ())
-    for key in changed:
-        if key in ignored and getattr(container, key) != "never":  # nothing is pulled there anyway
-            hint = "leave it out, or choose docker or podman"
-            problems.report(f"container.{key}", f"{name} has no such setting of its own", hint)
     return replace(container, program=container.program or name)
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from runner.core.errors import NotReady
-from runner.core.model.container import CommandAnswer, ContainerFacts
 from runner.core.model.facts import ASSUMED, Facts, Gpu, Interpreter
 from runner.core.planning.notes import FoldNames
 from runner.core.planning.readiness import missing_script
@@ -37,7 +36,7 @@ def assumed_facts(
         assumed.append(f"{rendezvous}; each host's interface is found at launch")
     if not spec.cluster.master_port.first and spec.rendezvous.uses_master_store:
         assumed.append(f"port {ASSUMED_PORT}; a launch takes a free one of the master's")
-    if spec.container:
+    if spec.container.engine:
         engine = spec.container.engine
         image = spec.container.image
         assumed.append(f"{engine} works, {image} is there, and you are root on the hosts")
@@ -68,6 +67,5 @@ def _node_facts(spec: Spec, node: Node) -> Facts:
         reserved_port=spec.cluster.master_port.first or ASSUMED_PORT,
         workdir=spec.cluster.workdir,
         project=spec.cluster.project,
-        container=ContainerFacts(spec.container.program, CommandAnswer(0), CommandAnswer(0)),
         has_release=True,
     )

@@ -136,7 +136,6 @@ class RunData:
 
     @property
     def gpu_count(self) -> int:
-        """The number of GPUs that the last attempt uses."""
         return sum(len(node.gpus) for node in self.plans[-1].nodes) if self.plans else 0
 
     @property
@@ -200,7 +199,6 @@ def set_values(run: RunData, defaults: Mapping[str, str]) -> Dict[str, str]:
 
 
 def default_values() -> Dict[str, str]:
-    """Return the default of each dotted key as a text."""
     return flat_config(written_defaults(Spec))
 
 

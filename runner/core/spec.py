@@ -26,8 +26,8 @@ USUAL_PRELOAD = ("torch", "torch._dynamo")
 GROUPS = ("cluster", "task", "rendezvous", "container")
 """The sections whose YAML is a file of its own, in a folder of that name."""
 
-ENGINES = ("docker", "podman", "apptainer")
-"""The engines of containers, each a module of `planning.container`."""
+ENGINES = ("docker", "podman")
+"""The engines of containers, whose processes are no children of ours."""
 
 BACKENDS = ("auto", "nccl", "gloo", "hccl", "xccl", "cncl", "mccl", "ucc")
 RENDEZVOUS = ("static", "standalone", "c10d", "etcd", "etcd-v2")
@@ -66,7 +66,6 @@ def section_of(option: Option) -> Optional[type]:
 
 
 def keys_of(section: type) -> Dict[str, Option]:
-    """Return the keys of a section by their names."""
     fields = dataclasses.fields(section)
     return {option.name: option for option in fields if "help" in option.metadata}
 
@@ -85,7 +84,6 @@ def written_default(option: Option) -> Any:
 
 
 def written_defaults(section: type) -> Dict[str, Any]:
-    """Return the defaults of a section as YAML has them."""
     return {name: written_default(option) for name, option in keys_of(section).items()}
 
 
@@ -98,7 +96,6 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """Return the text itself."""
         return self._text
 
     def __repr__(self) -> str:
@@ -181,7 +178,6 @@ class Node:
 
     @property
     def gpu_count(self) -> Optional[int]:
-        """How many GPUs are used; None for all."""
         return len(self.gpus) if isinstance(self.gpus, tuple) else self.gpus
 
     @property
@@ -191,7 +187,6 @@ class Node:
 
 
 def are_local(nodes: Iterable[Node]) -> bool:
-    """Return whether every node is this machine, without SSH."""
     return all(node.transport == "local" for node in nodes)
 
 
@@ -371,7 +366,6 @@ class Rendezvous:
 
     @property
     def uses_etcd(self) -> bool:
-        """Whether the nodes meet at etcd."""
         return self.backend in ("etcd", "etcd-v2")
 
     @property
@@ -396,29 +390,31 @@ class ContainerSpec:
     [containers.md](containers.md) says how such a run works.
     """
 
-    engine: str = setting("null: ranks run on the host; apptainer is untested", ENGINES, "")
+    engine: str = setting("null: ranks run on the host, or by `prefix`", ENGINES, "")
+    prefix: Tuple[str, ...] = setting(
+        "the words of another engine before a command, such as [apptainer, exec, --nv, x.sif]",
+        "texts",
+        (),
+    )
     program: str = setting("the engine on the hosts; null: its name, on the PATH", "text", "")
     image: str = setting("the image, as the engine names it", "text", "")
     prepare_timeout_s: float = setting("how long a host may pull the image", "seconds", 3600.0)
     python: str = setting("the interpreter of the task in the image", "path", "python3")
     mounts: Tuple[Mount, ...] = setting("what else of a host ranks see", "mounts", ())
     shm_size: str = setting("the size of /dev/shm, such as 16g; null: the engine's own", "size", "")
-    ipc: str = setting("host shares all of the host's /dev/shm", ("private", "host"))
     user: str = setting(
         "login: ranks are the user of the login; image: that of the image", ("login", "image")
     )
-    ulimits: Dict[str, str] = setting("limits such as {nofile: 65536, memlock: -1}", "limits", dict)
     pull: str = setting(
         "missing: where it is not there; always: at each launch", ("missing", "always", "never")
     )
-    entrypoint: str = setting("image runs its own, before the program", ("none", "image"))
     extra: Tuple[str, ...] = setting(
         "more of the engine's options, such as --memory=64g", "texts", ()
     )
     fetches: bool = True  # whether hosts that lack it may pull it now: not in a dry run
 
     def __bool__(self) -> bool:
-        return bool(self.engine)
+        return bool(self.engine or self.prefix)
 
 
 @dataclass(frozen=True)
@@ -575,7 +571,6 @@ class Spec:
         return self.deploy.enabled and not self.task.shipped_file
 
     def setup_of(self, node: Node) -> Tuple[str, ...]:
-        """Return the lines for bash on a node."""
         return (*self.cluster.setup, *node.setup)
 
     def env_of(self, node: Node) -> Dict[str, str]:

@@ -1,50 +1,33 @@
-"""Commands of container engines: what a host runs, and what a person would type."""
+"""Commands in containers: what a host starts, and what a person would type."""
 
 from __future__ import annotations
 
 import json
+import re
+import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from runner.core.codec import encode
-from runner.core.launch import environment
-from runner.core.model.container import CommandAnswer, ContainerFacts
 from runner.core.model.facts import System
-from runner.core.model.plan import NodePlan, Plan
+from runner.core.model.plan import Plan
 from runner.core.planning.build_plan import build_plan
 from runner.core.spec import Cluster, ContainerSpec, Mount, Node, Secret, Task
+from runner.host.supervisor.program import command
 from tests.golden.builders import SHIPPED, facts, spec
 from tests.golden.conftest import Check
 
-WHOLE = ("docker", "apptainer")
-"""One engine with a daemon, and one whose containers are our children."""
-
 NODES = (Node("gpu1", "gpu1", gpus=2), Node("gpu2", "gpu2", gpus=(1, 3)))
+ENGINES = ("docker", "podman")
 
 
-def container_spec(engine: str) -> ContainerSpec:
-    """All keys set, but for the shared memory of the host."""
-    has_csv = engine in ("docker", "podman")
-    return ContainerSpec(
-        engine=engine,
-        program=engine,
-        image="lab/train:1",
-        mounts=(Mount("/data,old" if has_csv else "/old", "/data", read_only=True),),
-        shm_size="16g",
-        ulimits={"nofile": "65536"},
-        extra=("--memory=64g",),
-    )
-
-
-def plan(engine: str, **changes: Any) -> Plan:
+def plan(container: ContainerSpec, **changes: Any) -> Plan:
     """Two nodes with GPUs, one of them with InfiniBand."""
-    answers = ContainerFacts(f"/usr/bin/{engine}", CommandAnswer(0, "1"), CommandAnswer(0, ""))
     hosts = {
         node.name: replace(
             facts(node.name, f"eth0 10.0.0.{index + 1}/24", gpu_count=4),
-            container=answers,
             uid=1000,
             gid=1000,
             groups=(44, 107),
@@ -53,33 +36,59 @@ def plan(engine: str, **changes: Any) -> Plan:
         )
         for index, node in enumerate(NODES)
     }
-    wanted = spec(*NODES, task=SHIPPED, container=container_spec(engine))
+    wanted = spec(*NODES, task=SHIPPED, container=container)
     return build_plan(replace(wanted, **changes), hosts)
 
 
-def _client(node: NodePlan) -> tuple[str, ...]:
-    assert node.order.container
-    return node.order.container.client
+def lines(words: Sequence[str]) -> list[str]:
+    return re.split(r" (?=--)", shlex.join(words))
 
 
-@pytest.mark.parametrize("engine", WHOLE)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_commands(engine: str, check_golden: Check) -> None:
     """Each word of them, for the supervisor and for a person."""
-    made = plan(engine)
-    parts = [
-        {"typed": node.command, "argv": _client(node), "container": encode(node.order.container)}
-        for node in made.nodes
-    ]
+    container = ContainerSpec(
+        engine=engine,
+        program=engine,
+        image="lab/train:1",
+        mounts=(Mount("/data,old", "/data", read_only=True),),
+        shm_size="16g",
+        extra=("--memory=64g",),
+    )
+    parts = []
+    for node in plan(container, secrets={"TOKEN": Secret("t")}).nodes:
+        made = node.order.container
+        assert made is not None
+        parts.append(
+            {
+                "typed": lines(node.command),
+                "started": lines(command(node.order)),
+                "find": lines(made.find),
+                "remove": lines(made.remove),
+            }
+        )
     check_golden(f"container_{engine}.json", json.dumps(parts, indent=1) + "\n")
+
+
+def test_words_of_another_engine_come_first() -> None:
+    """The rest is as without it: nothing is renumbered, nobody is another user."""
+    words = ("apptainer", "exec", "--nv", "/images/train.sif")
+    inside = plan(ContainerSpec(prefix=words)).nodes[1]
+    without = plan(ContainerSpec()).nodes[1]
+    assert inside.command == (*words, *without.command)
+    assert command(inside.order)[: len(words)] == words
+    assert inside.order.program.env == without.order.program.env
+    assert inside.order.program.env["CUDA_VISIBLE_DEVICES"] == "1,3"
 
 
 def test_a_command_to_paste_needs_nothing_that_only_a_launch_makes() -> None:
     """No folder of the run where the code is on the host; secrets come from who pastes it."""
     task = Task(name="own", kind="script", target="/code/train.py")
-    secrets = {"TOKEN": Secret("t")}
-    node = plan("docker", task=task, cluster=Cluster(project="/code"), secrets=secrets).nodes[0]
-    assert not [word for word in node.command if "/runs/" in word]
+    docker = ContainerSpec(engine="docker", program="docker", image="train:1")
+    changes = {"cluster": Cluster(project="/code"), "secrets": {"TOKEN": Secret("t")}}
+    node = plan(docker, task=task, **changes).nodes[0]
+    assert not [word for word in node.command if "/runs/" in word or "runner.run" in word]
     assert "HOME=/tmp" in node.command
     assert "TOKEN" in node.command
     assert "HOME" not in node.env  # of the engine's client
-    assert environment(node.order)["HOME"].endswith("/home")
+    assert node.order.program.env["HOME"].endswith("/home")

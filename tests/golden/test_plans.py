@@ -10,7 +10,7 @@ from runner.core.codec import decode, encode
 from runner.core.model.plan import Plan
 from tests.golden.cases import CASES, SECRETS, Case
 from tests.golden.conftest import PLANS, Check
-from tests.golden.test_containers import WHOLE as CONTAINERS
+from tests.golden.test_containers import ENGINES as CONTAINERS
 
 WHOLE = {
     "one-node",

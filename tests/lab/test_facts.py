@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -439,6 +440,19 @@ def test_the_connections_of_an_earlier_run_do_not_keep_its_port(free_port: int) 
     assert (reserved is not None, error) == (True, "")
     if reserved:
         reserved.close()
+
+
+def test_later_attempts_have_ports_of_their_own_as_far_as_the_range_goes(free_port: int) -> None:
+    """They are bound, too, and told; the hub and the first attempt come first."""
+    wanted = request(reserve_port=True, spare_ports=2)
+    answer = collect(wanted)
+    with contextlib.closing(answer.reserved):
+        bound = tuple(sock.getsockname()[1] for sock in answer.reserved.spares)
+        assert answer.facts.spare_ports == bound
+        assert len({answer.facts.reserved_port, *bound}) == 3
+    alone = collect(replace(wanted, port_first=free_port, port_last=free_port))
+    with contextlib.closing(alone.reserved):
+        assert (alone.facts.reserved_port, alone.facts.spare_ports) == (free_port, ())
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::"])

@@ -31,8 +31,6 @@ PROGRAMS = (
     "ranks/spawner",
     "ranks/rank_facts",
     "ranks/sitecustomize",
-    "container/client",
-    "container/entry",
     "ranks/preload/preload",
     *(f"ranks/preload/{name}" for name in PRELOAD_MODULES),
 )

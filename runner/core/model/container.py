@@ -1,138 +1,121 @@
-"""Container: the image that ranks run in, and the commands by which an engine runs and ends it."""
+"""Container: the words before a command by which an engine runs it in an image, and ends it."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
-from typing import Dict, Tuple
+from typing import Dict, Iterable, Iterator, Mapping, Tuple
 
-_HOST_ENV = ("PATH", "HOME", "TMPDIR", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
-_DOCKER_ENV = (
-    "DOCKER_HOST",
-    "DOCKER_CONTEXT",
-    "DOCKER_CONFIG",
-    "DOCKER_CERT_PATH",
-    "DOCKER_TLS_VERIFY",
+ENGINE_VARIABLE = re.compile(
+    r"PATH|HOME|TMPDIR|LD_\w+|PYTHON(PATH|HOME)|XDG_(RUNTIME_DIR|CONFIG_HOME|DATA_HOME)"
+    r"|DOCKER_(HOST|CONTEXT|CONFIG|CERT_PATH|TLS_VERIFY)|CONTAINER_(HOST|CONNECTION)"
+    r"|CONTAINERS_\w*CONF\w*|STORAGE_(DRIVER|OPTS)"
 )
-_PODMAN_ENV = (
-    "CONTAINER_HOST",
-    "CONTAINER_CONNECTION",
-    "CONTAINERS_CONF",
-    "CONTAINERS_CONF_OVERRIDE",
-    "CONTAINERS_STORAGE_CONF",
-    "STORAGE_DRIVER",
-    "STORAGE_OPTS",
-)
-ENGINE_ENV = (*_HOST_ENV, *_DOCKER_ENV, *_PODMAN_ENV)
-"""Variables by which the programs of engines, and by these their daemons and stores, are found."""
+"""Variables of an engine's client: by them it, its daemon and its images are found."""
 
-
-@dataclass(frozen=True)
-class ContainerProbe:
-    """What a host is asked of an engine and an image, large on purpose: commands, one by one."""
-
-    engine: Tuple[str, ...]  # prints where the engine is, if it answers
-    image: Tuple[str, ...]  # prints what the image is made for, if it is there
-    run: Tuple[str, ...]  # runs the words after it in a new container
-    pull: Tuple[str, ...] = ()  # () for never
-    pull_always: bool = False
-    pull_timeout_s: float = 3600.0
-    run_timeout_s: float = 300.0  # of `run`: a first container of a large image is slow
-    endpoint: Tuple[str, ...] = ()  # prints where its daemon is; () for an engine without one
-    name: Tuple[str, ...] = ()  # the option of `run` by which a container is called {name}
-    discard: Tuple[str, ...] = ()  # removes the container {name}, whatever its state
-    user: Tuple[str, ...] = ()  # options of `run`, with {uid} and {gid} of the login
-    group: Tuple[str, ...] = ()  # and for each other group of the login
-    gpus: Tuple[str, ...] = ()  # and where there are GPUs, to have all of them
-
-    def limit_s(self, tool_timeout_s: float) -> float:
-        """Return how long all may take, each `tool_timeout_s`, but for a pull and `run`."""
-        pull_s = self.pull_timeout_s if self.pull else 0.0
-        return 4 * tool_timeout_s + pull_s + self.run_timeout_s
-
-
-TIMED_OUT = -1
-NOT_RUN = -2
-"""Codes of commands that have none."""
-
-
-@dataclass(frozen=True)
-class CommandAnswer:
-    """How a command of an engine ended: its exit code, and the end of what it printed."""
-
-    code: int
-    output: str = ""
-
-    @property
-    def ok(self) -> bool:
-        """Whether it succeeded."""
-        return self.code == 0
-
-
-NOT_ASKED = CommandAnswer(NOT_RUN)
-LOCAL_SCHEMES = ("unix://", "fd://")
-
-
-@dataclass(frozen=True)
-class InsideFacts:
-    """What the task's interpreter found in a container of the run's image."""
-
-    gpus: int = -1  # devices; -1 if none were asked for
-    shm_bytes: int = 0  # the size of /dev/shm
-    has_verbs: bool = True  # the user's library of InfiniBand
-
-
-@dataclass(frozen=True)
-class ContainerFacts:
-    """What an engine answered on a host."""
-
-    program: str = ""  # its path, "" if it is not on PATH
-    engine: CommandAnswer = NOT_ASKED
-    image: CommandAnswer = NOT_ASKED
-    pull: CommandAnswer = NOT_ASKED
-    mounts_missing: Tuple[str, ...] = ()  # sources of mounts that are not there
-    env: Dict[str, str] = field(default_factory=dict)  # `ENGINE_ENV` that was set, also by setup
-    endpoint: CommandAnswer = NOT_ASKED
-    inside: InsideFacts = InsideFacts()
-
-    @property
-    def is_elsewhere(self) -> bool:
-        """Whether the engine is on another machine, where mounts would be that one's folders."""
-        address = self.endpoint.output.strip()
-        return self.endpoint.ok and "://" in address and not address.startswith(LOCAL_SCHEMES)
-
-    @property
-    def is_usable(self) -> bool:
-        """Whether a container of the image can be tried."""
-        return self.image.ok and not self.mounts_missing
+REMOVE = {
+    "docker": ("rm", "--force", "--volumes"),
+    "podman": ("rm", "--force", "--volumes", "--time", "0"),
+}
+ALL_GPUS = ("all",)
 
 
 @dataclass(frozen=True)
 class Container:
-    """The container of an order, as commands: its supervisor knows no more of the engine.
+    """What a command runs in: an image, by an engine whose processes are no children of ours.
 
-    `start` takes the environment of the program, as a line of JSON, on its standard input; it
-    passes on signals and output, and ends with the program's exit code. Where it is the parent of
-    the program's processes, there is nothing else; where a daemon is, `create` comes first, and
-    the others end, examine and remove what it made, whatever became of `start`. After the words
-    of `kill` and `remove` follow the `name`, or what `find` prints.
+    Without an `engine`, `program` are all the words before the command, which stays our child.
     """
 
     engine: str
-    start: Tuple[str, ...]
-    client: Tuple[str, ...] = ()  # our program that runs all of this
-    given: Dict[str, str] = field(default_factory=dict)  # the environment of the program
-    name: str = ""
-    create: Tuple[str, ...] = ()
-    kill: Tuple[str, ...] = ()
-    inspect: Tuple[str, ...] = ()  # prints exit code, whether memory ran out, and an error
-    remove: Tuple[str, ...] = ()
-    find: Tuple[str, ...] = ()  # prints the id of each container of this node, whatever its state
-    reclaim: Tuple[str, ...] = ()  # gives the login what another user of the image's wrote
-    env: Dict[str, str] = field(default_factory=dict)  # `ENGINE_ENV`, for who was not set up
-    secrets: Tuple[str, ...] = ()  # names of those that go inside
-    devices: int = 0  # GPUs that must be there
+    program: Tuple[str, ...]
+    image: str = ""
+    options: Tuple[str, ...] = ()  # those of the configuration
+    labels: Tuple[str, ...] = ()  # by which an engine finds all that it has of a node's run
+    is_login: bool = True  # whether its user is that of the login: the next three
+    uid: int = 0
+    gid: int = 0
+    groups: Tuple[int, ...] = ()
+    gpus: Tuple[str, ...] = ()  # UUIDs, or `ALL_GPUS`
+    secrets: Tuple[str, ...] = ()  # names of variables that go inside
+    env: Dict[str, str] = field(default_factory=dict)  # `ENGINE_VARIABLE`s, for who was not set up
+
+    def prefix(self, *, name: str, cwd: str, env: Mapping[str, str]) -> Tuple[str, ...]:
+        """Return the words before a command that run it in a new container.
+
+        The client passes on its own variables of the names in `env`, and gets the values of only
+        those that it does not use itself (see `client_env`): these are no words, which all see.
+        """
+        if not self.engine:
+            return self.program
+        words = [*self.program, "run", "--rm", "--init", "--network", "host", "--pull", "never"]
+        words += ["--log-driver", "none", "--entrypoint", "", "--workdir", cwd]
+        words += ["--name", name] if name else []
+        words += _each("--label", self.labels)
+        is_own = {key: key not in self.secrets and is_of_engine(key) for key in env}
+        words += _each("--env", [f"{key}={env[key]}" if is_own[key] else key for key in env])
+        words += _each("--env", [key for key in self.secrets if key not in env])
+        return (*words, *self._user_options(), *self._gpu_options(), *self.options, self.image)
+
+    def _user_options(self) -> Iterator[str]:
+        if not self.is_login:
+            return
+        yield from ("--user", f"{self.uid}:{self.gid}")
+        if self.engine == "podman" and self.uid:
+            # A group has no rights of the host's there, and one above the range is refused.
+            yield from ("--userns", "keep-id")
+            return
+        yield from _each("--group-add", [str(group) for group in self.groups])
+
+    def _gpu_options(self) -> Iterator[str]:
+        """Yield the options for the GPUs; podman has them by CDI, and may ignore `--gpus`."""
+        if self.engine == "podman":
+            yield from _each("--device", [f"nvidia.com/gpu={gpu}" for gpu in self.gpus])
+        elif self.gpus == ALL_GPUS:
+            yield from ("--gpus", "all")
+        elif self.gpus:  # a field of CSV, whose commas need quotes inside the word
+            yield from ("--gpus", f'"device={",".join(self.gpus)}"')
 
     @property
-    def has_daemon(self) -> bool:
-        """Whether its processes are children of a daemon."""
-        return bool(self.create)
+    def find(self) -> Tuple[str, ...]:
+        """The command that prints the ids of all containers with the labels, in any state."""
+        filters = _each("--filter", [f"label={label}" for label in self.labels])
+        return (*self.program, "ps", "--all", "--quiet", "--no-trunc", *filters)
+
+    @property
+    def remove(self) -> Tuple[str, ...]:
+        """The command that kills and removes the containers whose names or ids follow."""
+        return (*self.program, *REMOVE[self.engine])
+
+
+def is_of_engine(name: str) -> bool:
+    """Return whether an engine's client uses the variable of that name itself."""
+    return ENGINE_VARIABLE.fullmatch(name) is not None
+
+
+def client_env(env: Mapping[str, str]) -> Dict[str, str]:
+    """Return what of the environment in a container its engine's client is to have."""
+    return {name: value for name, value in env.items() if not is_of_engine(name)}
+
+
+def container_name(run_id: str, node: str, attempt: int) -> str:
+    """Return the name of the container of a node in an attempt; engines take ASCII only."""
+    return f"runner-{run_id}-{re.sub('[^A-Za-z0-9_.-]', '_', node)}-{attempt}"
+
+
+def _each(option: str, values: Iterable[str]) -> Tuple[str, ...]:
+    return tuple(word for value in values for word in (option, value))
+
+
+@dataclass(frozen=True)
+class ContainerFacts:
+    """What an engine answered on a host, and what a trial found in a container of the image."""
+
+    step: str = ""  # the last one that was begun: find, ask, image, pull or start
+    problem: str = ""  # why that failed, in the engine's words
+    program: str = ""  # the path of its client
+    env: Dict[str, str] = field(default_factory=dict)  # `ENGINE_VARIABLE`s that were set
+    hostname: str = ""  # of the engine's machine
+    gpus: int = -1  # devices; -1 if none were asked for
+    shm_bytes: int = 0  # the size of /dev/shm
+    has_verbs: bool = True  # the user's library of InfiniBand

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Dict, Optional, Tuple
 
 from runner.core.codec import bounded, parsed_by
-from runner.core.model.container import ContainerFacts, ContainerProbe
+from runner.core.model.container import Container, ContainerFacts
 from runner.core.protocol.paths import USUAL_WORKDIR
 from runner.core.protocol.timing import SETUP_TIMEOUT_S
 
@@ -70,18 +70,24 @@ class FactsRequest:
     tool_timeout_s: float = 15.0  # of each external tool
     setup_timeout_s: float = SETUP_TIMEOUT_S
     python_path: str = ""  # the PYTHONPATH of the ranks, if the configuration sets one
-    container: Optional[ContainerProbe] = None  # the interpreter is then that of its image
-    mounts: Tuple[str, ...] = ()  # sources of mounts, which have to be there
+    container: Optional[Container] = None  # the interpreter is then that of its image
+    pull: str = "never"  # whether its image may be pulled: missing, always
+    pull_timeout_s: float = 0.0
+    container_start_s: float = 0.0
     find_users: bool = False  # who else has processes there
     thorough: bool = False
     """Whether to do what no launch waits for: query the health of the GPUs and the load of the
     machine, ask the login shell for the interpreter, read the whole release."""
 
     @property
+    def container_limit_s(self) -> float:
+        """How long an engine may take: it is asked, pulls an image, and starts a container."""
+        return self.tool_timeout_s + self.pull_timeout_s + self.container_start_s
+
+    @property
     def tools_limit_s(self) -> float:
         """How long all tools may take together: at once, but for those of a container."""
-        container_s = self.container.limit_s(self.tool_timeout_s) if self.container else 0.0
-        return self.tool_timeout_s + container_s
+        return self.tool_timeout_s + (self.container_limit_s if self.container else 0.0)
 
 
 @dataclass(frozen=True)

@@ -131,12 +131,10 @@ class Order:
 
     @property
     def spawns_ranks(self) -> bool:
-        """Whether our spawner starts the ranks."""
         return self.program.entry == "srun"
 
     @property
     def restarts_ranks(self) -> bool:
-        """Whether torch restarts failed ranks itself."""
         return self.first_rank is None and self.program.max_restarts > 0
 
     @property

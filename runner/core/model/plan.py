@@ -49,12 +49,10 @@ class NodePlan:
 
     @property
     def cwd(self) -> str:
-        """Where the command runs."""
         return self.order.cwd
 
     @property
     def nproc(self) -> int:
-        """How many ranks it has."""
         return self.order.nproc
 
 
@@ -88,12 +86,10 @@ class Plan:
 
     @functools.cached_property
     def torch_assigns_ranks(self) -> bool:
-        """Whether torch decides which node has which ranks."""
         return not all(node_plan.ranks for node_plan in self.nodes)
 
     @functools.cached_property
     def restarts_ranks(self) -> bool:
-        """Whether torch restarts failed ranks, and the attempt goes on."""
         return any(node_plan.order.restarts_ranks for node_plan in self.nodes)
 
     @property
@@ -127,5 +123,4 @@ class Plan:
         return self.nodes[0].order.launcher or "the program"
 
     def node(self, name: str) -> NodePlan:
-        """Return the part of one node."""
         return next(node_plan for node_plan in self.nodes if node_plan.node == name)

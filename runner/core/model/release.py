@@ -98,7 +98,6 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """The size of all files in bytes."""
         return sum(file.size for file in self.files)
 
     def problems(self) -> Iterator[str]:
@@ -119,7 +118,6 @@ class Manifest:
 
 
 def release_hash(encoded: bytes) -> str:
-    """Return the name of the release with that encoded manifest."""
     return hashlib.sha256(encoded).hexdigest()[:HASH_LENGTH]
 
 

@@ -63,7 +63,6 @@ class CommandResult:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing more will come."""
         return self.exit_code is not None or bool(self.problem)
 
 
@@ -98,7 +97,6 @@ class RemoteRun:
 
     @property
     def run_id(self) -> str:
-        """The run's id."""
         return self.info.run_id
 
     @property
@@ -167,12 +165,10 @@ class Finding:
 
     @property
     def as_problem(self) -> Problem:
-        """The finding as a problem that a launch reports."""
         return Problem(self.node, self.message, self.hint, self.shared)
 
     @staticmethod
     def from_problem(problem: Problem) -> Finding:
-        """Return the finding for a problem that makes a launch refuse."""
         subject = problem.subject
         return Finding(Level.ERROR, subject, problem.message, problem.hint, problem.shared)
 

@@ -44,7 +44,6 @@ class RunInfo:
 
     @property
     def past_nodes(self) -> Tuple[str, ...]:
-        """All nodes of the attempts before it."""
         names = (name for attempt in self.past_attempts for name in attempt.nodes)
         return tuple(dict.fromkeys(names))
 

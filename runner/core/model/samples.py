@@ -64,7 +64,6 @@ class Sample:
     gpu_error: str = ""  # why there are no GPUs in it, where the host has a driver
 
     def to_line(self) -> str:
-        """Return the sample as a line of `samples.jsonl`."""
         data = {"v": SAMPLES_VERSION, **encode(self)}
         return json.dumps(data, separators=(",", ":"), allow_nan=False) + "\n"
 

@@ -40,7 +40,6 @@ class Membership:
         return tuple(dict.fromkeys(node for _, (node, _) in sorted(self.ranks.items())))
 
     def contains(self, node: str, rank: int, start: int) -> bool:
-        """Return whether this start of a rank belongs to it."""
         return self.ranks.get(rank) == (node, start)
 
 
@@ -57,7 +56,6 @@ class Memberships:
 
     @property
     def count(self) -> int:
-        """The number of memberships."""
         return len(self._all)
 
     def add_start(self, node: str, body: RankStarted, at: float) -> Optional[Membership]:

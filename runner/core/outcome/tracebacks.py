@@ -120,7 +120,6 @@ def final_exception(lines: Sequence[str]) -> str:
 
 
 def traceback_starts(lines: Sequence[str]) -> List[int]:
-    """Return the indices at which tracebacks begin."""
     return [index for index, line in enumerate(lines) if line.strip() == TRACEBACK]
 
 

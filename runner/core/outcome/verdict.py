@@ -226,7 +226,6 @@ def _rank_results(
 
 
 def _is_success(plan: Plan, ranks: Mapping[int, RankResult], last: Optional[Membership]) -> bool:
-    """Return whether all ranks are known and each exited with 0."""
     expected = (last.world_size if last else 0) or plan.world_size
     all_known = len(ranks) == expected or not plan.torch_assigns_ranks
     return all_known and all(result.code == 0 for result in ranks.values())

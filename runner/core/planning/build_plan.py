@@ -13,7 +13,7 @@ from runner.core.model.order import Notify, Order, Program
 from runner.core.model.plan import NodePlan, Plan
 from runner.core.model.release import CodeRef
 from runner.core.planning import endpoints
-from runner.core.planning.container.base import wrap
+from runner.core.planning.container import wrap
 from runner.core.planning.launch_command import (
     DEBUG_VARIABLE,
     node_program,
@@ -96,7 +96,7 @@ def build_plan(
         etcd_endpoint=spec.rendezvous.endpoint,
         secrets=tuple(spec.secrets),
         **asdict(code),
-        image=spec.container.image,
+        image=spec.container.image or " ".join(spec.container.prefix),
         outputs=spec.task.outputs,
         notes=tuple(notes),
         min_nodes=spec.min_nodes or 0,
@@ -181,8 +181,10 @@ def _node_plan(attempt: _AttemptPlan, node: Node, host_facts: Facts) -> NodePlan
     if spec.is_single_node and not node.interface:
         interface = next((i.name for i in host_facts.interfaces if i.loopback), "lo")
     facts = host_facts
-    if spec.container:  # its Python is also that of our shim; nothing of the host's environment
-        facts = replace(facts, host_python=facts.python.executable, preset_env={})
+    if spec.container:  # its Python is also that of our shim
+        facts = replace(facts, host_python=facts.python.executable)
+    if spec.container.engine:  # nothing of the host's environment is passed on
+        facts = replace(facts, preset_env={})
     script = _script(spec, facts, attempt.code)
     rank_env = rank_environment(
         spec,

@@ -265,7 +265,6 @@ def _unusable(address: Address) -> bool:
 
 
 def is_numeric(address: str) -> bool:
-    """Return whether it is an address and not a name."""
     return _parse(address) is not None
 
 

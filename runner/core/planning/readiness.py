@@ -12,8 +12,7 @@ from typing import Callable, Dict, Iterable, Iterator, List, Tuple
 from runner.core.errors import Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.release import CodeRef
-from runner.core.planning.container import engines
-from runner.core.planning.container.problems import container_problems
+from runner.core.planning.container import container_problems, trial_container
 from runner.core.planning.endpoints import interface_problems
 from runner.core.planning.launch_command import unsupported_options
 from runner.core.shell import cluster_flag, this_program
@@ -24,6 +23,8 @@ MIN_DISK_BYTES = 32 << 20
 """The least free space in which records and the first log lines fit."""
 MAX_SPARE_PORTS = 8
 """More attempts than that meet at the same port again."""
+
+CONTAINER_START_S = 300.0  # of a first container: that of a large image is slow
 
 
 WORKDIR_HINTS = {
@@ -46,12 +47,8 @@ def facts_request(spec: Spec, node: Node, code: CodeRef) -> FactsRequest:
     script = task.target if task.kind == "script" else ""
     if code.release and (code.script or not posixpath.isabs(script)):
         script = ""  # it comes with the release
-    probe = None
-    if spec.container:
-        probe = engines.probe(spec)
-        limit_s = min(spec.container.prepare_timeout_s, probe.run_timeout_s)
-        gpus = () if node.gpu_count == 0 else probe.gpus
-        probe = replace(probe, run_timeout_s=limit_s, gpus=gpus)
+    wanted = spec.container
+    pull = wanted.pull if wanted.fetches else "never"
     is_master = node is spec.master
     has_store = is_master and spec.rendezvous.uses_master_store
     has_peers = len(spec.nodes) + len(spec.spares) > 1
@@ -60,8 +57,10 @@ def facts_request(spec: Spec, node: Node, code: CodeRef) -> FactsRequest:
         run_id=spec.run_id,
         setup=spec.setup_of(node),
         python=node.python,
-        container=probe,
-        mounts=tuple(mount.source for mount in spec.container.mounts),
+        container=trial_container(spec, node) if wanted else None,
+        pull=pull,
+        pull_timeout_s=0.0 if pull == "never" else wanted.prepare_timeout_s,
+        container_start_s=min(wanted.prepare_timeout_s, CONTAINER_START_S),
         project="" if task.shipped_file or code.release else spec.cluster.project,
         script=script,
         workdir=spec.cluster.workdir,
@@ -139,7 +138,7 @@ def without_torch(node: Node, facts: Facts) -> List[Problem]:
     if facts.python.error or facts.python.torch:
         return []
     message = f"no torch in {facts.python.executable} (Python {facts.python.version})"
-    if facts.container.image.ok:
+    if facts.container.step:
         hint = "choose an image that has it, or set container.python to the one in it that does"
         return [Problem(node.name, f"{message} of the image", hint)]
     hint = (

@@ -81,7 +81,6 @@ class Job:
 
     @property
     def is_queued(self) -> bool:
-        """Whether it waits for its nodes."""
         return self.state in ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD")
 
     def why_ended(self, words: str = "") -> str:

@@ -53,11 +53,9 @@ def unpack(data: bytes) -> Archive:
 
 
 def compile_source(name: str, blob: bytes) -> bytes:
-    """Return the blob of a module, compiled, by that of its source."""
     file = f"{name.replace('.', '/')}.py"
     return code_blob(compile(zlib.decompress(blob), file, "exec", dont_inherit=True))
 
 
 def code_blob(code: Optional[CodeType]) -> bytes:
-    """Return compiled code as a blob."""
     return zlib.compress(marshal.dumps(code))

@@ -114,7 +114,6 @@ class RankExited(EventBody):
 
     @property
     def succeeded(self) -> bool:
-        """Whether it exited with 0."""
         return self.code == 0
 
 
@@ -309,7 +308,6 @@ class Event:
         return json.dumps(self.as_data(), separators=(",", ":")) + "\n"
 
     def as_data(self) -> Dict[str, Any]:
-        """Return the event as one flat JSON object."""
         envelope = {"v": EVENT_VERSION, "kind": _KINDS[type(self.body)]}
         envelope.update({k: v for k, v in encode(self).items() if k != "body"})
         return {**envelope, **encode(self.body)}

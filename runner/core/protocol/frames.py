@@ -37,7 +37,6 @@ class Frame:
     payload: bytes = b""
 
     def pack(self) -> bytes:
-        """Return the frame as bytes."""
         return self.header_bytes() + self.payload
 
     def header_bytes(self) -> bytes:

@@ -16,9 +16,6 @@ USUAL_WORKDIR = "~/.runner"
 PROGRAM_LOG = "program"
 """The stem of the log files of the launcher process (torchrun); ranks have `rank_R`."""
 
-CONTAINER_MARK = "container.began"
-"""The file in the folder of an attempt that the first program in its container makes."""
-
 STACKS_LOG = "stacks"
 """The stem of the log with the Python stacks of a node's ranks."""
 
@@ -97,15 +94,12 @@ class RunPaths:
         self.shim = posixpath.join(self.root, "rank.py")
         self.rank_facts = posixpath.join(self.root, "rank_facts.py")
         self.spawner = posixpath.join(self.root, "spawner.py")
-        self.container_client = posixpath.join(self.root, "container_client.py")
-        self.container_entry = posixpath.join(self.root, "container_entry.py")
         self.home = posixpath.join(self.root, "home")
         self.site = posixpath.join(self.root, "site")
         self.preload = posixpath.join(self.root, "preload.py")
         self.preload_package = posixpath.join(self.root, PRELOAD_PACKAGE)
 
     def attempt_folder(self, number: int) -> str:
-        """Return the folder of one attempt."""
         return posixpath.join(self.root, f"attempt_{number}")
 
     def samples(self, attempt: int) -> str:
@@ -128,12 +122,10 @@ def local_name(attempt: int, name: str) -> str:
 
 
 def is_rank_source(source: str) -> bool:
-    """Return whether `source` is the log of a rank."""
     return source.startswith("rank_")
 
 
 def source_rank(source: str) -> int:
-    """Return the rank whose log is `source`."""
     return int(source.rpartition("_")[2])
 
 
@@ -148,10 +140,8 @@ def tasks_folder(workdir: str, tasks_hash: str) -> str:
 
 
 def releases_folder(workdir: str) -> str:
-    """Return the folder of all releases on a host."""
     return posixpath.join(workdir, "releases")
 
 
 def release_folder(workdir: str, name: str) -> str:
-    """Return the folder of one release: its manifest, and the tree in `code/`."""
     return posixpath.join(releases_folder(workdir), name)

@@ -79,7 +79,6 @@ class RemoteFile:
     link_target: Optional[str] = None  # None for a file
 
     def to_row(self) -> List[Any]:
-        """Return the file as a row of JSON."""
         return [self.kind, self.path, self.size, self.mtime_ns, self.mode, self.link_target]
 
     @staticmethod
@@ -126,7 +125,6 @@ def validate(kind: Any, path: Any) -> None:
 
 
 def is_below(path: str) -> bool:
-    """Return whether a path stays below its folder."""
     return "\0" not in path and not any(part in ("", ".", "..") for part in path.split("/"))
 
 

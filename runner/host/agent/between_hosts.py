@@ -217,6 +217,7 @@ class EchoServer:
     """Answers the hosts that know the token, and counts the bytes they send."""
 
     def __init__(self, sockets: List[socket.socket], node: str, token: bytes) -> None:
+        self._sockets = sockets
         self._node = node
         self._token = token
         self._byte_counts: Dict[Link, int] = {}
@@ -240,9 +241,11 @@ class EchoServer:
             listener.tick()
 
     def close(self) -> None:
-        """Close all links."""
+        """Listen no more."""
         for listener in self._listeners:
             listener.close()
+        for sock in self._sockets:
+            sock.close()
 
     def first_line(self) -> bytes:
         """Return who answers."""

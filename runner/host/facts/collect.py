@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Any, Dict, Generator, Mapping, Optional, Tuple
 
-from runner.core.model.facts import MANAGED_ENV, Facts, FactsRequest, Interpreter
+from runner.core.model.facts import MANAGED_ENV, Facts, FactsRequest
 from runner.host.facts import ports, setup
 from runner.host.gpu import query
 from runner.host.process import procfs
@@ -136,7 +136,14 @@ def _launch_facts(
             python, {**environ, **path_env}, facts.project, request.tool_timeout_s
         )
     else:
-        inside = yield from _container_facts(request, facts, environ, children)
+        from runner.host.facts import container  # noqa: PLC0415 (verbs do without)
+
+        trial = container.Trial(request, facts, environ)
+        try:
+            yield from wait_all([trial.child], also_read=[*children.values()])
+        finally:
+            trial.end()
+        inside["container"], inside["python"] = trial.result()
     logind = machine.ask_logind()
     if logind is not None:
         children["logind"] = logind
@@ -152,38 +159,6 @@ def _launch_facts(
         inside["python"] = interpreter.result(children["python"], python)
     fields.update(inside)
     return fields, reserved
-
-
-def _container_facts(
-    request: FactsRequest,
-    facts: Facts,
-    environ: Dict[str, str],
-    children: Dict[str, BoundedChild],
-) -> Generator[None, None, Dict[str, Any]]:
-    """Return what an engine answers, and what the interpreter in a container of the image does."""
-    from runner.host.facts import container, interpreter  # noqa: PLC0415 (verbs do without)
-
-    assert request.container is not None  # noqa: S101 (for mypy)
-    child = container.start(request.container, environ, request.mounts, request.tool_timeout_s)
-    children["container"] = child
-    yield from wait_all([child], also_read=[*children.values()])
-    answers = container.result(child)
-    if not answers.is_usable:
-        return {"container": answers, "python": Interpreter(error="it was not tried")}
-    outside = {name: value for name, value in environ.items() if name != "PYTHONPATH"}
-    path_env = {"PYTHONPATH": request.python_path} if request.python_path else {}
-    trial = container.Trial(request.container, facts, environ)
-    argv = trial.argv(has_gpus=query.has_driver())
-    environ_inside = {**outside, **path_env}
-    limit_s = request.container.run_timeout_s
-    child = interpreter.start_in_container(argv, request.python, environ_inside, limit_s)
-    children["python"] = child
-    try:
-        yield from wait_all([child], also_read=[*children.values()])
-    finally:
-        trial.end(child)
-    answers = replace(answers, inside=interpreter.inside_facts(child))
-    return {"container": answers, "python": interpreter.result(child, request.python)}
 
 
 def _kernel_facts(request: FactsRequest) -> Tuple[Dict[str, Any], ports.ReservedPorts]:

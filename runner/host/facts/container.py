@@ -1,119 +1,112 @@
-"""Container probe: whether an engine answers, and has the image of a run; it may pull it."""
+"""Container probe: whether an engine has the image of a run, and what is in a container of it.
+
+The engine is asked for the image, which may be pulled, and then to run a short program in it as it
+will run ranks: what it refuses then, it says itself.
+"""
 
 from __future__ import annotations
 
+import math
 import os
-import subprocess
-from typing import Any, Dict, Sequence, Tuple
+import re
+from dataclasses import replace
+from typing import Dict, Tuple
 
-from runner.core.codec import decode, encode
-from runner.core.model.container import (
-    ENGINE_ENV,
-    TIMED_OUT,
-    CommandAnswer,
-    ContainerFacts,
-    ContainerProbe,
-)
-from runner.core.model.facts import Facts
+from runner.core.codec import decode
+from runner.core.model.container import Container, ContainerFacts, is_of_engine
+from runner.core.model.facts import Facts, FactsRequest, Interpreter
+from runner.host.container import last_line, run
+from runner.host.facts import interpreter
+from runner.host.gpu import query
 from runner.host.process import bounded_child
 from runner.host.process.bounded_child import BoundedChild
 
-MAX_OUTPUT = 2000  # characters, from the end
+MISSING = re.compile(r"no such (image|object)|image not known", re.IGNORECASE)
 LATE_START_S = 1  # after this time a container shows up whose client was killed as it asked for it
 DISCARD_TIMEOUT_S = 60.0
 
 
-def start(
-    probe: ContainerProbe, environ: Dict[str, str], mounts: Sequence[str], limit_s: float
-) -> BoundedChild:
-    """Ask an engine; each command has `limit_s` seconds, a pull more."""
-    asked = _Engine(probe, environ, limit_s)
-    return BoundedChild(lambda: asked.ask_all(mounts), probe.limit_s(limit_s))
-
-
-def result(child: BoundedChild) -> ContainerFacts:
-    """Return what it answered."""
-    report = {"program": "", **child.report()}
-    return decode(ContainerFacts, report)
-
-
 class Trial:
-    """A new container for a short program, as the user of the login; see `end`."""
+    """A new container for a short program; `child` runs it."""
 
-    def __init__(self, probe: ContainerProbe, facts: Facts, environ: Dict[str, str]) -> None:
-        self._probe = probe
-        self._facts = facts
+    def __init__(self, request: FactsRequest, facts: Facts, environ: Dict[str, str]) -> None:
+        assert request.container is not None  # noqa: S101 (for mypy)
+        self._container = replace(
+            request.container,
+            uid=facts.uid,
+            gid=facts.gid,
+            groups=facts.groups,
+            gpus=request.container.gpus if query.has_driver() else (),
+        )
+        self._request = request
         self._environ = environ
         self._name = f"runner-probe-{os.urandom(8).hex()}"
+        self.child = BoundedChild(self._ask, request.container_limit_s)
 
-    def argv(self, *, has_gpus: bool) -> Tuple[str, ...]:
-        """Return the command that runs the words after it there."""
-        probe = self._probe
-        ids = {"uid": self._facts.uid, "gid": self._facts.gid}
-        options = [word.format(name=self._name) for word in probe.name]
-        options += [word.format(**ids) for word in probe.user]
-        options += [word.format(gid=gid) for gid in self._facts.groups for word in probe.group]
-        options += probe.gpus if has_gpus else ()
-        program, verb, *others = probe.run
-        return (program, verb, *options, *others)
+    def result(self) -> Tuple[ContainerFacts, Interpreter]:
+        """Return what was found out, once the child has ended or was killed."""
+        child = self.child
+        inside = interpreter.inside_answer(child)
+        facts = decode(ContainerFacts, {**child.report(), **inside})
+        if inside:
+            return facts, interpreter.result(child, self._request.python)
+        late = f"no answer within {child.limit_s:g} s" if child.timed_out else ""
+        said = facts.problem or late or last_line(child.text) or f"exit code {child.code}"
+        return replace(facts, problem=said), Interpreter(error="it was not tried")
 
-    def end(self, child: BoundedChild) -> None:
+    def end(self) -> None:
         """Kill the client, and have what it may have left removed after us: it has a moment."""
-        has_ended = child.code is not None and not child.timed_out
-        child.kill()
-        if self._probe.discard and not has_ended:
-            words = [word.format(name=self._name) for word in self._probe.discard]
+        self.child.kill()
+        if self._container.engine and not interpreter.inside_answer(self.child):
+            words = (*self._container.remove, self._name)
             argv = ["/bin/sh", "-c", f'sleep {LATE_START_S}; exec "$@"', "sh", *words]
             BoundedChild(lambda: os.execve(argv[0], argv, self._environ), DISCARD_TIMEOUT_S)
 
-
-class _Engine:
-    """The engine as a child asks it, which reports each answer as it comes."""
-
-    def __init__(self, probe: ContainerProbe, environ: Dict[str, str], limit_s: float) -> None:
-        self._probe = probe
-        self._environ = environ
-        self._limit_s = limit_s
-
-    def ask_all(self, mounts: Sequence[str]) -> None:
-        """Ask until something is missing."""
+    def _ask(self) -> None:
+        """Ask until something is missing; print what the program in the container says."""
         report = bounded_child.report_facts
-        probe = self._probe
-        env = {name: self._environ[name] for name in ENGINE_ENV if name in self._environ}
-        report(mounts_missing=[path for path in mounts if not os.path.exists(path)], env=env)
-        name = probe.engine[0]
-        program = name if "/" in name else bounded_child.find_program(name, self._environ)
+        container = self._container
+        request = self._request
+        environ = self._environ
+        report(step="find", env={name: environ[name] for name in environ if is_of_engine(name)})
+        name = container.program[0]
+        program = name if "/" in name else bounded_child.find_program(name, environ)
         if not os.access(program, os.X_OK) or os.path.isdir(program):
+            report(problem=f"there is no {name}" + ("" if "/" in name else " on its PATH"))
             return
         report(program=program)
-        if probe.endpoint:
-            endpoint = self._ask("endpoint", probe.endpoint)
-            if ContainerFacts(endpoint=endpoint).is_elsewhere:
-                return
-            if endpoint.code == TIMED_OUT:  # some clients ask their daemon even for that
-                report(engine=encode(endpoint))
-                return
-        if not self._ask("engine", probe.engine).ok:
+        if container.engine and not self._has_image(container):
             return
-        is_there = self._ask("image", probe.image).ok
-        if probe.pull and (probe.pull_always or not is_there):
-            self._ask("pull", probe.pull, probe.pull_timeout_s)
-            self._ask("image", probe.image)
+        report(step="start")
+        python_path = {"PYTHONPATH": request.python_path} if request.python_path else {}
+        words = container.prefix(name=self._name, cwd="/", env=python_path)
+        environ = {key: environ[key] for key in environ if key != "PYTHONPATH"}
+        if not container.engine:
+            environ.update(python_path)
+        limit_s = math.ceil(request.container_start_s)
+        argv = [*words, *interpreter.probe_inside(request.python, limit_s)]
+        code, said = run(argv, environ, limit_s)
+        os.write(1, said.encode())
+        if code:
+            report(problem=last_line(said))
 
-    def _ask(self, name: str, argv: Tuple[str, ...], limit_s: float = 0) -> CommandAnswer:
-        answer = _run(argv, self._environ, limit_s or self._limit_s)
-        bounded_child.report_facts(**{name: encode(answer)})
-        return answer
-
-
-def _run(argv: Sequence[str], environ: Dict[str, str], limit_s: float) -> CommandAnswer:
-    """Run a command; clients also warn on standard error, so an answer has none of that."""
-    options: Dict[str, Any] = {"env": environ, "stdin": subprocess.DEVNULL, "timeout": limit_s}
-    try:
-        done = subprocess.run(argv, capture_output=True, check=False, **options)
-    except subprocess.TimeoutExpired:
-        return CommandAnswer(TIMED_OUT)
-    except OSError as error:
-        return CommandAnswer(127, error.strerror or str(error))
-    output = done.stdout + done.stderr if done.returncode else done.stdout
-    return CommandAnswer(done.returncode, output.decode(errors="replace")[-MAX_OUTPUT:])
+    def _has_image(self, container: Container) -> bool:
+        """Return whether the image is there, perhaps pulled now; else report the problem."""
+        report = bounded_child.report_facts
+        request = self._request
+        look = (*container.program, "image", "inspect", "--format", "{{.Id}}", container.image)
+        report(step="ask")
+        code, said = run(look, self._environ, request.tool_timeout_s)
+        if code and not MISSING.search(said):
+            report(problem=last_line(said))
+            return False
+        if code and request.pull == "never":
+            report(step="image", problem=last_line(said))
+            return False
+        if code or request.pull == "always":
+            report(step="pull")
+            pull = (*container.program, "pull", "--quiet", container.image)
+            code, said = run(pull, self._environ, request.pull_timeout_s)
+        if code:
+            report(problem=last_line(said))
+        return not code

@@ -7,14 +7,11 @@ and reads no profile, so the two may differ.
 from __future__ import annotations
 
 import json
-import math
 import os
 import pwd
 import re
-from typing import Any, Dict, Generator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Generator, Sequence, Tuple
 
-from runner.core.codec import decode
-from runner.core.model.container import InsideFacts
 from runner.core.model.facts import Interpreter
 from runner.host.process import bounded_child
 from runner.host.process.bounded_child import BoundedChild
@@ -58,6 +55,7 @@ sys.path[:] = filter(None, sys.path)
 import json, os, re, signal
 signal.alarm(LIMIT)
 inside = {"gpus": len([name for name in os.listdir("/dev") if re.match("nvidia[0-9]+$", name)])}
+inside["hostname"] = os.uname()[1]
 try:
     disk = os.statvfs("/dev/shm")
     inside["shm_bytes"] = disk.f_blocks * disk.f_frsize
@@ -76,21 +74,10 @@ def start(python: str, environ: Dict[str, str], folder: str, limit_s: float) -> 
     return BoundedChild(lambda: _exec_probe(python, environ, folder), limit_s)
 
 
-def start_in_container(
-    run: Sequence[str],
-    python: str,
-    environ: Dict[str, str],
-    limit_s: float,
-) -> BoundedChild:
-    """Probe `python` in a new container, which the command `run` makes of the words after it."""
-
-    def exec_probe() -> None:
-        bounded_child.report_facts(doing=f"starting {python} in a container", path=python)
-        program = _INSIDE_PROGRAM.replace("LIMIT", str(math.ceil(limit_s))) + _PROBE_PROGRAM
-        argv = [*run, python, "-B", "-c", program]
-        os.execvpe(argv[0], argv, environ)
-
-    return BoundedChild(exec_probe, limit_s)
+def probe_inside(python: str, limit_s: int) -> Tuple[str, ...]:
+    """Return the command that probes `python` from within a container; it ends by itself."""
+    program = _INSIDE_PROGRAM.replace("LIMIT", str(limit_s)) + _PROBE_PROGRAM
+    return (python, "-B", "-c", program)
 
 
 def result(child: BoundedChild, python: str) -> Interpreter:
@@ -106,20 +93,15 @@ def result(child: BoundedChild, python: str) -> Interpreter:
         code = child.code or 0
         exit_text = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         reason = f"{report.get('path', python)} {exit_text} without an answer"
-        return Interpreter(error=": ".join([reason, *_last_lines(child.text)[-1:]]))
+        return Interpreter(error=": ".join([reason, *child.text.splitlines()[-1:]]))
     return parse_answer(json.loads(answer[-2]))
 
 
-def inside_facts(child: Optional[BoundedChild]) -> InsideFacts:
-    """Return what a probe found in its container."""
-    _, _, text = (child.text if child else "").partition(_INSIDE_MARK)
-    return decode(InsideFacts, json.JSONDecoder().raw_decode(text)[0]) if text else InsideFacts()
-
-
-def _last_lines(text: str) -> List[str]:
-    """Return the lines of a text without the advice that engines print last."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    return [line for line in lines if not line.startswith(("See '", "Run '"))]
+def inside_answer(child: BoundedChild) -> Dict[str, Any]:
+    """Return what a probe found in its container, {} if it did not begin there."""
+    _, _, text = child.text.partition(_INSIDE_MARK)
+    found: Dict[str, Any] = json.JSONDecoder().raw_decode(text)[0] if text else {}
+    return found
 
 
 def parse_answer(answer: Dict[str, Any]) -> Interpreter:

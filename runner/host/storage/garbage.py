@@ -20,8 +20,7 @@ from runner.core.protocol.paths import (
     release_folder,
     releases_folder,
 )
-from runner.host.container import removal
-from runner.host.container.removal import UNPROVEN
+from runner.host.container import UNPROVEN, begin_removal, removal_problem
 from runner.host.process import bounded_child, cgroup, procfs
 from runner.host.process.event_loop import Steps
 from runner.host.storage import release_store, run_owner
@@ -45,7 +44,8 @@ def collect_garbage(
     Each of several hosts that share a disk removes its own part of a run. What is in use stays,
     however old: a run whose supervisor or processes live, a release that a run or a launch names.
     `only` names the runs that may be removed, by default all; `node`, `others`: see `host_folders`.
-    The result names what is (or would be) removed, and as `in_use` old runs that stay.
+    The result names what is (or would be) removed, and as `in_use` old runs that stay: also those
+    of which another user has files.
     """
     cutoff = time.time() - older_than_s
     removed: Dict[str, Any] = {"runs": [], "releases": [], "in_use": [], "bytes": 0}
@@ -59,10 +59,14 @@ def collect_garbage(
             removed["in_use"].append(run_id)
         if not removable or not is_wanted:
             continue
-        removed["runs"].append(run_id)
-        removed["bytes"] += yield from _disk_usage(folder.root)
+        size = yield from _disk_usage(folder.root)
         if not dry_run:
             yield from _remove_run(folder)
+            if os.path.lexists(folder.root):  # of another user, as root in a container is
+                removed["in_use"].append(run_id)
+                continue
+        removed["runs"].append(run_id)
+        removed["bytes"] += size
     for name in release_store.find_unused(workdir, cutoff):
         path = release_folder(workdir, name)
         if not dry_run:
@@ -138,21 +142,20 @@ def remove_left_container(folder: RunPaths) -> Generator[None, None, str]:
     end = bodies[-1] if bodies else None
     if order is None or container is None or not isinstance(end, Ended) or end.verified:
         return ""
-    removed = removal.Removal()
-    if container.has_daemon:
-        child = removal.begin(container, os.environ)
-        try:
-            yield from bounded_child.wait_all([child])
-        finally:
-            child.kill()
-        removed = removal.result_of(child, container)
-    others = [text for text in end.reason.split("; ") if UNPROVEN not in text]
-    if not removed.problem and UNPROVEN in end.reason:
+    if UNPROVEN not in end.reason:
+        return ""
+    child = begin_removal(container, os.environ)
+    try:
+        yield from bounded_child.wait_all([child])
+    finally:
+        child.kill()
+    problem = removal_problem(child, container)
+    if not problem:
         journal = EventLog(folder, order)
         journal.reopen()
-        reason = "; ".join(filter(None, (*others, removed.note)))
-        journal.finalise(replace(end, reason=reason, verified=True))
-    return removed.problem
+        others = [text for text in end.reason.split("; ") if UNPROVEN not in text]
+        journal.finalise(replace(end, reason="; ".join(others), verified=True))
+    return problem
 
 
 def _in_use(folder: RunPaths, *, ended: bool) -> bool:

@@ -104,8 +104,8 @@ def create_run_folder(
 ) -> Steps:
     """Make the run folder of a new attempt; that of a node that rejoins keeps its content.
 
-    `programs` are the texts of `shim`, `rank_facts`, `spawner`, `sitecustomize`, and of what a
-    container needs; `record` has the `info`, `plan` and `config` of the whole run.
+    `programs` are the texts of `shim`, `rank_facts`, `spawner`, `sitecustomize` and so on; `record`
+    has the `info`, `plan` and `config` of the whole run.
 
     OSError: no file can be written, or there is a run of this id.
     """
@@ -120,6 +120,8 @@ def create_run_folder(
         os.makedirs(folder.attempt_folder(order.attempt), exist_ok=bool(order.rejoin_count))
         for directory in (folder.work, folder.site):
             os.makedirs(directory, exist_ok=True)
+        if order.container is not None:
+            os.makedirs(folder.home, exist_ok=True)
         if preloads:
             os.makedirs(folder.preload_package, exist_ok=True)
     finally:
@@ -143,9 +145,6 @@ def create_run_folder(
         write_atomic(folder.preload, programs["preload"])
         for name in PRELOAD_MODULES:
             write_atomic(os.path.join(folder.preload_package, f"{name}.py"), programs[name])
-    if order.container is not None:
-        write_atomic(folder.container_client, programs["client"])
-        write_atomic(folder.container_entry, programs["entry"])
     for ballast in (folder.ballast, folder.last_ballast):
         yield
         write_atomic(ballast, "\0" * BALLAST)

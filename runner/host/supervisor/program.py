@@ -12,11 +12,13 @@ import subprocess
 import time
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
-from runner.core import launch
+from runner.core.launch import command_words, environment
+from runner.core.model.container import client_env, container_name
 from runner.core.model.order import Order
 from runner.core.outcome.first_failure import START_REFUSED
 from runner.core.protocol.events import ProgramExited, ProgramStarted
-from runner.core.protocol.paths import CONTAINER_MARK, PROGRAM_LOG, STREAMS, RunPaths
+from runner.core.protocol.paths import PROGRAM_LOG, STREAMS, RunPaths, is_rank_source
+from runner.host.container import last_line
 from runner.host.facts.ports import is_foreign
 from runner.host.process import cgroup, procfs, subreaper
 from runner.host.process.file_worker import Submit
@@ -25,7 +27,8 @@ from runner.host.storage.run_folder import EventLog
 
 StartResult = Union["subprocess.Popen[bytes]", OSError, None]
 ExitStatus = Tuple[Optional[int], Optional[int]]  # code or signal; neither if it never started
-MAX_REASON = 300  # characters of an engine's own words
+ENGINE_CODES = (125, 126, 127, 255)
+"""How the clients of engines end that could not start a command: docker, podman; apptainer."""
 
 
 class LauncherProcess:
@@ -43,8 +46,8 @@ class LauncherProcess:
         self._order = order
         self._journal = journal
         self._submit = submit
-        self._words = order.container.client if order.container else launch.command_words(order)
         self._is_cancelled = False
+        self._words = command(order)
         self._process: Optional[subprocess.Popen[bytes]] = None
         self._container = ContainerProcesses(procfs.env_tags(order.run_id, order.node))
 
@@ -76,8 +79,23 @@ class LauncherProcess:
     def start(self, environ: Dict[str, str], then: Callable[[], object]) -> None:
         """Have the program started; call `then` once it runs or that failed."""
         self.is_starting = True
-        start = functools.partial(self._start, environment(self._order, environ))
+        start = functools.partial(self._start, self._environment(environ))
         self._submit(start, functools.partial(self._on_start, then))
+
+    def _environment(self, inherited: Mapping[str, str]) -> Dict[str, str]:
+        """Return the environment of the program, over what it inherits.
+
+        Names that the user takes out are removed by the shim of each rank: torchrun may set them.
+        """
+        container = self._order.container
+        own = environment(self._order)
+        if container and container.engine:
+            return {**inherited, **client_env(own)}
+        env = {**inherited, **own}
+        folder = self._order.program.path_folder
+        if folder:
+            env["PATH"] = os.pathsep.join(filter(None, (folder, env.get("PATH"))))
+        return env
 
     def _start(self, environ: Dict[str, str]) -> StartResult:
         order = self._order
@@ -86,8 +104,7 @@ class LauncherProcess:
         death_signal = signal.SIGTERM if forwards_term else signal.SIGKILL
         preexec_fn = functools.partial(child_setup, self.cgroup, death_signal)
         logs = [self._folder.stream_log(order.attempt, PROGRAM_LOG, name) for name in STREAMS]
-        command = (self._words, environ, order.cwd, logs, preexec_fn)
-        return _start(*command, lambda: self._is_cancelled)
+        return _start(self._words, environ, order.cwd, logs, preexec_fn, lambda: self._is_cancelled)
 
     def _on_start(self, then: Callable[[], object], result: StartResult) -> None:
         order = self._order
@@ -120,14 +137,15 @@ class LauncherProcess:
 
         It may wait for a disk.
         """
-        container = self._order.container
-        attempt = self._order.attempt
-        mark = os.path.join(self._folder.attempt_folder(attempt), CONTAINER_MARK)
-        if container is None or self.exit_status == (0, None) or os.path.exists(mark):
+        order = self._order
+        code, _ = self.exit_status or (None, None)
+        if order.container is None or code not in ENGINE_CODES:
             return ""
-        log = procfs.read_text(self._folder.stream_log(attempt, PROGRAM_LOG, "err"))
-        last_line = (log.strip().splitlines() or [f"{container.engine} did not say why"])[-1]
-        return f"{START_REFUSED}: {last_line[:MAX_REASON]}"
+        names = procfs.list_names(self._folder.attempt_folder(order.attempt))
+        if any(map(is_rank_source, names)):
+            return ""  # a shim has begun: it is the program's own code
+        log = procfs.read_text(self._folder.stream_log(order.attempt, PROGRAM_LOG, "err"))
+        return f"{START_REFUSED}: {last_line(log) or 'its engine did not say why'}"
 
     def cancel(self) -> None:
         """Never start it, if it has not been started."""
@@ -147,18 +165,13 @@ class LauncherProcess:
         return is_foreign(owners, {*procfs.descendants(os.getpid()), *in_container})
 
 
-def environment(order: Order, inherited: Mapping[str, str]) -> Dict[str, str]:
-    """Return the environment of the program of an order, over what it inherits.
-
-    Names that the user takes out are removed by the shim of each rank: torchrun may set them.
-    """
-    if order.container:  # it has its own; the client is to be found by these
-        return {**inherited, "RUNNER_RUN_ID": order.run_id, "RUNNER_NODE": order.node}
-    env = {**inherited, **launch.environment(order)}
-    folder = order.program.path_folder
-    if folder:
-        env["PATH"] = os.pathsep.join(filter(None, (folder, env.get("PATH"))))
-    return env
+def command(order: Order) -> Tuple[str, ...]:
+    """Return the words of the launcher process, after those of its container."""
+    if order.container is None:
+        return command_words(order)
+    name = container_name(order.run_id, order.node, order.attempt)
+    prefix = order.container.prefix(name=name, cwd=order.cwd, env=environment(order))
+    return (*prefix, *command_words(order))
 
 
 def _start(

@@ -15,7 +15,7 @@ from runner.core.model.order import Order
 from runner.core.protocol.events import Ended, ProgramStarted, RankExited, StopCause, Stopping
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State
-from runner.host.container import removal
+from runner.host.container import remove_container
 from runner.host.process import cgroup, procfs
 from runner.host.process.kill import is_proven, kill_until_gone
 from runner.host.process.pid_namespace import ContainerProcesses
@@ -55,15 +55,15 @@ def finalise_record(
 
     killed, survivors = kill_until_gone(list_all, reap, cgroup=program_cgroup, all_gone=all_gone)
     container = None if order.is_standby else order.container
-    removed = removal.remove_container(container, environ)
+    unproven = remove_container(container, environ)
     journal = EventLog(folder, order)
     journal.reopen()
     journal.append(Stopping(reason, StopCause.DEATH), mono=stopped_at)
     record_exits(folder, order, journal)
     state = State.STUCK if survivors else State.FAILED
     verified = verified or bool(program_cgroup.path)
-    verified = verified and is_proven(program_cgroup, survivors, all_gone) and not removed.problem
-    reason = "; ".join(filter(None, (reason, removed.text)))
+    verified = verified and is_proven(program_cgroup, survivors, all_gone) and not unproven
+    reason = "; ".join(filter(None, (reason, unproven)))
     journal.finalise(Ended(state, reason, len(killed), survivors, verified))
     program_cgroup.remove()
     return verified and not survivors
@@ -101,8 +101,8 @@ def recover_orphaned(folder: RunPaths, order: Order) -> None:
     reason = "its supervisor and its guardian died; what was left of it was killed"
     if not read_events(folder):
         reason = "its start was cut off"
-    in_container = order.container is not None and order.container.has_daemon
-    verified = rebooted or not was_started or in_container
+    by_engine = order.container is not None and bool(order.container.engine)
+    verified = rebooted or not was_started or by_engine
     finalise_record(folder, order, reason, processes.scan, verified=verified)
 
 

@@ -163,7 +163,9 @@ class StopLadder:
         elif self.phase is StopPhase.DRAINING and not leftovers:
             self.move(StopPhase.WATCHING)  # the other hosts may still need this one
             self._kill_at = float("inf")
-        self.term(leftovers)
+        # Podman's client without root leaves at a TERM, which it has passed on.
+        if not (self._order.container and self._launcher.pid in self._term_sent):
+            self.term(leftovers)
 
     def final_state(self, survivors: Sequence[int], *, standby_ended: bool) -> State:
         """Return how the attempt ended here."""

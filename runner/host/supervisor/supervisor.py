@@ -18,7 +18,7 @@ from runner.core.protocol.events import FINAL_CAUSES, Ended, PortTaken, ProgramE
 from runner.core.protocol.states import State, StopPhase
 from runner.core.protocol.timing import DISK_TIMEOUT_S
 from runner.core.text import describe_exit
-from runner.host.container import removal
+from runner.host.container import remove_in_child
 from runner.host.facts import ports
 from runner.host.peers.state import Upcoming
 from runner.host.process import subreaper
@@ -283,17 +283,18 @@ class Supervisor:
         self._ranks.scan_records(self._ranks.record_vanished)
         self._wait_for_disk()
         container = None if self.order.is_standby else self.order.container
-        removed = removal.remove_in_child(
+        unproven = remove_in_child(
             container, self._args.environ, lambda: self._keep_in_touch(TICK_S)
         )
         verified = is_proven(cgroup, survivors, self._no_children_left, self._helper_pids())
-        verified = verified and not removed.problem
+        verified = verified and not unproven
         standby_ended = self.order.is_standby and not ladder.is_stopping
         if verified and not survivors:
             self._upcoming = self._await_decision()
         self._peers.leave()  # first: what they say after its end must not change the record
         state = ladder.final_state(survivors, standby_ended=standby_ended)
-        reason = self._journal.write_error or ladder.local_reason or removed.text
+        reason = self._journal.write_error or ladder.local_reason
+        reason = "; ".join(filter(None, (reason, unproven)))
         left_over = tuple(sorted({*ladder.left_over.values()}))[:MAX_LEFT_OVER]
         end = Ended(state, reason, len(killed), survivors, verified, left_over)
         self._journal.finalise(end)

@@ -92,8 +92,12 @@ def render_clean(
         )
         size = format_size(sum(results[name].size for name in names))
         freed = f"{size}{' in all' if len(names) > 1 else ''}"
-        in_use = f"; in use: {', '.join(result.kept)}" if result.kept else ""
-        lines.append(f"{fold_names(names)}: {counts} {verb}, {freed}{in_use}")
+        kept = (
+            f"; kept, with files of others or in use: {', '.join(result.kept)}"
+            if result.kept
+            else ""
+        )
+        lines.append(f"{fold_names(names)}: {counts} {verb}, {freed}{kept}")
         if dry_run:
             removed = [runs[name] for name in result.runs]
             lines += [f"  {line}" for line in run_lines(removed, reader)]

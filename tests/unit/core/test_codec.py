@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
+import types
 from collections.abc import Callable, Mapping
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -47,7 +48,7 @@ SCALARS: dict[Any, st.SearchStrategy[Any]] = {
 def values(hint: Any) -> st.SearchStrategy[Any]:
     """Return values of a type; collections stay small, since a plan holds orders, and so on."""
     origin, args = get_origin(hint), get_args(hint)
-    if origin is Union:
+    if origin in (Union, types.UnionType):
         return st.none() | values(args[0])
     if origin is tuple:
         return st.lists(values(args[0]), max_size=2).map(tuple)
@@ -81,7 +82,7 @@ def field_values(hint: Any, metadata: Mapping[str, Any]) -> st.SearchStrategy[An
         low, high = metadata["bounds"]
         if get_origin(hint) is tuple:
             return st.lists(st.integers(low, high), max_size=2).map(tuple)
-        if get_origin(hint) is Union:
+        if get_origin(hint) in (Union, types.UnionType):
             return st.none() | st.integers(low, high)
         return st.integers(low, high) if hint is int else st.floats(low, high)
     if "pattern" in metadata:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
+from runner.core.model.container import Container
 from runner.core.model.order import Order
 from runner.core.protocol.events import StopCause
 from runner.core.protocol.states import State
@@ -58,9 +60,10 @@ def terminated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return pids
 
 
-def ladder(program: Any) -> StopLadder:
+def ladder(program: Any, container: Container | None = None) -> StopLadder:
     """Return a ladder with a grace of an hour."""
     order = Order("run", "a", 0, "/w", "/", grace_s=3600.0)
+    order = replace(order, container=container)
     return StopLadder(order, cast("LauncherProcess", program), cast("EventLog", Journal()))
 
 
@@ -98,6 +101,19 @@ def test_what_ends_because_another_node_decided_has_succeeded(terminated: list[i
     assert not made.rules_out_relaunch(StopCause.DECIDED)
     assert made.final_state([], standby_ended=False) is not State.SUCCEEDED
     assert terminated == [11]
+
+
+@pytest.mark.parametrize(("is_running", "expected"), [(True, [11]), (False, [12])])
+def test_a_container_gets_term_once(
+    terminated: list[int], is_running: bool, expected: list[int]
+) -> None:
+    """By its client, which may leave then; by us where the client was killed."""
+    program = Program()
+    program.is_running = is_running
+    made = ladder(program, Container("podman", ("podman",)))
+    stop(made)
+    made.drain([12])
+    assert terminated == expected
 
 
 def test_what_ended_a_moment_before_a_term_ended_by_it(terminated: list[int]) -> None:

@@ -1,0 +1,274 @@
+"""Container planning: the container of an order, its options, and what keeps a host from it."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from dataclasses import replace
+from typing import Iterator, List, Sequence, Tuple
+
+from runner.core.errors import Problem
+from runner.core.model.container import ALL_GPUS, Container, is_of_engine
+from runner.core.model.facts import Facts
+from runner.core.model.plan import NodePlan
+from runner.core.protocol.paths import RunPaths, tasks_folder
+from runner.core.spec import Mount, Node, Spec
+
+SHORT = {"d": "detach", "i": "interactive", "t": "tty", "u": "user", "v": "volume"}
+"""The short names of options that are refused, by which people know them."""
+
+SWITCHES = ("privileged", "read-only", "no-healthcheck", "oom-kill-disable")
+"""Options without a value, as they are mostly written; others are `--name=true`."""
+
+FORM = "write each option with its value as one word, such as --memory=64g or --privileged"
+LEAVE_OUT = "leave it out"
+REFUSED = {
+    **dict.fromkeys(("rm", "attach", "interactive", "init", "network", "net"), LEAVE_OUT),
+    **dict.fromkeys(("help", "name", "cidfile", "tty", "pid", "hostname", "uts"), LEAVE_OUT),
+    "detach": "see detach=true",
+    "restart": "see relaunch.max",
+    "user": "set container.user",
+    "userns": "set container.user",
+    "pull": "set container.pull",
+    "gpus": "set cluster.nodes.NODE.gpus",
+    "volume": "set container.mounts, or use --mount=…",
+    "shm-size": "set container.shm_size",
+}
+"""Options by which a run could not be followed or ended, with the remedy."""
+
+
+def extra_problems(words: Sequence[str]) -> Iterator[Tuple[str, str]]:
+    """Yield what is wrong with each word of `container.extra`, and what to do instead.
+
+    Each word is one option with its value: then none takes the image for its value, and no word is
+    left that the engine would take for the image.
+    """
+    for word in words:
+        name, is_equal, value = word[2:].partition("=")
+        is_long = word.startswith("--") and bool(name)
+        if not is_long:
+            name = SHORT.get(word[1:2], "") if word.startswith("-") else ""
+        is_mark = (name == "label" and value.startswith("runner.")) or (
+            name == "env" and value.startswith(("RUNNER_RUN_ID", "RUNNER_NODE"))
+        )
+        if is_mark:
+            message = f"--{name} is not possible: the runner finds a run by what begins with it"
+            yield message, "choose another name"
+        elif name in REFUSED:
+            message = f"--{name} is not possible: the runner decides that itself"
+            yield message, REFUSED[name]
+        elif not word.startswith("-"):
+            yield f"{word!r} would be taken for the image", FORM
+        elif not is_long:
+            yield f"{word!r} is no long option", FORM
+        elif not is_equal and name not in SWITCHES:
+            yield f"{word!r} has no value, and would take the next word for it", FORM
+
+
+def trial_container(spec: Spec, node: Node) -> Container:
+    """Return what a host tries before a run; it adds who its login is."""
+    has_gpus = node.gpu_count != 0 and spec.container.engine
+    return replace(_container(spec, ()), gpus=ALL_GPUS if has_gpus else ())
+
+
+def wrap(spec: Spec, node: Node, facts: Facts, plan: NodePlan, tasks_hash: str) -> NodePlan:
+    """Return the part of a node in a plan with its order, and its command, in a container.
+
+    `facts` are those of the host itself.
+    """
+    order = plan.order
+    program = replace(order.program, path_folder="")  # the image sets its own PATH
+    run_paths = RunPaths(facts.workdir, spec.run_id, node.name)
+    mounts = _run_mounts(spec, facts, run_paths, tasks_hash)
+    container = replace(
+        _container(spec, mounts, has_infiniband=bool(facts.system.infiniband)),
+        labels=(f"runner.run={spec.run_id}", f"runner.node={node.name}"),
+        uid=facts.uid,
+        gid=facts.gid,
+        groups=facts.groups,
+        gpus=_gpu_ids(facts, plan.gpus) if spec.container.engine else (),
+        secrets=tuple(spec.secrets),
+        env=facts.container.env,
+    )
+    if not spec.container.engine:
+        command = (*container.program, *plan.command)
+        order = replace(order, program=program, container=container)
+        return replace(plan, command=command, order=order)
+    cache = posixpath.join(run_paths.home, ".cache")
+    user = {"USER": facts.user, "LOGNAME": facts.user}
+    env = {
+        "HOME": run_paths.home,
+        **user,
+        "XDG_CACHE_HOME": cache,
+        "TORCHINDUCTOR_CACHE_DIR": posixpath.join(cache, "torchinductor"),
+        "TRITON_CACHE_DIR": posixpath.join(cache, "triton"),
+    }  # the image may have neither a home nor the user
+    program = replace(program, env={**env, **program.env})
+    order = replace(order, program=program, container=container)
+    # For a person, a folder of the run is there only if the code is in it.
+    in_run = f"{order.cwd}/".startswith(f"{run_paths.root}/")
+    typed_mounts = mounts if in_run else mounts[1:]
+    options = _container(spec, typed_mounts, has_infiniband=bool(facts.system.infiniband)).options
+    typed = replace(container, labels=(), options=options)
+    typed_env = {"HOME": "/tmp", **user, **plan.env}  # noqa: S108
+    words = typed.prefix(name="", cwd=order.cwd, env=typed_env)
+    shown = {name: value for name, value in typed_env.items() if not is_of_engine(name)}
+    return replace(plan, command=(*words, *plan.command), env=shown, order=order)
+
+
+def _container(spec: Spec, mounts: Sequence[Mount], *, has_infiniband: bool = False) -> Container:
+    """Return a container with the configured options, and what it sees of its host."""
+    wanted = spec.container
+    if not wanted.engine:
+        return Container("", wanted.prefix)
+    options: List[str] = []
+    if wanted.shm_size:
+        options += ["--shm-size", wanted.shm_size]
+    if has_infiniband:  # whose memory is pinned
+        options += ["--device", "/dev/infiniband", "--cap-add", "IPC_LOCK"]
+        options += ["--ulimit", "memlock=-1"]
+    for mount in (*mounts, *wanted.mounts):
+        options += ["--mount", _mount_record(mount)]
+    return Container(
+        engine=wanted.engine,
+        program=(wanted.program,),
+        image=wanted.image,
+        options=(*options, *wanted.extra),
+        is_login=wanted.user == "login",
+    )
+
+
+def _mount_record(mount: Mount) -> str:
+    """Return a mount as CSV; a missing source is an error, which it is not with `--volume`."""
+    fields = ["type=bind", f"src={mount.source}", f"dst={mount.target}"]
+    fields += ["readonly"] if mount.read_only else []
+    for index, text in enumerate(fields):
+        if {*text} & {*',"\n'}:
+            fields[index] = '"' + text.replace('"', '""') + '"'
+    return ",".join(fields)
+
+
+def _run_mounts(
+    spec: Spec, facts: Facts, run_paths: RunPaths, tasks_hash: str
+) -> Tuple[Mount, ...]:
+    """Return what a container sees of its host, in the same places: the run and its code.
+
+    The private copy of a release is in the folder of the run.
+    """
+    run = Mount(run_paths.root, run_paths.root)
+    if spec.task.shipped_file:
+        folder = tasks_folder(facts.workdir, tasks_hash)
+        return run, Mount(folder, folder, read_only=True)
+    return (run,) if spec.pushes_code else (run, Mount(facts.project, facts.project))
+
+
+def _gpu_ids(facts: Facts, indices: Sequence[int]) -> Tuple[str, ...]:
+    uuids = {gpu.index: gpu.uuid for gpu in facts.gpus}
+    return tuple(uuids.get(index) or str(index) for index in indices)
+
+
+GPU_HINT = (
+    "set up NVIDIA's container toolkit there (docker: nvidia-ctk runtime configure; podman: "
+    "nvidia-ctk cdi generate), or set cluster.nodes.{name}.gpus=0"
+)
+SUBUIDS_HINT = (
+    "an administrator can install newuidmap (package uidmap) and do: usermod --add-subuids "
+    "100000-165535 --add-subgids 100000-165535 {user}; or set container.user=image"
+)
+SEND_HINT = "{engine} save {image} | ssh {host} {engine} load"
+STEPS = {
+    "find": ("container.program: {said}", "install it there, or set container.program to its path"),
+    "ask": ("{program} does not work: {said}", "try it there: {program} info"),
+    "image": ("container.image: {image} is not on this host", f"send it there: {SEND_HINT}"),
+    "pull": (
+        "container.image: {image} cannot be pulled: {said}",
+        f"look at its name and the network, log in to the registry there, or send it: {SEND_HINT}",
+    ),
+    "start": (
+        "{program} cannot run {image}: {said}",
+        "look at container.extra, container.shm_size and container.mounts",
+    ),
+}
+"""The message and the hint, by the last step that was begun on a host."""
+
+KNOWN = {
+    r"ask: no answer": (
+        "{program} did not answer in time: its daemon hangs",
+        "look at it there: systemctl status docker; journalctl -u docker",
+    ),
+    r"(ask|pull|start): .*permission denied.*(socket|docker\.sock)": (
+        "{program}: {user} may not use the socket of its daemon",
+        "an administrator can do: usermod -aG docker {user} (which is as good as root)",
+    ),
+    r"\w+: .*(Cannot connect to the Docker daemon|daemon running)": (
+        "{program}: its daemon does not run: {said}",
+        "start it there: systemctl start docker; or name another one's socket in DOCKER_HOST",
+    ),
+    r"pull: .*no space left": (
+        "container.image: there is no room for {image}: {said}",
+        "free some room there (see {program} system df)",
+    ),
+    r"start: .*(select device driver|unresolvable CDI devices|nvidia-container-cli)": (
+        "{program} gives its containers no GPUs: {said}",
+        GPU_HINT,
+    ),
+    r"start: .*permission denied: unknown": (
+        "container.python: its user may not start {python} in {image}",
+        "set container.user=image, or have the image let everyone read and start it",
+    ),
+    r"start: .*(executable file not found|no such file or directory: unknown|FATAL tini|failed to "
+    r"exec pid1)": (
+        "container.python: {image} has no {python}",
+        "set container.python to the Python in it, 3.8 or newer, or choose another image",
+    ),
+    r"start: .*(sub[ug]id|newuidmap|UID/GID|range of users)": (
+        "{program}: {user} has no range of users to map: {said}",
+        SUBUIDS_HINT,
+    ),
+    r"start: no answer": (
+        "container.image: {image}: a container did not start: {said}",
+        "look at the engine and its disk there",
+    ),
+}
+"""What engines are known to say, after the step, with message and hint."""
+
+
+def container_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
+    """Yield what keeps a host from running the container of a spec."""
+    container = spec.container
+    if not container:
+        return
+    found = facts.container
+    text = f"{found.step}: {found.problem}"
+    known = [KNOWN[each] for each in KNOWN if re.match(each, text, re.DOTALL)]
+    wanted = len(facts.gpus) if node.gpu_count is None else min(node.gpu_count, len(facts.gpus))
+    if found.problem:
+        message, hint = known[0] if known else STEPS[found.step]
+        if found.step == "image" and container.pull != "never":
+            message += " yet, and a dry run or check pulls nothing"
+        values = {
+            "said": found.problem,
+            "engine": container.engine,
+            "program": container.program or container.prefix[0],
+            "image": container.image or " ".join(container.prefix),
+            "python": container.python,
+            "user": facts.user,
+            "name": node.name,
+            "host": node.host,
+        }
+        yield Problem(node.name, message.format(**values), hint.format(**values))
+    elif facts.python.error:
+        yield Problem(node.name, f"container.python: {facts.python.error}", "choose another image")
+    elif found.hostname and found.hostname != facts.hostname:
+        message = f"{container.engine} runs containers on another machine, {found.hostname}"
+        hint = "unset DOCKER_HOST or CONTAINER_HOST there, or: docker context use default"
+        yield Problem(node.name, message, hint)
+    elif container.engine and 0 <= found.gpus < wanted:
+        message = f"{container.engine}: a container has {found.gpus} of the {wanted} GPUs"
+        yield Problem(node.name, f"{message} for a run", GPU_HINT.format(name=node.name))
+
+
+def awaits_image(spec: Spec, facts: Facts) -> bool:
+    """Return whether all that a host lacks is an image which a launch would pull."""
+    is_absent = facts.container.step == "image" and bool(facts.container.problem)
+    return is_absent and spec.container.pull != "never" and not spec.container.fetches

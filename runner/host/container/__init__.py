@@ -1,1 +1,0 @@
-"""Containers on a host: the first program inside, the client outside, and their removal."""
