@@ -81,14 +81,6 @@ class Fold:
         self._conclude(state, previous.state if previous is not None else None, now)
         return True
 
-    def told_stalled_s(self, own_s: float, now: float) -> Optional[float]:  # noqa: ARG002
-        """Return for how long to say that no rank has made progress: a hub speaks for all."""
-        return own_s
-
-    def departed(self, _: float) -> Tuple[Departure, ...]:
-        """Return the nodes that the attempt goes on without, as far as that is ours to say."""
-        return ()
-
     def _concerns_us(self, state: PeerState) -> bool:
         return state.node != self._order.node
 
@@ -139,10 +131,6 @@ class HubFold(Fold):
             progress_at.append(heard.at - min(heard.state.stalled_s or 0.0, LONG_S))
         return now - max(progress_at) if self.has_met_all else None
 
-    def told_stalled_s(self, own_s: float, now: float) -> Optional[float]:
-        """Return what is so on all hosts."""
-        return self.stalled_s(own_s, now)
-
     def depart(self, name: str, reason: str, last_seen: float, nodes: int) -> None:
         """Go on without a node, and tell the members so."""
         heard = self.heard.get(name)
@@ -152,7 +140,7 @@ class HubFold(Fold):
         self._met.add(name)
 
     def departed(self, now: float) -> Tuple[Departure, ...]:
-        """Return the nodes that the attempt goes on without, all of them."""
+        """Return the nodes that the attempt goes on without."""
         nodes = self._departed.values()
         return tuple(replace(each, silence_s=now - last_seen) for each, last_seen in nodes)
 
@@ -296,9 +284,13 @@ class MemberFold(Fold):
         return state.node == self._hub.node and not self.hub_finished
 
     def _take_of_other_attempt(self, state: PeerState) -> bool:
-        """Follow the hub into the next attempt, which it has begun."""
-        if state.attempt == self._order.attempt + 1 and state.upcoming is not None:
-            self.upcoming = state.upcoming
+        return self._follow(state)
+
+    def _follow(self, state: PeerState) -> bool:
+        """Follow the hub into the next attempt, once it has said which; return whether it has."""
+        upcoming = state.upcoming
+        if upcoming is not None and upcoming.attempt == self._order.attempt + 1:
+            self.upcoming = upcoming
         return self.upcoming is not None
 
     def _conclude(self, state: PeerState, previous: Optional[PeerState], now: float) -> None:
@@ -314,8 +306,7 @@ class MemberFold(Fold):
                 seen_at = now - each.silence_s
                 self._observer.on_peer_departed(each.node, each.reason, seen_at, each.nodes)
         self._take_stop(state, previous)
-        if state.upcoming is not None and state.upcoming.attempt > state.attempt:
-            self.upcoming = state.upcoming
+        self._follow(state)
         self.hub_finished = state.phase is Phase.ENDED
 
     def _lose(self, reason: str, last_seen: float) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from typing import Any, Dict, List, Optional, Union
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 from runner.core.codec import decode, encode
 from runner.core.model.order import Hub, Order
@@ -19,6 +19,7 @@ from runner.host.peers.links import LINGER_S, Link, LinkClosed, Listener, Outgoi
 from runner.host.peers.state import (
     LONG_S,
     MAX_REASON,
+    Departure,
     LastHeard,
     PeerState,
     Phase,
@@ -147,6 +148,11 @@ class PeerGroup:
             names = {*upcoming.nodes, *upcoming.spares} - {self._order.node}
             if names <= self.fold.heard.keys():  # everybody has begun it
                 upcoming = None
+        stalled_s: Optional[float] = self._stalled_s
+        departed: Tuple[Departure, ...] = ()
+        if isinstance(self.fold, HubFold):  # which speaks for all
+            stalled_s = self.fold.stalled_s(self._stalled_s, now)
+            departed = self.fold.departed(now)
         return PeerState(
             run=self._order.run_id,
             attempt=self._order.attempt,
@@ -156,11 +162,11 @@ class PeerGroup:
             phase=self._phase,
             controller_age_s=round(now - self._heard.controller, 3),
             launch_age_s=round(now - self._heard.launch, 3),
-            stalled_s=self.fold.told_stalled_s(self._stalled_s, now),
+            stalled_s=stalled_s,
             detached=self._detached,
             stop=self._stop,
             failed_s=None if self._failed_at is None else now - self._failed_at,
-            departed=self.fold.departed(now),
+            departed=departed,
             upcoming=upcoming,
             refusal=self._refusal,
         )
