@@ -12,6 +12,7 @@ from typing import Any, Dict, Iterable, Optional, Tuple, Union
 
 from runner.core.model.order import DebugRank
 from runner.core.protocol.paths import USUAL_WORKDIR
+from runner.core.protocol.timing import MAX_BACKOFF_S
 
 MASTER = "master"
 """The first node, as `task.decides` names it."""
@@ -21,9 +22,6 @@ SHIPPED_TASKS = ("runner.tasks.", "runner.examples.")
 
 USUAL_PRELOAD = ("torch", "torch._dynamo")
 """What `task.preload: true` imports; the second is what an optimizer or DDP imports at first."""
-
-MAX_BACKOFF_S = 300.0
-"""The longest pause between two attempts."""
 
 GROUPS = ("cluster", "task", "rendezvous", "container")
 """The sections whose YAML is a file of its own, in a folder of that name."""

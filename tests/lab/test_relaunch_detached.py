@@ -136,6 +136,22 @@ def test_a_launch_that_comes_back_follows_its_hosts(
 
 
 @pytest.mark.slow
+def test_a_lost_hub_is_the_end(
+    lab: Lab, detached: Callable[..., tuple[str, str]], steps: Path
+) -> None:
+    """It would decide about a relaunch; the others end their part, and say so."""
+    run_id, said = detached(*LOST)
+    assert "unless node1 is lost" in said, said
+    until_counted(steps, 1, 0)
+    lab["node1"].power_off()
+    wait_until(lambda: not any(lab[n].leftovers() for n in ("node2", "node3")), "the end")
+    for node in ("node2", "node3"):
+        record = str(dict(events_by_node(lab, run_id, [node]))[node])
+        assert "lost node1: nothing was heard from it" in record, record
+        assert "its hub, which would decide about it, was lost" in record, record
+
+
+@pytest.mark.slow
 def test_with_too_few_nodes_nothing_starts_again(
     lab: Lab, detached: Callable[..., tuple[str, str]], steps: Path
 ) -> None:

@@ -226,7 +226,7 @@ def test_a_taken_master_port_is_retried_once(lab: Lab, on_lab: Launcher) -> None
     assert "retrying with another port" in done.err
     assert [event["kind"] for event in done.events].count("port_taken") == 1
     plan = json.loads((done.folder / "plan.json").read_text())
-    assert [share["order"]["voter_count"] for share in plan["nodes"]] == [2, 2]
+    assert [share["order"]["relaunches_left"] for share in plan["nodes"]] == [1, 1]
 
 
 def test_a_disk_that_fills_up_ends_that_run_with_that_message(

@@ -1,8 +1,8 @@
-"""Admission to an attempt: the order that starts a node, and the tries of nodes that come later.
+"""Orders of an attempt: what starts a node, and starts one again that was lost and answers again.
 
-Those are connected, checked and sent code as at a launch. Each try runs in a thread with its own
-inbox, so that it may wait for its host. When the node is ready, its session moves to the inbox of
-the attempt, which receives an "admitted" frame.
+The latter happens in elastic runs. Each try runs in a thread with its own inbox, so that it may
+wait for its host. Then its session moves to the inbox of the attempt, which receives an "admitted"
+frame.
 """
 
 from __future__ import annotations
@@ -11,23 +11,20 @@ import contextlib
 import queue
 import secrets
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from runner.control.attempt.node import Backoff, connection_problem
-from runner.control.code.code_store import PushSource
-from runner.control.code.push import CodePush
 from runner.control.code.source import ShippedTasks
 from runner.control.rpc.facts import FactsCollector
 from runner.control.rpc.session import BoundedInbox, Connector, HostSession, Inbox
 from runner.core.codec import encode
-from runner.core.errors import NotReady, Problem
+from runner.core.errors import NotReady
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.order import Order
 from runner.core.model.plan import Plan
 from runner.core.protocol.frames import Frame
-from runner.core.relaunch.handover import AttemptOrders, RelaunchContext
 from runner.core.spec import Node, Spec
 
 
@@ -37,16 +34,14 @@ class OrderSender:
     def __init__(
         self,
         spec: Spec,
-        orders: AttemptOrders,
+        plan: Plan,
         tasks: ShippedTasks | None,
-        relaunch_context: RelaunchContext | None,
     ) -> None:
-        self.standby_orders = orders.standby
+        stands_by = plan.nodes[0].order.hub is not None
+        self.standby_orders = {each.node: each.order for each in plan.spares if stands_by}
         self._tasks = tasks
         revealed = {name: secret.reveal() for name, secret in spec.secrets.items()}
         self._data: dict[str, Any] = {"secrets": revealed, "token": secrets.token_hex(16)}
-        if relaunch_context is not None:
-            self._data["handover"] = encode(relaunch_context)
 
     def send(self, order: Order, session: HostSession, facts: Facts, record: bytes) -> None:
         """Start an order on a host; `record` is the packed record of the whole run."""
@@ -59,46 +54,45 @@ class OrderSender:
         session.request("start", data, payload)
 
 
-@dataclass(frozen=True)
-class AdmissionHooks:
-    """What the launch contributes to the admission of a node."""
-
-    spec: Spec  # with every node that may take part
-    request: Callable[[Node], FactsRequest]
-    validate: Callable[[Node, Facts], list[Problem]]
-    snapshot_if_needed: Callable[[dict[str, Facts]], PushSource | None]  # what a host may lack
-    admit: Callable[[Facts], tuple[Plan, bytes]]  # the plan with the node, the packed record
-
-
 class NodeAdmission:
-    """The nodes that are missing from an attempt, and the tries to admit them."""
+    """The nodes that were lost, and the tries to send each its order once more.
+
+    Nothing is planned or pushed again: the run is in its folder. A host whose earlier part has not
+    proved its end refuses.
+    """
 
     def __init__(
         self,
-        hooks: AdmissionHooks,
+        spec: Spec,
+        facts_request: Callable[[Node], FactsRequest],
         order_sender: OrderSender,
+        record: bytes,
         connector: Connector,
         inbox: Inbox,
-        node_status: Callable[[str, str], None],
     ) -> None:
-        self.hooks = hooks
-        self.order_sender = order_sender
+        self.backoffs: dict[str, Backoff] = {}  # of the nodes that are tried repeatedly
+        self._spec = spec
+        self._facts_request = facts_request
+        self._order_sender = order_sender
+        self._record = record
         self._connector = connector
         self._inbox = inbox
-        self._node_status = node_status
-        self.backoffs: dict[str, Backoff] = {}  # of the nodes that are tried repeatedly
         self._last_reasons: dict[str, str] = {}
 
-    def schedule(self, names: Iterable[str], reason: str) -> None:
-        """Try to admit these nodes from now on."""
-        for name in names:
-            self.backoffs[name] = Backoff(reason, time.monotonic())
+    def schedule(self, name: str, reason: str) -> None:
+        """Try to admit a node from now on."""
+        self.backoffs[name] = Backoff(reason, time.monotonic())
 
     def retry_due(self, now: float) -> None:
         """Start the next try of each node, if it is time."""
-        for node in self.hooks.spec.nodes:
+        for node in self._spec.nodes:
             if backoff := self.backoffs.get(node.name):
                 backoff.start_if_due(now, self._try_admit, node)
+
+    def admit(self, order: Order, session: HostSession, facts: Facts) -> None:
+        """Send a node its order once more."""
+        del self.backoffs[order.node]
+        self._order_sender.send(order, session, facts, self._record)
 
     def on_failure(self, name: str, reason: str) -> str:
         """Try a node again later that cannot join; return a message, "" if nothing is new."""
@@ -110,20 +104,15 @@ class NodeAdmission:
 
     def _try_admit(self, node: Node, backoff: Backoff) -> None:
         name = node.name
-        hooks = self.hooks
         inbox = BoundedInbox()
-        spec = replace(hooks.spec, nodes=(node,))
-        collector = FactsCollector(spec, self._connector, inbox, hooks.request, lambda *_: None)
+        spec = replace(self._spec, nodes=(node,))
+        collector = FactsCollector(
+            spec, self._connector, inbox, self._facts_request, lambda *_: None
+        )
         try:
             facts, problems = collector.collect()
-            found = [*problems.values()] or hooks.validate(node, facts[name])
-            if found:
-                raise NotReady(found)
-            session = collector.sessions[name]
-            snapshot = hooks.snapshot_if_needed(facts)
-            if snapshot is not None and not facts[name].has_release:
-                CodePush(spec, snapshot, {name: session}, inbox, self._node_status).run()
-                facts[name] = replace(facts[name], has_release=True)
+            if problems:
+                raise NotReady([*problems.values()])
         except Exception as error:  # noqa: BLE001 (whatever it is, the next try may succeed)
             message = connection_problem(error)
             for opened in collector.sessions.values():
@@ -134,6 +123,7 @@ class NodeAdmission:
             else:
                 backoff.on_failure(message)
             return
+        session = collector.sessions[name]
         session.redirect(self._inbox)
         with contextlib.suppress(queue.Empty):
             while True:

@@ -1,4 +1,4 @@
-"""Elastic membership: which nodes take part where torch assigns the ranks, and who may (re)join."""
+"""Elastic membership: which nodes take part where torch assigns the ranks, and who rejoins."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ class Participation:
     departed: bool = False  # the run goes on without it
     departed_at: float = float("-inf")  # the last time, as `program_started_at`
     program_started_at: float = float("-inf")
-    order_count: int = 1  # how often it was sent an order in this attempt
-    joined_late: bool = False  # it got its order when the attempt was running already
+    rejoin_count: int = 0  # how often it was sent its order once more
     replaying: bool = False  # its events are still of the time before it rejoined
     succeeded: bool = False  # its launcher process did
     surplus: bool = False  # it was stopped because the run succeeded without it
@@ -69,7 +68,7 @@ class ElasticMembership:
     def __init__(
         self, plan: Plan, nodes: Mapping[str, AttemptNode], fold_names: FoldNames = ", ".join
     ) -> None:
-        self.plan = plan  # with the nodes that joined
+        self.plan = plan
         self.is_finishing = False  # a rank of the last membership succeeded, so no node may join
         self._nodes = nodes
         self._fold_names = fold_names
@@ -219,25 +218,22 @@ class ElasticMembership:
         reason = f"it lost {body.peer}: {body.reason}"
         return Departure(node.name, reason, node.connection.last_heard, remaining)
 
-    # Nodes that join
+    # Nodes that rejoin
 
-    def start_late(self, name: str, *, rejoins: bool) -> NodePlan:
-        """Return the part of the plan of a node that joins or rejoins now."""
+    def rejoin(self, name: str) -> NodePlan:
+        """Return the part of the plan of a node that is started again."""
         part = self.parts[name]
+        part.rejoin_count += 1
+        part.departed = False
+        part.replaying = True
         node_plan = self.plan.node(name)
-        part.joined_late = True
-        if rejoins:
-            order = replace(node_plan.order, rejoin_count=part.order_count)
-            node_plan = replace(node_plan, order=order)
-            part.order_count += 1
-            part.departed = False
-            part.replaying = True
-        return node_plan
+        order = replace(node_plan.order, rejoin_count=part.rejoin_count)
+        return replace(node_plan, order=order)
 
     def refuse(self, name: str, reason: str) -> PeerDeparted | None:
-        """Return the departure of a joining node that refused its order, None if it is no such."""
+        """Return the departure of a rejoining node that refused its order; None of any other."""
         part = self.parts[name]
-        if not part.joined_late:
+        if not part.rejoin_count:
             return None
         part.departed = True
         remaining = sum(not self.is_absent(other) for other in self._nodes.values())

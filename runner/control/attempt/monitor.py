@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from runner.control.attempt.admission import AdmissionHooks, NodeAdmission, OrderSender
+from runner.control.attempt.admission import NodeAdmission, OrderSender
 from runner.control.attempt.node import AttemptNode, Reconnector
 from runner.control.attempt.node_monitor import NodeMonitor
 from runner.control.attempt.observer import EventLog, Role, RunObserver
 from runner.control.attempt.stop import DetachSequence
 from runner.control.rpc.session import Connector, HostSession, Inbox
 from runner.control.rpc.wait import WaitLoop
-from runner.core.model.facts import Facts
+from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.plan import Plan
 from runner.core.outcome.first_failure import failure_text, lost_nodes
 from runner.core.outcome.verdict import fold_events
@@ -28,7 +28,7 @@ from runner.core.protocol.events import Event, StopCause, TimedEvent
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.states import ATTEMPT_TRANSITIONS, AttemptState, NodeState
 from runner.core.protocol.timing import PING_S
-from runner.core.spec import Spec
+from runner.core.spec import Node, Spec
 from runner.core.text import describe_exit
 
 TICK_S = 0.05
@@ -54,6 +54,7 @@ class AttemptMonitor(WaitLoop):
         self.ping_interval_s = min(PING_S, *(limit / 5 for limit in limits))
         self.state = AttemptState.STARTING
         self.on_interrupt: Callable[[int], bool] | None = None  # whether a signal stops the run
+        self._spec = spec
         self._connector = connector
         self._observer = observer
         self._event_log = EventLog(spec.run_id, plan.attempt, observer.record)
@@ -73,25 +74,22 @@ class AttemptMonitor(WaitLoop):
         facts: Mapping[str, Facts],
         order_sender: OrderSender,
         record: bytes,
-        admission_hooks: AdmissionHooks | None = None,
+        facts_request: Callable[[Node], FactsRequest],
         *,
         relaunch_follows: bool = False,
     ) -> None:
         """Send every host its order, with the packed `record` of the run.
 
-        Nodes that are missing or come back join by `admission_hooks`. With `relaunch_follows`,
-        another attempt follows if this one fails.
+        In an elastic run, lost nodes are asked by `facts_request` again, and sent theirs once more.
+        With `relaunch_follows`, another attempt follows if this one fails.
         """
         self._node_monitor.detector.relaunch_follows = relaunch_follows
         self._detach.expect_standbys(order_sender.standby_orders)
         self._node_monitor.add_planned_nodes()
-        if admission_hooks is not None:
-            show = self._observer.console.node_status
+        if self._spec.min_nodes:
             self._node_monitor.admission = NodeAdmission(
-                admission_hooks, order_sender, self._connector, self.inbox, show
+                self._spec, facts_request, order_sender, record, self._connector, self.inbox
             )
-            missing = [n.name for n in admission_hooks.spec.nodes if n.name not in self._nodes]
-            self._node_monitor.admission.schedule(missing, "it was left out at the start")
         orders = {name: node.node_plan.order for name, node in self._nodes.items()}
         for name, order in {**orders, **order_sender.standby_orders}.items():
             order_sender.send(order, self.sessions[name], facts[name], record)
@@ -170,8 +168,9 @@ class AttemptMonitor(WaitLoop):
     def detach(self) -> None:
         """Leave once the hosts know that the attempt goes on without a controller."""
         self._move_to(AttemptState.DETACHING)
-        joined_late = {n for n in self._nodes if self._node_monitor.elastic.parts[n].joined_late}
-        self._detach.begin({n for n in joined_late if not self._nodes[n].supervisor_started})
+        parts = self._node_monitor.elastic.parts
+        rejoining = {n for n in self._nodes if parts[n].rejoin_count}
+        self._detach.begin({n for n in rejoining if not self._nodes[n].supervisor_started})
 
     def stop_by_user(self, reason: str) -> None:
         """Stop everything because the user asked for it, other than by a signal."""

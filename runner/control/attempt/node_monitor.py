@@ -20,7 +20,6 @@ from runner.control.attempt.stop import StopSequence, send_stop
 from runner.control.rpc.log_tail import LogTailer, chunk_bytes
 from runner.control.rpc.session import HostSession
 from runner.core.codec import encode
-from runner.core.errors import NotReady
 from runner.core.model.facts import Facts
 from runner.core.model.plan import NodePlan, Plan
 from runner.core.outcome.first_failure import START_REFUSED
@@ -49,7 +48,7 @@ class NodeMonitor:
         self.admission: NodeAdmission | None = None  # where nodes may join
         self.nodes: dict[str, AttemptNode] = {}
         self.elastic = ElasticMembership(plan, self.nodes, observer.fold_names)
-        self.peer_status = PeerStatus(plan, self.nodes, observer.fold_names)
+        self.peer_status = PeerStatus(plan, self.nodes, self._is_silent, observer.fold_names)
         self.stop = StopSequence(spec, self.nodes, observer, event_log)
         self.detector = NodeFailureDetector(spec, self.nodes, self.peer_status)
         self._spec = spec
@@ -74,6 +73,10 @@ class NodeMonitor:
 
         tailer = LogTailer(node_plan, on_log, **tail_options)
         self.nodes[node.name] = AttemptNode(node_plan, node, tailer, NodeConnection(session))
+
+    def _is_silent(self, name: str) -> bool:
+        session = self._sessions.get(name)
+        return session is None or session.closed or session.idle_s > self._spec.lost_s
 
     @property
     def role(self) -> Role:
@@ -198,7 +201,7 @@ class NodeMonitor:
         self._observer.message(f"{name} was lost ({reason}); the run goes on with {nodes}")
         node.connection.disconnect(reason)
         if self.admission is not None:
-            self.admission.schedule([name], reason)
+            self.admission.schedule(name, reason)
 
     def follow_all(self) -> None:
         """Follow an attempt that this controller did not start."""
@@ -314,34 +317,22 @@ class NodeMonitor:
         node.move_to(NodeState.LOST)
         self._event_log.record_own("", departure)
         node.connection.disconnect(reason)
-        self.admission.schedule([node.name], reason)
+        self.admission.schedule(node.name, reason)
         self.on_admission_failed(node.name, reason)
         return True
 
     def on_node_arrived(self, session: HostSession, facts: Facts) -> None:
-        """Let a node join, unless the attempt is about to end."""
+        """Send a node that was lost its order once more, unless the attempt is about to end."""
         name = session.node.name
         admission = self.admission
         if admission is None or name not in admission.backoffs or not self._may_admit:
             session.close()
             return
-        try:
-            self.elastic.plan, record = admission.hooks.admit(facts)
-        except NotReady as error:
-            self.on_admission_failed(name, error.problems[0].message)
-            session.close()
-            return
-        del admission.backoffs[name]
-        node = self.nodes.get(name)
-        node_plan = self.elastic.start_late(name, rejoins=node is not None)
-        if node is None:
-            max_bytes = chunk_bytes(self.elastic.plan)
-            self._add_node(node_plan, session.node, session, max_bytes=max_bytes)
-        else:
-            node.rejoin(node_plan, session)
-            self.peer_status.on_rejoin(name)
+        node = self.nodes[name]
+        node.rejoin(self.elastic.rejoin(name), session)
+        self.peer_status.on_rejoin(name)
         self._sessions[name] = session
-        admission.order_sender.send(node_plan.order, session, facts, record)
+        admission.admit(node.node_plan.order, session, facts)
         self._observer.console.node_status(name, "starting")
         self._observer.message(f"{name} is available; torch takes it in")
 

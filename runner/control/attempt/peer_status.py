@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from runner.control.attempt.node import AttemptNode
 from runner.core.model.plan import Plan
@@ -19,20 +19,26 @@ class PeerStatus:
     """Whether supervisors are in touch, whether they need a controller, and what they decided."""
 
     def __init__(
-        self, plan: Plan, nodes: Mapping[str, AttemptNode], fold_names: FoldNames = ", ".join
+        self,
+        plan: Plan,
+        nodes: Mapping[str, AttemptNode],
+        is_silent: Callable[[str], bool],
+        fold_names: FoldNames = ", ".join,
     ) -> None:
+        """`is_silent` returns whether nothing is heard from a spare any more."""
         self.next_attempt_number = 0  # by which the hosts relaunch the run themselves; 0 for none
         self.pending_standbys: set[str] = set()  # they got a standby order, and have not answered
         self.detached: set[str] = set()  # the nodes that go on without a controller
+        self._plan = plan
         self._nodes = nodes
+        self._is_silent = is_silent
         self._fold_names = fold_names
         self._hub = plan.nodes[0].node
-        self._voter_count = plan.nodes[0].order.voter_count
         self._began_detached = all(share.order.detached for share in plan.nodes)
         self._joined: set[str] = set()  # the nodes whose supervisor is in touch with the hub
         self._cut_off: set[str] = set()  # and those where it cannot reach the hub
-        self._voters = {self._hub}  # that have ever met the hub
-        self._has_detached_voter = False
+        self._met_hub = {self._hub}  # ever
+        self._hub_is_detached = False  # it says so, or who has met it
         self._has_decided = False
 
     def on_standby_reply(self, name: str, frame: Frame) -> str:
@@ -47,14 +53,14 @@ class PeerStatus:
     def on_event(self, name: str, body: EventBody) -> str:
         """Take what the supervisor of a node reported; return a message, "" for none."""
         if isinstance(body, events.HubJoined):
-            self._voters.add(name)
+            self._met_hub.add(name)
             self._joined |= {name, self._hub}
             self._cut_off -= {name, self._hub}
         elif isinstance(body, events.HubUnreachable):
             return self._on_hub_unreachable(name, body)
         elif isinstance(body, events.Detached):
             self.detached.add(name)
-            self._has_detached_voter |= name in self._voters
+            self._hub_is_detached |= name in self._met_hub
         elif isinstance(body, events.RanksSignalled):
             ranks = counted(body.count, "rank")
             return f"{name}: the job's time limit is near; {signal_name(body.signal)} to {ranks}"
@@ -108,14 +114,24 @@ class PeerStatus:
     @property
     def hosts_decide(self) -> bool:
         """Whether the hosts, and not this controller, decide about a relaunch."""
-        # A host that had not met the hub when it was detached has no vote.
-        return self._voter_count > 0 and (self._began_detached or self._has_detached_voter)
+        return self._hosts_can_relaunch and (self._began_detached or self._hub_is_detached)
 
     @property
     def hosts_may_decide(self) -> bool:
-        """Whether so many have not shown their end that these may relaunch the run themselves."""
-        silent_count = sum(not node.has_ended for node in self._nodes.values())
-        return 0 < self._voter_count < 2 * silent_count
+        """Whether the hub and enough others are out of reach: they may relaunch the run."""
+        plan = self._plan
+        if not self._hosts_can_relaunch or self._nodes[self._hub].has_ended:
+            return False
+        silent = [name for name, node in self._nodes.items() if not node.has_ended]
+        silent += [share.node for share in plan.spares if self._is_silent(share.node)]
+        # A hub alone relaunches nothing that others take part in.
+        least = 2 if len(plan.nodes) + len(plan.spares) > 1 else 1
+        return len(silent) >= max(plan.min_nodes or len(plan.nodes), least)
+
+    @property
+    def _hosts_can_relaunch(self) -> bool:
+        order = self._plan.nodes[0].order
+        return order.relaunches_left > 0 and (order.hub is not None or len(self._plan.nodes) == 1)
 
     @property
     def hub_unreachable(self) -> bool:

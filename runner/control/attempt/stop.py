@@ -20,9 +20,10 @@ from runner.core.protocol.timing import (
     DECISION_TIMEOUT_S,
     ENGINE_TIMEOUT_S,
     HUB_REPORT_TIMEOUT_S,
+    MAX_BACKOFF_S,
     STOP_TIMEOUT_S,
 )
-from runner.core.spec import MAX_BACKOFF_S, Spec
+from runner.core.spec import Spec
 from runner.core.text import signal_name
 
 SIGNALS_OF_USERS: Mapping[int, str] = {signal.SIGINT: "Ctrl-C", signal.SIGHUP: "a closed terminal"}

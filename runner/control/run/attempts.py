@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from runner.control.attempt.admission import AdmissionHooks
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.code.snapshot import Snapshot
 from runner.control.code.source import CodeOnHosts, CodeSource, RerunCode
@@ -24,9 +23,13 @@ from runner.core.outcome.verdict import Verdict
 from runner.core.planning.build_plan import build_plan
 from runner.core.planning.readiness import facts_request, problems_of
 from runner.core.protocol.timing import PING_S
-from runner.core.relaunch.handover import AttemptOrders
-from runner.core.relaunch.losses import Losses, classify_losses, may_relaunch, past_attempt
-from runner.core.relaunch.next_attempt import assign_voters, next_spec
+from runner.core.relaunch.losses import (
+    Losses,
+    classify_losses,
+    may_relaunch,
+    next_spec,
+    past_attempt,
+)
 from runner.core.shell import this_program
 from runner.core.spec import Node, Spec
 from runner.core.text import counted
@@ -81,7 +84,7 @@ def without_pulls(request: LaunchRequest) -> LaunchRequest:
 class PlannedAttempt:
     """An attempt that can begin, and the facts behind it."""
 
-    orders: AttemptOrders
+    plan: Plan
     facts: dict[str, Facts]
 
 
@@ -107,7 +110,6 @@ class Attempts:
         self._pool = pool
         self._check = check
         self._say = pool.console.message
-        self._candidates = pool.spec  # with every node that may take part
         self._number_on_other_port = -1
 
     @property
@@ -153,48 +155,13 @@ class Attempts:
         if not self.relaunches_left or not may_relaunch(spec, verdict):
             return None
         if peers.hosts_may_decide:
-            self._say("not relaunching: most hosts are out of reach, and may do so themselves")
+            hub = plan.nodes[0].node
+            self._say(
+                f"not relaunching: {hub} and others are out of reach, and may do so themselves"
+            )
             return None
         losses = classify_losses(plan, monitor.timed_events)
         return self._relaunch(plan, past_attempt(plan, verdict), losses, former_nodes)
-
-    def admission_hooks(
-        self, facts: dict[str, Facts], number: int, on_admitted: Callable[[Plan], bytes]
-    ) -> AdmissionHooks | None:
-        """Return how nodes join a running attempt; None if its nodes are fixed.
-
-        The facts of a node that joins are added to `facts`. `on_admitted` takes the plan with a new
-        node, and returns the record for that node, packed.
-        """
-        spec = self._pool.spec
-        if not spec.min_nodes:
-            return None
-        assigned = {node.name for node in (*spec.nodes, *spec.spares)}
-        others = [node for node in self._candidates.nodes if node.name not in assigned]
-        vacancies = (spec.max_nodes or 0) - len(spec.nodes)
-        self._candidates = replace(spec, nodes=(*spec.nodes, *others[:vacancies]))
-
-        def validate(node: Node, node_facts: Facts) -> list[Problem]:
-            return problems_of(self._candidates, node, replace(node_facts, run_exists=False))
-
-        def admit(node_facts: Facts) -> tuple[Plan, bytes]:
-            name = node_facts.node
-            all_facts = {**facts, name: replace(node_facts, run_exists=False)}
-            nodes = tuple(node for node in self._candidates.nodes if node.name in all_facts)
-            spec = replace(self._pool.spec, nodes=nodes)
-            self._check(spec, {name: all_facts[name]})
-            plan = self._build_plan(spec, all_facts, number)
-            self._pool.retarget(spec)
-            facts.update(all_facts)
-            return plan, on_admitted(plan)
-
-        return AdmissionHooks(
-            spec=self._candidates,
-            request=self._facts_request,
-            validate=validate,
-            snapshot_if_needed=self._source.snapshot_if_needed,
-            admit=admit,
-        )
 
     def _collect_facts(self) -> dict[str, Facts]:
         """Ask every host, show what the user should know, and run the checks of a launch."""
@@ -208,7 +175,7 @@ class Attempts:
             raise NotReady(list(dict.fromkeys(refused)))  # one of ours is found at every node
         for node in spec.nodes:
             for problem in problems.get(node.name, [])[:1]:
-                self._say(f"{node.name} is left out for now, and tried again: {problem.message}")
+                self._say(f"{node.name} is left out: {problem.message}")
         for node in spec.spares:
             self._pool.console.node_status(node.name, "spare")
             for problem in problems.get(node.name, []):
@@ -249,7 +216,7 @@ class Attempts:
         The `former_nodes` hold an earlier attempt.
         """
         spec = self._pool.spec
-        facts, unreachable = self._pool.collect_available_facts(self._facts_request, spares)
+        facts, unreachable = self._pool.collect_available_facts(self.facts_request, spares)
         problems = {name: [problem] for name, problem in unreachable.items()}
         for node in (*spec.nodes, *spares):
             name = node.name
@@ -263,13 +230,21 @@ class Attempts:
                 del facts[name]
         return facts, problems
 
-    def _facts_request(self, node: Node) -> FactsRequest:
+    def facts_request(self, node: Node) -> FactsRequest:
+        """Return what to ask a node before an order."""
         request = facts_request(self._pool.spec, node, self._source.code)
         return replace(request, run_id="") if self._starts else request  # it may be there
 
     def _build_plan(self, spec: Spec, facts: dict[str, Facts], number: int = 0) -> Plan:
         code = self._source.code
-        return build_plan(spec, facts, code=code, attempt=number, fold_names=self._pool.fold_names)
+        return build_plan(
+            spec,
+            facts,
+            code=code,
+            attempt=number,
+            relaunches_left=self.relaunches_left,
+            fold_names=self._pool.fold_names,
+        )
 
     def _push_and_plan(self, facts: dict[str, Facts], number: int) -> PlannedAttempt:
         snapshot = self._source.snapshot_if_needed(facts)
@@ -277,8 +252,7 @@ class Attempts:
         plan = self._build_plan(self._pool.spec, pushed, number)
         if snapshot:
             self._pool.push(snapshot, facts)
-        orders = assign_voters(self._pool.spec, plan, facts, self.relaunches_left)
-        return PlannedAttempt(orders, facts)
+        return PlannedAttempt(plan, facts)
 
     def _relaunch(
         self,

@@ -64,7 +64,6 @@ class FactsRequest:
     reserve_port: bool = False  # for the rendezvous
     spare_ports: int = 0  # and so many for that of later attempts
     reserve_hub_port: bool = False  # for the supervisors' hub
-    reserve_vote_port: bool = False  # for a relaunch by the hosts themselves
     port_first: int = 0  # the first port allowed; 0 for any
     port_last: int = 0
     skip_launch_facts: bool = False  # leaves out what only a launch needs: interpreter and GPUs
@@ -242,7 +241,6 @@ class Facts:
     reserved_port: int = field(default=0, metadata=PORT)  # for the rendezvous
     spare_ports: Tuple[int, ...] = field(default=(), metadata=PORT)  # for that of later attempts
     hub_port: int = field(default=0, metadata=PORT)  # for the supervisors' hub
-    vote_port: int = field(default=0, metadata=PORT)  # for a relaunch by the hosts
     port_error: str = ""  # why no port could be reserved
     workdir: str = ""  # absolute
     workdir_error: str = ""  # why no file can be written below it, or not safely

@@ -30,7 +30,6 @@ class Hub:
     min_nodes: int = 0  # with which the attempt goes on; 0 for all of them
     required: bool = True  # it cannot go on without `node`, which has the ranks' store
     spares: Tuple[str, ...] = ()  # stand by: no member waits for them, and their loss ends nothing
-    required_members: Tuple[str, ...] = ()  # lost if they do not join, without a controller
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ class Order:
     release: str = ""  # copied into the run's `work` first; "" for none
     grace_s: float = 15.0  # between TERM and KILL
     disconnect_s: float = 0.0  # without a controller, before the run is stopped; 0: never
-    detached: bool = False  # whether the hosts decide about it from its start
+    detached: bool = False  # whether the hub has begun the attempt, and no launch watches it
     hub: Optional[Hub] = None  # None if there is no other node
     container: Optional[Container] = None  # that the program runs in
     stall_s: float = 0.0  # without progress on any rank, before a report; 0 for never
@@ -113,8 +112,9 @@ class Order:
     sample_s: float = 0.0  # between two samples of the host's load; 0 for never
     rejoin_count: int = 0  # how often this node was lost in this attempt and rejoined it
     relaunches_left: int = 0  # after this attempt
+    relaunch_pause_s: float = 0.0  # before the next one
+    relaunches_stalls: bool = False  # whether one follows an attempt that stalled
     decides: bool = False  # whether its program's success is that of the run
-    voter_count: int = 0  # supervisors that decide where no launch does; 0 if they cannot
     notify: Optional[Notify] = None  # for the first node, where someone is to be told
 
     @property

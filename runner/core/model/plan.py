@@ -82,7 +82,7 @@ class Plan:
     notes: Tuple[str, ...] = ()  # decisions that the user should read
     min_nodes: int = 0  # of an elastic run, 0 for any other
     max_nodes: int = 0
-    spares: Tuple[Order, ...] = ()  # of nodes that stand by for later attempts
+    spares: Tuple[NodePlan, ...] = ()  # nodes that stand by for later attempts
 
     @functools.cached_property
     def torch_assigns_ranks(self) -> bool:

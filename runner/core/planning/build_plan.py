@@ -36,6 +36,7 @@ class _AttemptPlan:
     spec: Spec
     number: int
     code: CodeRef
+    relaunches_left: int
     endpoints: endpoints.AttemptEndpoints
     backend: str
     ranks: Mapping[str, Tuple[int, ...]]  # in rank order; () if torch assigns them
@@ -48,28 +49,28 @@ def build_plan(
     *,
     code: CodeRef = NO_CODE,
     attempt: int = 0,
+    relaunches_left: Optional[int] = None,
     fold_names: FoldNames = join_some,
 ) -> Plan:
     """Return the plan of the run's n-th start, `attempt`, with the code that is sent with it.
 
+    Spares that have facts stand by if another attempt may follow, by default as the spec says.
     Where its notes are for a user, `fold_names` writes the names of nodes in them.
 
     Raises:
         NotReady: With all problems of all hosts.
     """
-    spares = [node for node in spec.spares if node.name in facts and spec.relaunch.max]
-    members = (*spec.nodes, *spares)
-    facts = {n.name: without_removed_env(spec, n, facts[n.name]) for n in members}
+    left = spec.relaunch.max if relaunches_left is None else relaunches_left
+    spares = [node for node in spec.spares if node.name in facts and left]
+    facts = {n.name: without_removed_env(spec, n, facts[n.name]) for n in (*spec.nodes, *spares)}
     problems = [p for node in spec.nodes for p in problems_of(spec, node, facts[node.name])]
     problems = problems or endpoints.duplicate_addresses(spec, facts)
     if problems:
         raise NotReady(problems)
     gpus = {node.name: select_gpus(node, facts[node.name]) for node in spec.nodes}
-    pythons = {name: facts[name].python for name in gpus if gpus[name]}
-    without_cuda = [
-        name for name, python in pythons.items() if python.torch and not python.torch_cuda
-    ]
-    attempt_plan = _decide(spec, facts, gpus, without_cuda, code=code, attempt=attempt)
+    pythons = [(name, facts[name].python) for name in gpus if gpus[name]]
+    without_cuda = [name for name, python in pythons if python.torch and not python.torch_cuda]
+    attempt_plan = _decide(spec, facts, gpus, without_cuda, code, attempt, spares, left)
     chosen = attempt_plan.endpoints
     notes = plan_notes(
         spec,
@@ -86,7 +87,7 @@ def build_plan(
         task=spec.task.name,
         attempt=attempt,
         nodes=tuple(_node_plan(attempt_plan, node, facts[node.name]) for node in spec.nodes),
-        spares=tuple(_node_plan(attempt_plan, node, facts[node.name]).order for node in spares),
+        spares=tuple(_node_plan(attempt_plan, node, facts[node.name]) for node in spares),
         world_size=attempt_plan.world_size,
         backend=attempt_plan.backend,
         master_addr=chosen.addr,
@@ -116,12 +117,13 @@ def _decide(
     facts: Mapping[str, Facts],
     gpus: Mapping[str, Tuple[int, ...]],
     without_cuda: Sequence[str],
-    *,
     code: CodeRef,
     attempt: int,
+    spares: Sequence[Node],
+    left: int,
 ) -> _AttemptPlan:
     """Decide about an attempt; `without_cuda` are nodes whose torch cannot use their GPUs."""
-    chosen = endpoints.choose_endpoints(spec, facts)
+    chosen = endpoints.choose_endpoints(spec, facts, spares)
     nproc = {node.name: _nproc(spec.task, node, gpus[node.name]) for node in spec.nodes}
     backend = _choose_backend(spec, gpus, nproc, without_cuda)
     world_size = sum(nproc.values())
@@ -135,7 +137,7 @@ def _decide(
         count = 0 if spec.rendezvous.torch_assigns_ranks else nproc[node.name]
         ranks[node.name] = tuple(range(base, base + count))
         base += count
-    return _AttemptPlan(spec, attempt, code, chosen, backend, ranks, world_size)
+    return _AttemptPlan(spec, attempt, code, left, chosen, backend, ranks, world_size)
 
 
 def _nproc(task: Task, node: Node, gpus: Sequence[int]) -> int:
@@ -260,6 +262,9 @@ def _order(
         metrics=spec.watch.metrics,
         progress_pattern=spec.progress.pattern,
         sample_s=spec.sample_s,
+        relaunches_left=attempt.relaunches_left,
+        relaunch_pause_s=spec.relaunch.delay_s(spec.relaunch.max - attempt.relaunches_left + 1),
+        relaunches_stalls=spec.watch.relaunches,
         decides=node.name == spec.deciding_node,
         notify=notify_part(spec) if node is spec.master else None,
     )

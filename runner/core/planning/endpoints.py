@@ -34,8 +34,10 @@ class AttemptEndpoints:
     hub: Optional[Hub]  # None for a single node
 
 
-def choose_endpoints(spec: Spec, facts: Mapping[str, Facts]) -> AttemptEndpoints:
-    """Choose the endpoints of an attempt.
+def choose_endpoints(
+    spec: Spec, facts: Mapping[str, Facts], spares: Sequence[Node] = ()
+) -> AttemptEndpoints:
+    """Choose the endpoints of an attempt; `spares` stand by.
 
     Raises:
         NotReady: No address is known that every node can reach.
@@ -48,10 +50,9 @@ def choose_endpoints(spec: Spec, facts: Mapping[str, Facts]) -> AttemptEndpoints
         # torch would publish names that may not resolve.
         peers = peer_endpoints(spec, spec.nodes, facts)
         local_addrs = {node.name: node.addr or peers[node.name].address for node in spec.nodes}
-        for node in spec.spares:
-            if node.name in facts:
-                own = _endpoint(spec, node, facts[node.name], route)
-                local_addrs[node.name] = node.addr or own.address
+        for node in spares:
+            own = _endpoint(spec, node, facts[node.name], route)
+            local_addrs[node.name] = node.addr or own.address
         if facts[master].hub_port:
             hub = Hub(
                 node=master,
@@ -61,6 +62,7 @@ def choose_endpoints(spec: Spec, facts: Mapping[str, Facts]) -> AttemptEndpoints
                 lost_s=spec.lost_s,
                 min_nodes=spec.min_nodes or 0,
                 required=spec.rendezvous.uses_master_store,
+                spares=tuple(node.name for node in spares),
             )
     return AttemptEndpoints(
         addr=addr,

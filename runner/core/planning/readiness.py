@@ -51,9 +51,7 @@ def facts_request(spec: Spec, node: Node, code: CodeRef) -> FactsRequest:
     pull = wanted.pull if wanted.fetches else "never"
     is_master = node is spec.master
     has_store = is_master and spec.rendezvous.uses_master_store
-    is_voter = spec.relaunch.max > 0
     has_peers = len(spec.nodes) + len(spec.spares) > 1
-    needs_ports = is_master or is_voter
     return FactsRequest(
         node=node.name,
         run_id=spec.run_id,
@@ -71,9 +69,8 @@ def facts_request(spec: Spec, node: Node, code: CodeRef) -> FactsRequest:
         reserve_port=has_store,
         spare_ports=min(spec.relaunch.max, MAX_SPARE_PORTS) if has_store else 0,
         reserve_hub_port=is_master and has_peers,
-        reserve_vote_port=is_voter and has_peers,
-        port_first=ports.first if needs_ports else 0,
-        port_last=ports.last if needs_ports else 0,
+        port_first=ports.first if is_master else 0,
+        port_last=ports.last if is_master else 0,
         python_path=spec.env_of(node).get("PYTHONPATH", ""),
         find_users=bool(store_risk(spec)),
     )

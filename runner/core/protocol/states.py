@@ -52,8 +52,8 @@ class StopPhase(enum.Enum):
     """There is a reason to stop: the program got TERM, and the grace runs."""
     KILLING = "killing"
     """Everything has ended, or the grace is over: the rest gets KILL, and the end is proven."""
-    ELECTING = "electing"
-    """Nothing is left here; the hosts decide whether another attempt follows."""
+    PENDING = "pending"
+    """Nothing is left here; whether another attempt follows is about to be known."""
     ENDED = "ended"
     """The end is on record."""
 
@@ -62,8 +62,8 @@ STOP_TRANSITIONS: Dict[StopPhase, FrozenSet[StopPhase]] = {
     StopPhase.WATCHING: frozenset({StopPhase.DRAINING, StopPhase.STOPPING, StopPhase.KILLING}),
     StopPhase.DRAINING: frozenset({StopPhase.WATCHING, StopPhase.STOPPING, StopPhase.KILLING}),
     StopPhase.STOPPING: frozenset({StopPhase.KILLING}),
-    StopPhase.KILLING: frozenset({StopPhase.ELECTING, StopPhase.ENDED}),
-    StopPhase.ELECTING: frozenset({StopPhase.ENDED}),
+    StopPhase.KILLING: frozenset({StopPhase.PENDING, StopPhase.ENDED}),
+    StopPhase.PENDING: frozenset({StopPhase.ENDED}),
     StopPhase.ENDED: frozenset(),
 }
 

@@ -18,7 +18,7 @@ HUB_REPORT_TIMEOUT_S = HUB_TIMEOUT_S + 5.0
 """The controller waits this long for every supervisor to report whether it reached the hub."""
 
 JOIN_TIMEOUT_S = 60.0
-"""Hosts that relaunch a run without a controller have this long to meet in the new attempt."""
+"""Hosts have this long to meet in an attempt that no launch has begun."""
 
 DISK_TIMEOUT_S = 5.0
 """A host that waits for its disk for this long says so."""
@@ -46,6 +46,9 @@ STOP_TIMEOUT_S = UNRESPONSIVE_S + 3.0
 
 COMMAND_KILL_TIMEOUT_S = KILL_TIMEOUT_S + 2.0
 """The controller waits this long for hosts to end a command after Ctrl-C."""
+
+MAX_BACKOFF_S = 300.0
+"""The longest pause before a relaunch."""
 
 DECISION_TIMEOUT_S = 90.0
 """The controller waits this long for the hosts to decide on a relaunch among themselves."""

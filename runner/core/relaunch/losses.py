@@ -1,8 +1,9 @@
-"""Losses of an attempt: what its events say about the nodes of the next one."""
+"""Losses of an attempt: what its events say about the next one, where a launch plans it."""
 
 from __future__ import annotations
 
-from typing import Dict, FrozenSet, Iterable, List, NamedTuple, Tuple
+from dataclasses import replace
+from typing import Collection, Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Tuple
 
 from runner.core.errors import SIGNAL_EXIT_BASE
 from runner.core.model.plan import Plan
@@ -72,6 +73,27 @@ def _first_to_fail(plan: Plan, history: List[TimedEvent]) -> Tuple[str, ...]:
     if first_failure is None or port_taken:
         return ()
     return () if is_stall(first_failure.reason) else (first_failure.node,)
+
+
+def next_spec(spec: Spec, excluded: Collection[str], suspected: Collection[str]) -> Optional[Spec]:
+    """Return the spec of the next attempt: as many nodes as before, in the order of the YAML.
+
+    Nodes that are `excluded` (lost, or not usable) take no part. Those that are `suspected` (their
+    ranks failed) take part if no spare replaces them. None if too few nodes are left, or not the
+    one that decides.
+    """
+    available = [node for node in (*spec.nodes, *spec.spares) if node.name not in excluded]
+    # The sort is stable: spares come before suspects.
+    replaceable = {*suspected} - {spec.task.decides}
+    ranked = sorted(available, key=lambda node: node.name in replaceable)
+    chosen = {node.name for node in ranked[: len(spec.nodes)]}
+    if len(chosen) < (spec.min_nodes or len(spec.nodes)) or spec.task.decides in {*excluded}:
+        return None
+    return replace(
+        spec,
+        nodes=tuple(node for node in available if node.name in chosen),
+        spares=tuple(node for node in available if node.name not in chosen),
+    )
 
 
 def may_relaunch(spec: Spec, verdict: Verdict) -> bool:

@@ -1,165 +1,124 @@
-"""Next attempt of a run: its nodes, its plan, and the supervisors that may relaunch it in turn."""
+"""Next attempt of a run without its launch: its nodes, and the numbers that change in their orders.
+
+Nothing is planned; a launch, which is there, plans anew with fresh facts (`losses`).
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Collection, List, Mapping, Optional, Tuple
+from typing import Collection, Dict, Mapping, Sequence, Tuple, Union
 
-from runner.core.errors import NotReady, Problem
-from runner.core.model.facts import Facts
-from runner.core.model.order import Hub
+from runner.core.model.order import Order
 from runner.core.model.plan import Plan
-from runner.core.model.run_info import PastAttempt
-from runner.core.planning.build_plan import build_plan
-from runner.core.planning.endpoints import is_numeric, peer_endpoints
-from runner.core.planning.readiness import problems_of
-from runner.core.relaunch.handover import (
-    AttemptOrders,
-    NextAttempt,
-    RelaunchContext,
-    Voter,
-    relaunch_context,
-    run_info,
-)
-from runner.core.spec import Node, Secret, Spec
+from runner.core.model.run_info import PastAttempt, RunInfo
+from runner.core.protocol.timing import MAX_BACKOFF_S
 
 
-def next_spec(spec: Spec, excluded: Collection[str], suspected: Collection[str]) -> Optional[Spec]:
-    """Return the spec of the next attempt: as many nodes as before, in the order of the YAML.
+def next_attempt(
+    orders: Mapping[str, Order],
+    lost: Collection[str],
+    standing_by: Sequence[str],
+    suspected: str = "",
+) -> Union[Dict[str, Order], str]:
+    """Return the orders of the next attempt, spares last; or why there is none.
 
-    Nodes that are `excluded` (lost, or not usable) take no part. Those that are `suspected` (their
-    ranks failed) take part if no spare replaces them. None if too few nodes are left, or not the
-    one that decides.
+    `orders` are those of this attempt in rank order, the hub's first, and those of its spares. The
+    hub stays the first. The node that is `suspected` takes part if no spare replaces it.
     """
-    available = [node for node in (*spec.nodes, *spec.spares) if node.name not in excluded]
-    # The sort is stable: spares come before suspects.
-    replaceable = {*suspected} - {spec.task.decides}
-    ranked = sorted(available, key=lambda node: node.name in replaceable)
-    chosen = {node.name for node in ranked[: len(spec.nodes)]}
-    if len(chosen) < (spec.min_nodes or len(spec.nodes)) or spec.task.decides in {*excluded}:
-        return None
-    return replace(
-        spec,
-        nodes=tuple(node for node in available if node.name in chosen),
-        spares=tuple(node for node in available if node.name not in chosen),
-    )
+    working = [name for name, order in orders.items() if not order.is_standby]
+    hub = working[0]
+    for name in working:
+        if orders[name].decides and name in lost:
+            return f"{name} decides the end, and cannot be used"
+    available = [name for name in working if name not in lost]
+    available += [name for name in standing_by if name in orders and name not in lost]
+    replaceable = suspected != hub and not (suspected in orders and orders[suspected].decides)
+    # The sort is stable: spares come before the suspect.
+    ranked = sorted(available, key=lambda name: replaceable and name == suspected)
+    chosen = ranked[: len(working)]
+    needed = orders[hub].min_nodes or len(working)
+    if len(chosen) < needed:
+        return f"{len(available)} of {len(orders)} nodes are left for {needed}"
+    nodes = [name for name in available if name in chosen]
+    spares = [name for name in available if name not in chosen]
+    return renumbered(orders, nodes, spares)
 
 
-def plan_next_attempt(
-    context: RelaunchContext,
-    past_attempt: PastAttempt,
-    relaunches_left: int,
-    facts: Mapping[str, Facts],
-    suspected: Collection[str] = (),
-) -> NextAttempt:
-    """Plan, on a host, the next attempt of a run on the nodes that are left.
+def renumbered(
+    orders: Mapping[str, Order], nodes: Sequence[str], spares: Sequence[str]
+) -> Dict[str, Order]:
+    """Return the orders of an attempt on `nodes`, in rank order, with `spares` that stand by.
 
-    `context` and `past_attempt` are those of the attempt that failed, `facts` those of every node
-    that can take part; `relaunches_left` and `suspected` are as in `assign_voters`, `next_spec`.
-
-    Raises:
-        NotReady: Too few nodes are left, or they are not ready.
+    No host waits for a controller in it.
     """
-    secrets = {name: Secret("") for name in context.secrets}
-    last_spec = replace(context.spec, secrets=secrets)
-    all_names = {node.name for node in (*last_spec.nodes, *last_spec.spares)}
-    all_problems: List[Problem] = []
-    excluded = all_names - facts.keys()
-    while True:
-        spec = next_spec(last_spec, excluded, suspected)
-        if spec is None:
-            left = len(all_names - excluded)
-            message = f"{left} of {len(all_names)} nodes are left for {len(last_spec.nodes)}"
-            raise NotReady([Problem("", message), *all_problems])
-        found = {node.name: problems_of(spec, node, facts[node.name]) for node in spec.nodes}
-        unready = {name for name, problems in found.items() if problems}
-        if not unready:
-            break
-        all_problems += [problem for problems in found.values() for problem in problems]
-        excluded |= unready
-    past_attempts = (*context.info.past_attempts, past_attempt)
-    return _hand_over(context, spec, facts, past_attempts, relaunches_left)
+    torch_assigns_ranks = orders[nodes[0]].first_rank is None
+    first_rank = 0
+    result: Dict[str, Order] = {}
+    for name in (*nodes, *spares):
+        order = orders[name]
+        hub = order.hub
+        notify = order.notify
+        is_standby = name in spares
+        if hub is not None:
+            hub = replace(hub, member_count=len(nodes) - 1, spares=tuple(spares))
+        if notify is not None:
+            notify = replace(notify, nodes=tuple(nodes))
+        result[name] = replace(
+            order,
+            attempt=order.attempt + 1,
+            node_rank=0 if is_standby else nodes.index(name),
+            nnodes=len(nodes),
+            first_rank=None if torch_assigns_ranks or is_standby else first_rank,
+            world_size=sum(orders[node].nproc for node in nodes),
+            master_port=order.ports[0] if order.ports else order.master_port,
+            ports=order.ports[1:],
+            is_standby=is_standby,
+            hub=hub,
+            notify=notify,
+            disconnect_s=0.0,
+            detached=True,
+            rejoin_count=0,
+            relaunches_left=order.relaunches_left - 1,
+            relaunch_pause_s=min(MAX_BACKOFF_S, 2 * order.relaunch_pause_s),
+        )
+        first_rank += 0 if is_standby else order.nproc
+    return result
 
 
-def _hand_over(
-    context: RelaunchContext,
-    spec: Spec,
-    facts: Mapping[str, Facts],
-    past_attempts: Tuple[PastAttempt, ...],
-    relaunches_left: int,
-) -> NextAttempt:
-    """Plan an attempt that needs no controller, after those before it."""
-    number = past_attempts[-1].attempt + 1 if past_attempts else 0
-    plan = _without_controller(build_plan(spec, facts, code=context.code, attempt=number))
-    orders = assign_voters(spec, plan, facts, relaunches_left)
-    launch = (context.info.launched_by, context.info.launched_at)
-    info = run_info(orders.plan, *launch, past_attempts, relaunches_left)
-    next_context = relaunch_context(spec, context.code, info, context.config_yaml, orders.voters)
-    return NextAttempt(orders, next_context)
-
-
-def _without_controller(plan: Plan) -> Plan:
-    """Have no host wait for a controller, and the hub notice members that do not start."""
-    hub = plan.nodes[0].order.hub
-    if hub is not None:
-        hub = replace(hub, required_members=tuple(node_plan.node for node_plan in plan.nodes[1:]))
-    changes = {"hub": hub, "disconnect_s": 0.0, "detached": True}
-    node_plans = [
-        replace(node_plan, order=replace(node_plan.order, **changes))  # type: ignore[arg-type]
-        for node_plan in plan.nodes
+def plan_of(plan: Plan, orders: Mapping[str, Order]) -> Plan:
+    """Return the plan of the attempt with these orders, after another one."""
+    shares = {share.node: share for share in (*plan.nodes, *plan.spares)}
+    updated = [
+        replace(shares[name], order=order, ranks=order.ranks) for name, order in orders.items()
     ]
-    return replace(plan, nodes=tuple(node_plans))
-
-
-def assign_voters(
-    spec: Spec, plan: Plan, facts: Mapping[str, Facts], relaunches_left: int
-) -> AttemptOrders:
-    """Have the supervisors of a planned attempt vote on a relaunch, as long as any is left.
-
-    `facts` are those of every node, and of the spares that can stand by.
-    """
-    if not relaunches_left:
-        return AttemptOrders(plan)
-    spares = [node for node in spec.spares if node.name in facts]
-    voters = _reachable_voters(spec, [*spec.nodes, *spares], facts)
-    spares = spares if voters else []
-    hub = plan.nodes[0].order.hub
-    if hub is None and spares:
-        port = facts[spec.master.name].hub_port
-        hub = Hub(spec.master.name, voters[0].addr, port, 0, spec.lost_s) if port else None
-    if hub is None and len(voters) > 1:  # they could not tell each other to stop
-        voters = ()
-        spares = []
-    if hub is not None:
-        hub = replace(hub, spares=tuple(node.name for node in spares))
-    order_changes = {"hub": hub, "relaunches_left": relaunches_left, "voter_count": len(voters)}
-    node_plans = tuple(
-        replace(node_plan, order=replace(node_plan.order, **order_changes))  # type: ignore[arg-type]
-        for node_plan in plan.nodes
+    first = updated[0].order
+    return replace(
+        plan,
+        attempt=first.attempt,
+        nodes=tuple(share for share in updated if not share.order.is_standby),
+        spares=tuple(share for share in updated if share.order.is_standby),
+        world_size=first.world_size,
+        master_port=first.master_port,
     )
-    if not spares:
-        plan = replace(plan, spares=())
-    idle = {"container": None, "stall_s": 0.0, "stop_on_stall": False, "metrics": ()}
-    standby = {
-        order.node: replace(order, **order_changes, **idle)  # type: ignore[arg-type]
-        for order in plan.spares
-    }
-    return AttemptOrders(replace(plan, nodes=node_plans), standby, voters)
 
 
-def _reachable_voters(
-    spec: Spec, nodes: List[Node], facts: Mapping[str, Facts]
-) -> Tuple[Voter, ...]:
-    """Return all nodes, or none: if one has no port or address, no majority is certain."""
-    if len(nodes) == 1:
-        return (Voter(nodes[0].name),)
-    endpoints = peer_endpoints(spec, nodes, facts)
-    voters = []
-    for node in nodes:
-        numeric_addr = node.addr if node.addr and is_numeric(node.addr) else ""
-        addr = numeric_addr or (endpoints[node.name].address if node.name in endpoints else "")
-        port = facts[node.name].vote_port
-        if not addr or not port:
-            return ()
-        voters.append(Voter(node.name, addr, port))
-    return tuple(voters)
+def run_info(
+    plan: Plan, launched_by: str, launched_at: float, past_attempts: Tuple[PastAttempt, ...]
+) -> RunInfo:
+    """Return what every host has on record of the whole run."""
+    first = plan.nodes[0].order
+    return RunInfo(
+        run_id=plan.run_id,
+        cluster=plan.cluster,
+        task=plan.task,
+        launched_by=launched_by,
+        launched_at=launched_at,
+        nnodes=plan.max_nodes or len(plan.nodes),
+        min_nodes=plan.min_nodes,
+        world_size=plan.world_size,
+        gpus={share.node: len(share.gpus) for share in plan.nodes if share.gpus},
+        attempt=plan.attempt,
+        past_attempts=past_attempts,
+        standby_nodes=first.hub.spares if first.hub else (),
+        relaunches_left=first.relaunches_left,
+    )

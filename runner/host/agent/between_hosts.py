@@ -20,21 +20,13 @@ from runner.core.model.network_probe import HostProbe, Outcome, ProbeResult, Tar
 from runner.core.protocol.frames import Frame
 from runner.host.agent.server import RequestHandler
 from runner.host.facts import ports
-from runner.host.peers.connection import (
-    BACKLOG,
-    CLIENT,
-    Identity,
-    Listener,
-    PeerConnection,
-    PeerDisconnected,
-)
 from runner.host.peers.dialler import Dialler
+from runner.host.peers.links import BACKLOG, Link, LinkClosed, Listener, seal
 from runner.host.process.bounded_child import BoundedChild, report_facts
 from runner.host.process.event_loop import EventLoop
 
 LISTEN_TIMEOUT_S = 60.0  # after which a listener ends by itself
 DIAL_TIMEOUT_S = 20.0
-SUBJECT = "check"
 MAX_CONCURRENT = 32  # on a slow line more of them would make each other look stalled
 CONNECT_TIMEOUT_S = 3.5  # SYNs go out after 0, 1 and 3 s; the kernel waits 3 s for a neighbour
 HANDSHAKE_TIMEOUT_S = 2.5
@@ -91,11 +83,12 @@ class ConnectionTest:
     def __init__(self, target: Target, node: str, token: bytes) -> None:
         self.result: Optional[ProbeResult] = None  # as long as it runs
         self._target = target
-        self._identity = Identity(node, SUBJECT, token)
+        self._token = token
+        self._hello = seal(token, {"node": node})
+        self._padding = seal(token, {"node": node, "padding": "x" * PAD_BYTES})
         self._last_progress = time.monotonic()
-        self._connection: Optional[PeerConnection] = None
+        self._link: Optional[Link] = None
         self._pads_left = PAD_COUNT
-        self._count_requested = False
         self._bytes_acked = 0
         self._dialler = Dialler(target.address, target.port, CONNECT_TIMEOUT_S)
         self._socket: Optional[socket.socket] = None
@@ -103,32 +96,33 @@ class ConnectionTest:
 
     def register(self, poll: select.poll) -> int:
         """Have our descriptor watched for what we wait for; return it."""
-        peer = self._connection
-        descriptor = (peer or self._dialler).fileno()
+        link = self._link
+        descriptor = (link or self._dialler).fileno()
         events = select.POLLOUT
-        if peer is not None:
-            wants_write = peer.name and (self._pads_left or not peer.flushed)
+        if link is not None:
+            wants_write = link.is_known and (self._pads_left or link.has_unsent)
             events = select.POLLIN | (select.POLLOUT if wants_write else 0)
         poll.register(descriptor, events)
         return descriptor
 
     def advance(self) -> None:
         """Continue: the connection can be read, or written to."""
-        if self._connection is None:
+        link = self._link
+        if link is None:
             self._dial()
             return
-        peer = self._connection
-        peer.flush()
+        link.flush()
         try:
-            self._receive(peer)
-        except PeerDisconnected as disconnect:
-            cause = disconnect.__cause__
+            self._receive(link)
+        except LinkClosed as closed:
+            cause = closed.__cause__
             if isinstance(cause, OSError):
                 self._fail(cause.errno or 0)
             else:
-                self._finish(Outcome.RESET if peer.name else Outcome.WRONG_PEER)
-        if self.result is None:
-            self._send_padding(peer)
+                self._finish(Outcome.RESET if link.is_known else Outcome.WRONG_PEER)
+        while self.result is None and link.is_known and self._pads_left and not link.has_unsent:
+            link.send(self._padding)
+            self._pads_left -= 1
 
     def _dial(self) -> None:
         self._socket = self._dialler.poll()
@@ -136,17 +130,17 @@ class ConnectionTest:
             self._fail(self._dialler.error)
         elif self._socket is not None:
             self._last_progress = time.monotonic()
-            self._connection = PeerConnection(self._socket, self._identity, CLIENT)
-            self._connection.send(type="hello")
+            self._link = Link(self._socket, self._token)
+            self._link.send(self._hello)
 
     def check_timeout(self) -> None:
         """End the test if a step has taken too long."""
         if self.result is not None:
             return
         now = time.monotonic()
-        if self._connection is None:
+        if self._link is None:
             self._dial()
-        elif not self._connection.name:
+        elif not self._link.is_known:
             if now > self._last_progress + HANDSHAKE_TIMEOUT_S:
                 self._finish(Outcome.NO_GREETING)
         else:
@@ -157,24 +151,16 @@ class ConnectionTest:
             elif now > self._last_progress + STALL_TIMEOUT_S:
                 self._finish(Outcome.STALLED)
 
-    def _receive(self, peer: PeerConnection) -> None:
-        for message in peer.receive():
-            if peer.name != self._target.node:
-                self._finish(Outcome.WRONG_PEER, peer.name)
+    def _receive(self, link: Link) -> None:
+        for message in link.receive():
+            if message.get("node") != self._target.node:
+                self._finish(Outcome.WRONG_PEER, str(message.get("node")))
                 return
+            link.is_known = True
             self._last_progress = time.monotonic()
-            if message.get("type") == "count":
-                complete = message.get("bytes") == PAD_BYTES * PAD_COUNT
-                self._finish(Outcome.REACHED if complete else Outcome.FAILED)
+            if message.get("bytes") == PAD_BYTES * PAD_COUNT:
+                self._finish(Outcome.REACHED)
                 return
-
-    def _send_padding(self, peer: PeerConnection) -> None:
-        while peer.name and self._pads_left and peer.flushed:
-            peer.send(type="padding", padding="x" * PAD_BYTES)
-            self._pads_left -= 1
-        if peer.name and not self._pads_left and not self._count_requested:
-            self._count_requested = True
-            peer.send(type="count_request")
 
     def _fail(self, error: int) -> None:
         outcome = _OUTCOME_BY_ERRNO.get(error, Outcome.FAILED)
@@ -182,10 +168,10 @@ class ConnectionTest:
 
     def _finish(self, outcome: Outcome, detail: str = "") -> None:
         rtt_s = 0.0
-        if self._connection is not None:
+        if self._link is not None:
             least_us, last_us = (self._tcp_info_field("=I", offset) for offset in (148, 68))
             rtt_s = (least_us if 0 < least_us < 0xFFFFFFFF else last_us) / 1e6
-            self._connection.close()
+            self._link.close()
         self.result = ProbeResult(self._target, outcome, rtt_s, detail)
 
     def _tcp_info_field(self, struct_format: str, offset: int) -> int:
@@ -231,15 +217,17 @@ class EchoServer:
     """Answers the hosts that know the token, and counts the bytes they send."""
 
     def __init__(self, sockets: List[socket.socket], node: str, token: bytes) -> None:
-        self._byte_counts: Dict[PeerConnection, int] = {}
+        self._sockets = sockets
+        self._node = node
+        self._token = token
+        self._byte_counts: Dict[Link, int] = {}
         self._loop = EventLoop()
         self._listeners = [
             Listener(
                 sock,
-                Identity(node, SUBJECT, token),
+                token,
                 self._loop,
-                self._reply,
-                lambda peer, _: self._drop(peer),
+                self,
                 auth_timeout_s=AUTH_TIMEOUT_S,
                 max_unauthenticated=MAX_UNAUTHENTICATED,
             )
@@ -251,28 +239,28 @@ class EchoServer:
         self._loop.wait(POLL_S)
         for listener in self._listeners:
             listener.tick()
-        for peer in self._byte_counts:
-            peer.flush()
 
     def close(self) -> None:
-        """Close all connections."""
+        """Listen no more."""
         for listener in self._listeners:
             listener.close()
-        for peer in [*self._byte_counts]:
-            self._drop(peer)
+        for sock in self._sockets:
+            sock.close()
 
-    def _reply(self, peer: PeerConnection, message: Dict[str, Any]) -> None:
-        self._byte_counts.setdefault(peer, 0)
-        if message.get("type") == "hello":
-            peer.send(type="hello")
-        elif message.get("type") == "padding":
-            self._byte_counts[peer] += len(str(message.get("padding", "")))
-        elif message.get("type") == "count_request":
-            peer.send(type="count", bytes=self._byte_counts[peer])
+    def first_line(self) -> bytes:
+        """Return who answers."""
+        return seal(self._token, {"node": self._node})
 
-    def _drop(self, peer: PeerConnection) -> None:
-        self._byte_counts.pop(peer, None)
-        peer.close()
+    def take(self, link: Link, message: Dict[str, Any]) -> str:
+        """Count what a host sends; tell it the sum."""
+        count = self._byte_counts.get(link, 0) + len(str(message.get("padding", "")))
+        self._byte_counts[link] = count
+        if count:
+            link.send(seal(self._token, {"node": self._node, "bytes": count}))
+        return f"{message.get('node')} {link.fileno()}"  # each of its links counts
+
+    def on_refused(self) -> None:
+        """Do nothing: it opens no link."""
 
 
 def _bind(address: str) -> socket.socket:
@@ -297,7 +285,7 @@ class Handler(RequestHandler):
         token = str(frame.data["token"]).encode()
         address = frame.data["addresses"][node]
         agent_pid = os.getpid()
-        reserved_port, _, _ = self.context.require_facts().reserved.numbers
+        reserved_port, _ = self.context.require_facts().reserved.numbers
         arguments = (node, token, address, reserved_port, agent_pid, report_facts)
         self._listen_request = frame
         self._start("listener", lambda: serve(*arguments), LISTEN_TIMEOUT_S)

@@ -16,12 +16,10 @@ from runner.core.model.order import Order
 from runner.core.protocol.events import StopCause
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import RunPaths
-from runner.core.relaunch.handover import RelaunchContext
 from runner.host.agent import follow
 from runner.host.agent.request_queue import RequestSteps
 from runner.host.agent.server import AgentContext, RequestHandler
 from runner.host.facts import ports
-from runner.host.peers.election import ElectionContext
 from runner.host.storage.run_owner import RunSocket
 from runner.host.storage.task_store import store_tasks
 from runner.host.supervisor import guardian
@@ -85,13 +83,15 @@ class Handler(RequestHandler):
         facts = self.context.require_facts()
         environ = {**facts.environ, **frame.data.get("secrets", {})}
         token = str(frame.data.get("token", "")).encode()
-        relaunch = None
-        if frame.data.get("handover"):
-            handover = decode(RelaunchContext, frame.data["handover"])
-            relaunch = ElectionContext(
-                handover, self.context.facts_request, self.context.code.programs
-            )
-        args = SupervisorArgs(run_socket.folder, order, environ, facts.reserved, token, relaunch)
+        args = SupervisorArgs(
+            folder=run_socket.folder,
+            order=order,
+            environ=environ,
+            reserved_ports=facts.reserved,
+            token=token,
+            record=self._run_record,
+            programs=self.context.code.programs,
+        )
         pipe = guardian.spawn(args, listener, log_fd)
         self._run_socket = run_socket
         os.close(log_fd)

@@ -184,14 +184,10 @@ def _kernel_facts(request: FactsRequest) -> Tuple[Dict[str, Any], ports.Reserved
         reserved, fields["port_error"] = ports.reserve_ports(
             first, last, store=request.reserve_port, hub=request.reserve_hub_port
         )
-        fields["reserved_port"], fields["hub_port"], _ = reserved.numbers
+        fields["reserved_port"], fields["hub_port"] = reserved.numbers
         spares = ports.reserve_spares(first, last, request.spare_ports)
         reserved = reserved._replace(spares=spares)
         fields["spare_ports"] = tuple(sock.getsockname()[1] for sock in spares)
-    if request.reserve_vote_port:
-        with contextlib.suppress(Exception):
-            reserved = reserved._replace(voter=ports.reserve_extra(first, last))
-            fields["vote_port"] = reserved.numbers[-1]
     return fields, reserved
 
 

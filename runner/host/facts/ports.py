@@ -23,29 +23,35 @@ CHECK_INTERVAL_S = 0.5  # between checks for a listener
 
 
 class ReservedPorts(NamedTuple):
-    """The ports of a run: the rendezvous (torch's store), the hub, a voter, later rendezvous."""
+    """The ports of a run: the rendezvous (torch's store), the hub, later rendezvous."""
 
     store: Optional[socket.socket] = None
     hub: Optional[socket.socket] = None
-    voter: Optional[socket.socket] = None
     spares: Tuple[socket.socket, ...] = ()
 
     @property
-    def numbers(self) -> Tuple[int, int, int]:
-        """The port numbers of the first three, 0 for none."""
-        named = (self.store, self.hub, self.voter)
-        store, hub, voter = (sock.getsockname()[1] if sock else 0 for sock in named)
-        return store, hub, voter
+    def numbers(self) -> Tuple[int, int]:
+        """The port numbers of the first two, 0 for none."""
+        store, hub = (sock.getsockname()[1] if sock else 0 for sock in (self.store, self.hub))
+        return store, hub
 
     @property
     def sockets(self) -> List[socket.socket]:
         """All of them."""
-        return [sock for sock in (self.store, self.hub, self.voter, *self.spares) if sock]
+        return [sock for sock in (self.store, self.hub, *self.spares) if sock]
 
     @property
     def descriptors(self) -> Set[int]:
         """The descriptors that a process must keep open to inherit them."""
         return {sock.fileno() for sock in self.sockets}
+
+    def next_store(self, port: int) -> ReservedPorts:
+        """Return those of the next attempt, whose ranks meet at `port` here, if that is not 0."""
+        if not port:
+            return self._replace(store=None)
+        store = next((sock for sock in self.spares if sock.getsockname()[1] == port), None)
+        spares = tuple(sock for sock in self.spares if sock is not store)
+        return self._replace(store=store or reserve(port, port)[0], spares=spares)
 
     def close(self) -> None:
         """Close them in this process."""
@@ -63,7 +69,9 @@ def reserve_ports(first: int, last: int, *, store: bool, hub: bool) -> Tuple[Res
     controller watches the hosts.
     """
     store_socket, error = reserve(first, last) if store else (None, "")
-    hub_socket = reserve_extra(first, last) if hub and not error else None
+    hub_socket = None
+    if hub and not error:
+        hub_socket = reserve(first, last)[0] or reserve(0, 0)[0]
     return ReservedPorts(store_socket, hub_socket), error
 
 
@@ -71,11 +79,6 @@ def reserve_spares(first: int, last: int, count: int) -> Tuple[socket.socket, ..
     """Reserve so many more ports of that range, or as many as are free."""
     found = (reserve(first, last)[0] for _ in range(count))
     return tuple(sock for sock in found if sock is not None)
-
-
-def reserve_extra(first: int, last: int) -> Optional[socket.socket]:
-    """Reserve another port, preferably in that range; None if none is free."""
-    return reserve(first, last)[0] or reserve(0, 0)[0]
 
 
 def reserve(first: int, last: int) -> Tuple[Optional[socket.socket], str]:

@@ -1,1 +1,1 @@
-"""Connections between the supervisors of an attempt: hub, members, leader election."""
+"""Connections between the supervisors of an attempt: hub, members, links."""

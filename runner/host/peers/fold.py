@@ -6,14 +6,14 @@ Pure: the caller says what has arrived, what its own state is, and what time it 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Dict, List, Optional, Set, Tuple
+from typing import Dict, Iterable, List, Optional, Set, Tuple
 
 from runner.core.failure_detector import FailureDetector
 from runner.core.model.order import Hub, Order
 from runner.core.outcome.membership import is_indispensable, nodes_after_loss
 from runner.core.protocol.events import StopCause, loss_reason
 from runner.core.protocol.timing import HEARTBEAT_S, HUB_TIMEOUT_S, JOIN_TIMEOUT_S
-from runner.host.peers.state import LONG_S, Departure, LastHeard, PeerState, Phase
+from runner.host.peers.state import LONG_S, Departure, LastHeard, PeerState, Phase, Upcoming
 
 
 class PeerObserver:
@@ -59,6 +59,7 @@ class Fold:
         self.silence_s = max(2.5 * self.heartbeat_s, hub.lost_s / 3)
         """After so much of it a new connection is worth a try: TCP waits longer."""
         self.heard: Dict[str, Heard] = {}  # by node
+        self.upcoming: Optional[Upcoming] = None  # what a hub says follows
         self.hub_finished = False  # on a member: it ended, or was declared lost
         self._order = order
         self._hub = hub
@@ -68,28 +69,23 @@ class Fold:
 
     def take(self, state: PeerState, now: float) -> bool:
         """Take a state, and return whether it is a new one of this attempt."""
-        order = self._order
         previous = self.heard.get(state.node)
-        is_of_attempt = (state.run, state.attempt) == (order.run_id, order.attempt)
         is_news = previous is None or state.age > previous.state.age
-        if not (is_of_attempt and is_news and self._concerns_us(state)):
+        if state.run != self._order.run_id or not (is_news and self._concerns_us(state)):
             return False
+        if state.attempt != self._order.attempt:
+            return self._take_of_other_attempt(state)
         self.heard[state.node] = Heard(state, now)
         heard = LastHeard(now - state.controller_age_s, now - state.launch_age_s)
         self._observer.on_lease_renewed(heard, detached=state.detached)
         self._conclude(state, previous.state if previous is not None else None, now)
         return True
 
-    def told_stalled_s(self, own_s: float, now: float) -> Optional[float]:  # noqa: ARG002
-        """Return for how long to say that no rank has made progress: a hub speaks for all."""
-        return own_s
-
-    def departed(self, _: float) -> Tuple[Departure, ...]:
-        """Return the nodes that the attempt goes on without, as far as that is ours to say."""
-        return ()
-
     def _concerns_us(self, state: PeerState) -> bool:
         return state.node != self._order.node
+
+    def _take_of_other_attempt(self, state: PeerState) -> bool:
+        raise NotImplementedError
 
     def _conclude(self, state: PeerState, previous: Optional[PeerState], now: float) -> None:
         raise NotImplementedError
@@ -107,13 +103,13 @@ class HubFold(Fold):
         self._departed: Dict[str, Tuple[Departure, float]] = {}  # with the last sign of life
         self._gone: Dict[str, int] = {}  # lost nodes, and which start of them
         self._met: Set[str] = set()  # members that have joined, or that the run does without
-        self._required = {*hub.required_members}  # those that have not joined
+        self._required: Set[str] = set()  # those that must join soon
 
     def check(self, now: float, _: str = "") -> None:
         """Declare members lost that are silent, or did not join."""
         if not self._detector.check(now):
             return
-        for name in self._present:
+        for name in self._in_phase(Phase.ACTIVE, Phase.PENDING):
             silence_s = now - self.heard[name].at
             if self._detector.is_lost(silence_s):
                 reason = f"nothing was heard from it for {silence_s:.0f} s"
@@ -133,11 +129,7 @@ class HubFold(Fold):
             if name not in self._hub.spares and now - heard.at > self.silence_s:
                 return None
             progress_at.append(heard.at - min(heard.state.stalled_s or 0.0, LONG_S))
-        return None if self._is_one_pending else now - max(progress_at)
-
-    def told_stalled_s(self, own_s: float, now: float) -> Optional[float]:
-        """Return what is so on all hosts."""
-        return self.stalled_s(own_s, now)
+        return now - max(progress_at) if self.has_met_all else None
 
     def depart(self, name: str, reason: str, last_seen: float, nodes: int) -> None:
         """Go on without a node, and tell the members so."""
@@ -148,30 +140,69 @@ class HubFold(Fold):
         self._met.add(name)
 
     def departed(self, now: float) -> Tuple[Departure, ...]:
-        """Return the nodes that the attempt goes on without, all of them."""
+        """Return the nodes that the attempt goes on without."""
         nodes = self._departed.values()
         return tuple(replace(each, silence_s=now - last_seen) for each, last_seen in nodes)
-
-    @property
-    def stop_acknowledged(self) -> bool:
-        """Whether every member that starts without a controller has been told to stop."""
-        return not (self._observer.is_stopping and self._required)
 
     def is_awaited(self, now: float) -> bool:
         """Return whether a member still takes part, or may be about to join."""
         is_late = now - self._began_at > HUB_TIMEOUT_S
         members = {*self._present}.difference(self._hub.spares)
-        return bool(members) or (self._is_one_pending and not is_late)
+        return bool(members) or not (self.has_met_all or is_late)
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Take members as lost that do not join in time: no controller watches over them."""
+        self._required = {*names}
 
     @property
-    def _is_one_pending(self) -> bool:
-        return len(self._met) < self._hub.member_count
+    def has_met_all(self) -> bool:
+        """Whether every member has joined, or the run does without it."""
+        return len(self._met) >= self._hub.member_count
+
+    def knows(self, name: str) -> bool:
+        """Return whether a member has joined, or the run goes on without it."""
+        return name in self._met
+
+    # After the end of the attempt
+
+    @property
+    def proven(self) -> List[str]:
+        """Those that answer, and have proved their end."""
+        return self._in_phase(Phase.PENDING)
+
+    def is_one_unproven(self, now: float, patience_s: float) -> bool:
+        """Return whether ranks may be left: of who answers, or has been silent for less than that.
+
+        A node that is cut off ends its ranks within `patience_s`.
+        """
+        if self._present:
+            return True
+        gone = [self.heard[name] for name in self._gone if name in self.heard]
+        unproven = [heard for heard in gone if heard.state.phase in (Phase.ACTIVE, Phase.DEAD)]
+        return any(now - heard.at < patience_s for heard in unproven)
+
+    def first_to_fail(self, own_failed_s: Optional[float], now: float) -> str:
+        """Return the node where something failed first, "" if nothing did."""
+        ages = {self._order.node: own_failed_s}
+        for name in self.proven:
+            failed_s = self.heard[name].state.failed_s
+            ages[name] = None if failed_s is None else failed_s + now - self.heard[name].at
+        known = {name: age for name, age in ages.items() if age is not None}
+        return max(known, key=lambda name: known[name], default="")
 
     @property
     def _present(self) -> List[str]:
         """The members that have joined, and have neither ended nor left."""
-        active = [name for name, h in self.heard.items() if h.state.phase is Phase.ACTIVE]
-        return [name for name in active if name not in self._gone]
+        return self._in_phase(Phase.ACTIVE)
+
+    def _in_phase(self, *phases: Phase) -> List[str]:
+        """Return the members that are there, and have come so far."""
+        names = [name for name, heard in self.heard.items() if heard.state.phase in phases]
+        return [name for name in names if name not in self._gone]
+
+    def _take_of_other_attempt(self, state: PeerState) -> bool:
+        """Answer who has not heard of the attempt that has begun: a link is all that it needs."""
+        return state.attempt == self._order.attempt - 1 and state.node not in self.heard
 
     def _conclude(self, state: PeerState, previous: Optional[PeerState], now: float) -> None:
         name = state.node
@@ -208,12 +239,6 @@ class MemberFold(Fold):
         self._reported_unreachable = False
 
     @property
-    def stop_acknowledged(self) -> bool:
-        """Whether the hub has told all to stop, or will not."""
-        hub_state = self.hub_state
-        return self.hub_finished or hub_state is None or hub_state.stop is not None
-
-    @property
     def hub_state(self) -> Optional[PeerState]:
         """What the hub said last; None before it has been reached."""
         heard = self.heard.get(self._hub.node)
@@ -230,7 +255,7 @@ class MemberFold(Fold):
                 self._lose(f"nothing was heard from it for {silence_s:.0f} s", now - silence_s)
             return
         hub = self._hub
-        if hub.required_members and silence_s > JOIN_TIMEOUT_S:
+        if self._order.detached and silence_s > JOIN_TIMEOUT_S:
             self._lose(f"it could not be reached within {JOIN_TIMEOUT_S:g} s", now)
         elif silence_s > HUB_TIMEOUT_S and not self._reported_unreachable:
             self._reported_unreachable = True
@@ -258,6 +283,16 @@ class MemberFold(Fold):
     def _concerns_us(self, state: PeerState) -> bool:
         return state.node == self._hub.node and not self.hub_finished
 
+    def _take_of_other_attempt(self, state: PeerState) -> bool:
+        return self._follow(state)
+
+    def _follow(self, state: PeerState) -> bool:
+        """Follow the hub into the next attempt, once it has said which; return whether it has."""
+        upcoming = state.upcoming
+        if upcoming is not None and upcoming.attempt == self._order.attempt + 1:
+            self.upcoming = upcoming
+        return self.upcoming is not None
+
     def _conclude(self, state: PeerState, previous: Optional[PeerState], now: float) -> None:
         if previous is None:
             self._observer.on_hub_joined()
@@ -271,7 +306,8 @@ class MemberFold(Fold):
                 seen_at = now - each.silence_s
                 self._observer.on_peer_departed(each.node, each.reason, seen_at, each.nodes)
         self._take_stop(state, previous)
-        self.hub_finished = state.phase is not Phase.ACTIVE
+        self._follow(state)
+        self.hub_finished = state.phase is Phase.ENDED
 
     def _lose(self, reason: str, last_seen: float) -> None:
         self.hub_finished = True

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from typing import Any, Dict, List, Optional, Union
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 from runner.core.codec import decode, encode
 from runner.core.model.order import Hub, Order
@@ -19,10 +19,12 @@ from runner.host.peers.links import LINGER_S, Link, LinkClosed, Listener, Outgoi
 from runner.host.peers.state import (
     LONG_S,
     MAX_REASON,
+    Departure,
     LastHeard,
     PeerState,
     Phase,
     Stop,
+    Upcoming,
     boot_time_ns,
 )
 from runner.host.process.event_loop import EventLoop
@@ -41,7 +43,9 @@ class PeerGroup:
         token: bytes,
         loop: EventLoop,
         observer: PeerObserver,
+        upcoming: Optional[Upcoming] = None,
     ) -> None:
+        """Join the others; `upcoming` is the decision of the hub by which this attempt began."""
         now = time.monotonic()
         self.fold: Union[HubFold, MemberFold]
         self._links: Union[Listener, OutgoingLink, None]
@@ -51,6 +55,7 @@ class PeerGroup:
             self._links = OutgoingLink(address, token, loop, self.fold.silence_s, self)
         else:
             self.fold = HubFold(order, hub, observer, now)
+            self.fold.expect(upcoming.nodes[1:] if upcoming is not None else ())
             self._links = Listener(listener, token, loop, self)
         self._order = order
         self._token = token
@@ -59,6 +64,9 @@ class PeerGroup:
         self._stalled_s = 0.0
         self._phase = Phase.ACTIVE
         self._stop: Optional[Stop] = None
+        self._failed_at: Optional[float] = None
+        self._upcoming = upcoming
+        self._refusal = ""
         self._said: List[Any] = []  # the news in the last state that was sent
         self._next_at = 0.0
 
@@ -86,6 +94,20 @@ class PeerGroup:
         if self._stop is None or cause in FINAL_CAUSES:
             self._stop = Stop(reason[:MAX_REASON], cause)
             self._send()
+
+    def pend(self, failed_at: Optional[float]) -> None:
+        """Say that this part has ended, with proof, and that something failed here first then."""
+        self._phase = Phase.PENDING
+        self._failed_at = failed_at
+        self._send()
+
+    def decide(self, decided: Union[Upcoming, str]) -> None:
+        """Say what follows, or why nothing does."""
+        if isinstance(decided, Upcoming):
+            self._upcoming = decided
+        else:
+            self._refusal = decided
+        self._send()
 
     def leave(self) -> None:
         """Say that this part has ended, and let the others read it."""
@@ -121,6 +143,16 @@ class PeerGroup:
 
     def _state(self) -> PeerState:
         now = time.monotonic()
+        upcoming = self._upcoming
+        if upcoming is not None and upcoming.attempt == self._order.attempt:
+            names = {*upcoming.nodes, *upcoming.spares} - {self._order.node}
+            if names <= self.fold.heard.keys():  # everybody has begun it
+                upcoming = None
+        stalled_s: Optional[float] = self._stalled_s
+        departed: Tuple[Departure, ...] = ()
+        if isinstance(self.fold, HubFold):  # which speaks for all
+            stalled_s = self.fold.stalled_s(self._stalled_s, now)
+            departed = self.fold.departed(now)
         return PeerState(
             run=self._order.run_id,
             attempt=self._order.attempt,
@@ -130,14 +162,17 @@ class PeerGroup:
             phase=self._phase,
             controller_age_s=round(now - self._heard.controller, 3),
             launch_age_s=round(now - self._heard.launch, 3),
-            stalled_s=self.fold.told_stalled_s(self._stalled_s, now),
+            stalled_s=stalled_s,
             detached=self._detached,
             stop=self._stop,
-            departed=self.fold.departed(now),
+            failed_s=None if self._failed_at is None else now - self._failed_at,
+            departed=departed,
+            upcoming=upcoming,
+            refusal=self._refusal,
         )
 
 
-def tell_death(order: Order, token: bytes, reason: str) -> None:
+def tell_death(order: Order, token: bytes, reason: str, phase: Phase = Phase.DEAD) -> None:
     """Tell the hub, in the place of a supervisor that was killed, that it is dead.
 
     Where the hub's own was, nothing listens any more, and that says so.
@@ -151,7 +186,7 @@ def tell_death(order: Order, token: bytes, reason: str) -> None:
         node=order.node,
         start=order.rejoin_count,
         counter=boot_time_ns(),
-        phase=Phase.DEAD,
+        phase=phase,
         stop=Stop(reason[:MAX_REASON], StopCause.PEER),
     )
     with contextlib.suppress(OSError):
@@ -169,6 +204,7 @@ def join_peers(
     token: bytes,
     loop: EventLoop,
     observer: PeerObserver,
+    upcoming: Optional[Upcoming] = None,
 ) -> Optional[PeerGroup]:
     """Return the part of this order's supervisor; None if it is alone."""
     hub = order.hub
@@ -178,7 +214,8 @@ def join_peers(
     if is_hub and listener is None:
         return None
     try:
-        return PeerGroup(order, hub, listener if is_hub else None, token, loop, observer)
+        own = listener if is_hub else None
+        return PeerGroup(order, hub, own, token, loop, observer, upcoming)
     except OSError as error:  # something else has taken the port meanwhile
         observer.on_hub_unreachable(f"its own port {hub.port}: {error.strerror}")
         return None

@@ -213,13 +213,17 @@ class Listener:
             link.send(line)
 
     def close(self, linger_s: float = 0.0) -> None:
-        """Stop listening, and close all links once what was sent was read."""
+        """Accept no more, and close all links once what was sent was read.
+
+        The socket itself is the caller's, and may have a next listener.
+        """
         self._loop.remove_reader(self._socket.fileno())
-        self._socket.close()
         for link in (*self._unknown, *self.known.values()):
             self._loop.remove_reader(link.fileno())
-        close_all(self._unknown, 0.0)
-        close_all(self.known.values(), linger_s)
+        heard_since = time.monotonic() - AUTH_TIMEOUT_S
+        lively = [link for link in self.known.values() if link.heard_at > heard_since]
+        close_all(lively, linger_s)
+        close_all((*self._unknown, *self.known.values()), 0.0)
         self._unknown.clear()
         self.known.clear()
 

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, List, NamedTuple, Optional, Tuple
 
+from runner.core.model.run_info import PastAttempt
 from runner.core.protocol.events import StopCause
 
 LONG_S = 1e9  # for what JSON has no number: a host without ranks is stalled for ever
@@ -21,6 +22,8 @@ class Phase(enum.Enum):
 
     ACTIVE = "active"
     """It takes part, or stands by."""
+    PENDING = "pending"
+    """Nothing of the attempt is left on its host, which is proven; another one may follow."""
     ENDED = "ended"
     """Its part has ended, and it says nothing more."""
     DEAD = "dead"
@@ -59,6 +62,16 @@ class Departure:
 
 
 @dataclass(frozen=True)
+class Upcoming:
+    """The attempt that follows, as the hub has decided."""
+
+    attempt: int
+    nodes: Tuple[str, ...]  # in rank order
+    spares: Tuple[str, ...]
+    past: PastAttempt
+
+
+@dataclass(frozen=True)
 class PeerState:
     """All that a supervisor has to say."""
 
@@ -73,7 +86,10 @@ class PeerState:
     stalled_s: Optional[float] = None  # of the hub: on all hosts; None if that is unknown
     detached: bool = False  # of the hub: decided; of a member: asked for
     stop: Optional[Stop] = None
-    departed: Tuple[Departure, ...] = ()  # of the hub
+    failed_s: Optional[float] = None  # since something failed there, which may be no consequence
+    departed: Tuple[Departure, ...] = ()  # of the hub, as is what follows
+    upcoming: Optional[Upcoming] = None  # until everybody has begun it
+    refusal: str = ""  # why no attempt follows
 
     @property
     def age(self) -> Tuple[int, int]:
@@ -88,7 +104,8 @@ class PeerState:
     @property
     def news(self) -> List[Any]:
         """What is sent at once when it changes: all but times."""
-        return [self.phase, self.detached, self.stop, self.departed_starts]
+        decision = (self.upcoming, self.refusal)
+        return [self.phase, self.detached, self.stop, self.departed_starts, decision]
 
 
 def boot_time_ns() -> int:

@@ -1,29 +1,40 @@
-"""Attempt on a host: the parameters of its supervisor, its votes, and its decision to relaunch.
+"""Attempt on a host: what its supervisor begins with, and what follows it.
 
-The launch decides about a relaunch as long as it is there, else the hosts.
+A launch that is there decides about a relaunch, else the hub: once nothing of the attempt is left,
+it gives the nodes that are left and stand by other numbers. The others do as it says.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Callable, Dict, NamedTuple, Optional
+import time
+from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Union
 
-from runner.core.codec import encode
+from runner.core.codec import decode, encode
 from runner.core.model.order import Order
+from runner.core.model.plan import Plan
+from runner.core.model.run_info import PastAttempt, RunInfo
+from runner.core.outcome.stacks import is_stall
 from runner.core.protocol.events import (
     FINAL_CAUSES,
     LIMIT_REASON,
     NotRelaunched,
     Relaunching,
     RelaunchPending,
+    StopCause,
     is_unattended,
 )
 from runner.core.protocol.paths import RunPaths
-from runner.core.relaunch.handover import AttemptEnd
+from runner.core.protocol.timing import KILL_TIMEOUT_S
+from runner.core.relaunch.next_attempt import next_attempt, plan_of, renumbered, run_info
 from runner.host.facts import ports
-from runner.host.peers.election import ElectionContext, LeaderElection
-from runner.host.process.event_loop import EventLoop, run_steps
+from runner.host.peers.fold import HubFold, MemberFold
+from runner.host.peers.group import PeerGroup
+from runner.host.peers.state import Phase, Upcoming
+from runner.host.process.event_loop import run_steps
 from runner.host.storage.run_folder import EventLog, create_run_folder
+
+PROOF_MARGIN_S = 10.0  # beyond the grace, for what a host that answers has left to end
 
 
 class SupervisorArgs(NamedTuple):
@@ -34,73 +45,205 @@ class SupervisorArgs(NamedTuple):
     environ: Dict[str, str]  # that of the order is added to it
     reserved_ports: ports.ReservedPorts
     token: bytes  # the secret that the supervisors of the run share
-    election_context: Optional[ElectionContext] = None  # None: the hosts must not relaunch it
+    record: Mapping[str, Any] = {}  # of the whole run; see `create_run_folder`, as for `programs`
+    programs: Mapping[str, str] = {}
+    upcoming: Optional[Upcoming] = None  # the hub's decision by which this attempt began
     write_down: Callable[[], object] = int  # makes the run folder; it may wait for a disk
     user_stopped: bool = False  # before it began
 
-
-def join_election(args: SupervisorArgs, loop: EventLoop) -> Optional[LeaderElection]:
-    """Return this supervisor's part in the election, None where the hosts cannot decide."""
-    order, context = args.order, args.election_context
-    if context is None or not order.voter_count:
-        return None
-    voter = args.reserved_ports.voter
-    return LeaderElection(order, context, args.environ, voter, args.token, loop)
+    @property
+    def orders(self) -> Dict[str, Order]:
+        """Those of the attempt in rank order, then those of its spares, as on record."""
+        plan = decode(Plan, self.record["plan"])
+        known = {share.node: share.order for share in (*plan.nodes, *plan.spares)}
+        return {**known, self.order.node: self.order}  # which knows the hub by its number
 
 
-def may_relaunch(args: SupervisorArgs, end: AttemptEnd) -> bool:
-    """Return whether another attempt may follow one that ended so, as far as this host knows."""
-    context, hub = args.election_context, args.order.hub
-    if context is None or end.cause in FINAL_CAUSES or not end.reason:
-        return False
-    if end.reason == LIMIT_REASON or is_unattended(end.reason):
-        return False
-    if hub is not None and hub.node != args.order.node and not end.joined_hub:
-        return False
-    return context.handover.spec.watch.relaunches or not end.is_stall
+class AttemptEnd(NamedTuple):
+    """How an attempt ended on this host."""
+
+    reason: str  # why it was stopped, "" if it was not
+    cause: StopCause
+    failed_at: Optional[float]
+    """When something of it failed here that no other host is to blame for, monotonic; or None."""
+    seconds: float  # how long it lasted
 
 
-def hold_election(
-    election: LeaderElection, end: AttemptEnd, journal: EventLog, poll: Callable[[], str]
-) -> None:
-    """Have the hosts decide after an attempt that ended so here.
+class Decision:
+    """The wait for what follows an attempt, which has ended here with proof.
 
-    `poll` waits for a moment, and returns why to give up, "" for no reason.
+    `poll` waits for a moment, and returns why to wait no longer, "" for no reason. `launch_is_gone`
+    returns whether the hosts decide, None while that is not known.
     """
-    journal.append(RelaunchPending())
-    election.start(end)
-    while not election.is_decided:
-        abort_reason = poll()
-        election.tick()
-        if abort_reason:
-            election.withdraw(abort_reason)
-    if election.next_attempt is None:
-        journal.append(NotRelaunched(election.refusal))
-    else:
-        info = election.next_attempt.context.info
-        nodes = tuple(node.name for node in election.next_attempt.context.spec.nodes)
-        journal.append(Relaunching(info.attempt, nodes, info.past_attempts[-1].reason))
+
+    def __init__(
+        self,
+        args: SupervisorArgs,
+        end: AttemptEnd,
+        group: Optional[PeerGroup],
+        journal: EventLog,
+        poll: Callable[[], str],
+        launch_is_gone: Callable[[], Optional[bool]],
+        *,
+        is_detached: Callable[[], bool],
+    ) -> None:
+        self._args = args
+        self._order = args.order
+        self._end = end
+        self._group = group
+        self._journal = journal
+        self._poll = poll
+        self._launch_is_gone = launch_is_gone
+        self._is_detached = is_detached
+        self._is_pending = False
+
+    def wait(self) -> Optional[Upcoming]:
+        """Return the attempt that follows on this host, None if none does."""
+        group = self._group
+        if not self._may_follow():
+            return None
+        if group is not None and isinstance(group.fold, MemberFold):
+            decided = self._obey(group, group.fold)
+        else:
+            decided = self._decide()
+            if group is not None:
+                group.decide(decided)
+        if isinstance(decided, Upcoming):
+            reason = decided.past.reason
+            self._journal.append(Relaunching(decided.attempt, decided.nodes, reason))
+            return decided
+        if self._is_pending:
+            self._journal.append(NotRelaunched(decided))
+        return None
+
+    def _may_follow(self) -> bool:
+        end = self._end
+        order = self._order
+        if not order.relaunches_left or end.cause in FINAL_CAUSES or not end.reason:
+            return False
+        if end.reason == LIMIT_REASON or is_unattended(end.reason):
+            return False
+        if is_stall(end.reason) and not order.relaunches_stalls:
+            return False
+        if self._group is None:
+            return order.hub is None  # else nobody could be told
+        fold = self._group.fold
+        return isinstance(fold, HubFold) or fold.hub_state is not None
+
+    def _pend(self) -> None:
+        if not self._is_pending:
+            self._is_pending = True
+            self._journal.append(RelaunchPending())
+
+    def _obey(self, group: PeerGroup, fold: MemberFold) -> Union[Upcoming, str]:
+        """Wait for the decision of the hub; return that, or why there is none."""
+        group.pend(self._end.failed_at)
+        while fold.upcoming is None:
+            problem = self._poll()
+            hub_state = fold.hub_state
+            phase = hub_state.phase if hub_state is not None else Phase.ENDED
+            if phase is Phase.PENDING:
+                self._pend()
+            if hub_state is not None and phase is Phase.ENDED:
+                problem = problem or hub_state.refusal or "its hub has ended"
+            elif fold.hub_finished and self._waits_in_vain():
+                problem = "its hub, which would decide about it, was lost"
+            if problem and fold.upcoming is None:
+                return problem
+        upcoming = fold.upcoming
+        if self._order.node in (*upcoming.nodes, *upcoming.spares):
+            return upcoming
+        return "the run goes on without this node"
+
+    def _waits_in_vain(self) -> bool:
+        """Return whether no launch decides either; if one is there, it need not be said."""
+        is_gone = self._launch_is_gone()
+        if is_gone:
+            self._pend()
+        return is_gone is not None
+
+    def _decide(self) -> Union[Upcoming, str]:
+        """Return, on the hub, the next attempt, once nothing can be left of this one."""
+        order = self._order
+        fold = self._group.fold if self._group is not None else None
+        while self._launch_is_gone() is None:
+            if problem := self._poll():
+                return problem
+        if not self._launch_is_gone():
+            return ""
+        self._pend()
+        if self._group is not None:
+            self._group.pend(self._end.failed_at)
+        problem = self._wait_for_proof(fold) if isinstance(fold, HubFold) else ""
+        relaunch_at = time.monotonic() + order.relaunch_pause_s
+        while not problem and time.monotonic() < relaunch_at:
+            problem = self._poll()
+        return problem or self._choose(fold if isinstance(fold, HubFold) else None)
+
+    def _wait_for_proof(self, fold: HubFold) -> str:
+        """Wait until nothing of the attempt can be left; return why to wait for nothing more.
+
+        Who answers and does not prove its end in time takes no part.
+        """
+        lost_s = self._order.hub.lost_s if self._order.hub is not None else 0.0
+        patience_s = lost_s + self._order.grace_s + KILL_TIMEOUT_S
+        give_up_at = time.monotonic() + patience_s + PROOF_MARGIN_S
+        while fold.is_one_unproven(time.monotonic(), patience_s):
+            problem = self._poll()
+            if problem or time.monotonic() > give_up_at:
+                return problem
+        return ""
+
+    def _choose(self, fold: Optional[HubFold]) -> Union[Upcoming, str]:
+        order = self._order
+        end = self._end
+        orders = self._args.orders
+        proven = [order.node]
+        suspected = ""
+        if fold is not None:
+            now = time.monotonic()
+            for name in orders:
+                if not (orders[name].is_standby or name == order.node or fold.knows(name)):
+                    return f"{name} never reached {order.node}, so that its end is not known"
+            proven += [name for name in fold.proven if name in orders]
+            failed_s = None if end.failed_at is None else now - end.failed_at
+            suspected = fold.first_to_fail(failed_s, now)
+        is_watched = fold is not None or order.disconnect_s > 0  # by a launch that may lose us
+        if len(orders) > 1 and len(proven) == 1 and is_watched and not self._is_detached():
+            return "no other node answers, and a launch may relaunch it there"
+        lost = {name for name in orders if name not in proven}
+        standing_by = [name for name in proven if orders[name].is_standby]
+        made = next_attempt(orders, lost, standing_by, "" if is_stall(end.reason) else suspected)
+        if isinstance(made, str):
+            return made
+        nodes = tuple(name for name in orders if not orders[name].is_standby)
+        unverified = tuple(name for name in nodes if name in lost)
+        return Upcoming(
+            order.attempt + 1,
+            nodes=tuple(name for name in made if not made[name].is_standby),
+            spares=tuple(name for name in made if made[name].is_standby),
+            past=PastAttempt(order.attempt, nodes, end.reason, end.seconds, unverified),
+        )
 
 
-def prepare_next(
-    args: SupervisorArgs, election: LeaderElection, *, user_stopped: bool
-) -> Optional[SupervisorArgs]:
-    """Return what to start here, if another attempt follows, with what writes it down.
+def begin_next(args: SupervisorArgs, upcoming: Upcoming, *, user_stopped: bool) -> SupervisorArgs:
+    """Return what to start here as the attempt that follows, with what writes it down.
 
     `user_stopped`: one has stopped it since that was decided.
     """
-    context = args.election_context
-    if election.next_attempt is None or context is None:
-        return None
-    orders, handover = election.next_attempt.orders, election.next_attempt.context
-    order = orders.orders[args.order.node]
-    info, plan = encode(handover.info), encode(orders.plan)
-    record = {"info": info, "plan": plan, "config": handover.config_yaml}
-    steps = create_run_folder(args.folder, order, context.programs, record)
+    orders = renumbered(args.orders, upcoming.nodes, upcoming.spares)
+    order = orders[args.order.node]
+    info = decode(RunInfo, args.record["info"])
+    plan = plan_of(decode(Plan, args.record["plan"]), orders)
+    past = (*info.past_attempts, upcoming.past)
+    info = run_info(plan, info.launched_by, info.launched_at, past)
+    record = {**args.record, "info": encode(info), "plan": encode(plan)}
+    steps = create_run_folder(args.folder, order, args.programs, record)
     return args._replace(
         order=order,
+        record=record,
+        upcoming=upcoming,
         write_down=functools.partial(run_steps, steps),
         user_stopped=user_stopped,
-        reserved_ports=election.facts_child.reserved_ports,
-        election_context=context._replace(handover=handover),
+        reserved_ports=args.reserved_ports.next_store(order.reserve_port),
     )

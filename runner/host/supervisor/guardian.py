@@ -12,6 +12,7 @@ from typing import NoReturn, Optional, Set
 
 from runner.core.protocol.paths import RunPaths
 from runner.host.peers.group import tell_death
+from runner.host.peers.state import Phase
 from runner.host.process import procfs, subreaper
 from runner.host.storage.run_folder import has_ended, read_order
 from runner.host.supervisor.attempt import SupervisorArgs
@@ -89,7 +90,7 @@ def _guard(args: SupervisorArgs, listener: socket.socket, startup_pipe: StartupP
         exit_text = f"signal {status & 0x7F}" if status & 0x7F else f"exit code {status >> 8}"
         reason = f"its supervisor ended by {exit_text}"
         tell_death(order, args.token, reason)
-        finalise_record(
+        verified = finalise_record(
             folder,
             order,
             reason,
@@ -98,6 +99,8 @@ def _guard(args: SupervisorArgs, listener: socket.socket, startup_pipe: StartupP
             all_gone=subreaper.no_children_left,
             environ=args.environ,
         )
+        if verified and order.relaunches_left:  # nobody need wait for it
+            tell_death(order, args.token, reason, Phase.ENDED)
     os._exit(0)
 
 

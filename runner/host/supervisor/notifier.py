@@ -26,11 +26,10 @@ from runner.core.protocol.events import (
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State
 from runner.core.protocol.timing import HEARTBEAT_S, NOTIFICATION_TIMEOUT_S
-from runner.host.peers.election import LeaderElection
+from runner.host.peers.state import Upcoming
 from runner.host.process import procfs
 from runner.host.process.bounded_child import BoundedChild
 from runner.host.storage.run_folder import EventLog
-from runner.host.supervisor.attempt import SupervisorArgs
 from runner.host.supervisor.stop_ladder import StopLadder
 
 if TYPE_CHECKING:
@@ -117,43 +116,20 @@ class Notifier:
 
         self._children.append(BoundedChild(send, NOTIFICATION_TIMEOUT_S + MARGIN_S))
 
-    def tell_outcome(
-        self,
-        args: SupervisorArgs,
-        end: Ended,
-        ladder: StopLadder,
-        election: Optional[LeaderElection],
-        *,
-        is_teller: bool,
-    ) -> None:
-        """Tell of the end of the run, or of the attempt that follows, if it is up to this host.
-
-        After an election that is the leader; else `is_teller` says so.
-        """
+    def tell_outcome(self, end: Ended, ladder: StopLadder, upcoming: Optional[Upcoming]) -> None:
+        """Tell of the end of the run, or of the attempt that follows."""
         notify = self._order.notify
         seconds = self.seconds
         reason = ladder.reason
-        if election is not None and election.was_held:
-            is_teller = election.leads
-            notify = _notify_of_voter(args) if is_teller else None
-        if notify is None or not is_teller:
+        if notify is None:
             return
-        upcoming = election.next_attempt if election is not None else None
         if upcoming is not None:
-            nodes = tuple(node.name for node in upcoming.context.spec.nodes)
+            nodes = upcoming.nodes
             self.tell(notify, lambda subject: subject.relaunched(nodes, reason, seconds))
             return
         state, code = _outcome(end, ladder)
         failure = _failure(self._order.node, reason) if code and state != "stopped" else None
         self.tell(notify, lambda subject: subject.ended(state, code, seconds, failure, ""))
-
-
-def _notify_of_voter(args: SupervisorArgs) -> Optional[Notify]:
-    """Return what any node knows that may come to lead."""
-    from runner.core.planning.build_plan import notify_part  # noqa: PLC0415 (as in the election)
-
-    context = args.election_context
-    return notify_part(context.handover.spec, context.handover.secrets) if context else None
 
 
 def _outcome(end: Ended, ladder: StopLadder) -> Tuple[str, int]:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import functools
 import socket
 import time
-from typing import Callable, Optional, Set
+from typing import Callable, Optional
 
 from runner.core.failure_detector import FailureDetector
 from runner.core.model.order import Order
 from runner.core.protocol import events
 from runner.core.protocol.events import StopCause
-from runner.host.peers.election import LeaderElection
 from runner.host.peers.fold import HubFold, PeerObserver
 from runner.host.peers.group import PeerGroup, join_peers
-from runner.host.peers.state import LastHeard
+from runner.host.peers.state import LastHeard, Upcoming
 from runner.host.process.event_loop import EventLoop
 from runner.host.storage.run_folder import EventLog
 from runner.host.supervisor.attempt import SupervisorArgs
@@ -22,6 +21,7 @@ from runner.host.supervisor.notifier import Notifier
 from runner.host.supervisor.stop_ladder import StopLadder
 
 UNATTENDED_S = 10.0  # agents renew the lease of a controller more often
+LAUNCH_GONE_S = 30.0  # of silence, after which the hub decides in the place of a launch
 
 
 class PeerExchange(PeerObserver):
@@ -40,7 +40,6 @@ class PeerExchange(PeerObserver):
         self.notifier = Notifier(args.folder, order, args.environ)
         self.lease = ControllerLease(order, journal)
         self.group: Optional[PeerGroup] = None
-        self.lost_nodes: Set[str] = set()
         self.joined_hub = False
         self._order = order
         self._journal = journal
@@ -52,7 +51,8 @@ class PeerExchange(PeerObserver):
 
     def join(self, listener: Optional[socket.socket], loop: EventLoop) -> None:
         """Keep in touch with the others from now on."""
-        self.group = join_peers(self._order, listener, self._args.token, loop, self)
+        args = self._args
+        self.group = join_peers(args.order, listener, args.token, loop, self, args.upcoming)
 
     @property
     def is_stopping(self) -> bool:
@@ -69,7 +69,7 @@ class PeerExchange(PeerObserver):
             heard = lease.heard_anywhere if lease.is_hub else lease.heard
             run_stalled_s = group.tick(heard, detached=detached, stalled_s=stalled_s)
             if group.fold.hub_finished and self._wants_detach and not self.is_stopping:
-                lease.detach(agreed=True)  # the hub can decide nothing any more
+                lease.detach()  # the hub can decide nothing any more
         may_tell = self._is_teller and not self.is_stopping
         notifier = self.notifier
         notifier.guard(functools.partial(notifier.watch, run_stalled_s, may_tell=may_tell))
@@ -78,13 +78,14 @@ class PeerExchange(PeerObserver):
     @property
     def _is_teller(self) -> bool:
         """Whether this host tells of the run: it is the first node, and no launch does."""
-        return self.lease.hosts_decide and self._order.notify is not None
+        return self.lease.is_unattended and self._order.notify is not None
 
-    def tell_outcome(self, end: events.Ended, election: Optional[LeaderElection]) -> None:
+    def tell_outcome(self, end: events.Ended, upcoming: Optional[Upcoming]) -> None:
         """Tell of the end of the run, or of its next attempt, if that is up to this host."""
-        notifier = self.notifier
-        tell = functools.partial(notifier.tell_outcome, self._args, end, self._ladder, election)
-        notifier.guard(functools.partial(tell, is_teller=self._is_teller))
+        if self._is_teller:
+            notifier = self.notifier
+            tell = functools.partial(notifier.tell_outcome, end, self._ladder, upcoming)
+            notifier.guard(tell)
 
     def stop(self, reason: str, cause: StopCause) -> None:
         """Tell the others to stop."""
@@ -100,8 +101,7 @@ class PeerExchange(PeerObserver):
     def detach(self) -> None:
         """Do as a controller says that is not needed any more, unless the attempt stops already.
 
-        A member asks its hub: that alone knows what came first. One that never joined it detaches
-        by itself, and takes no part in a relaunch.
+        A member asks its hub: that alone knows what came first.
         """
         group = self.group
         if self.is_stopping:
@@ -109,7 +109,7 @@ class PeerExchange(PeerObserver):
         if self.joined_hub and group is not None and not group.fold.hub_finished:
             self._wants_detach = True
         else:
-            self.lease.detach(agreed=self.joined_hub or self.lease.is_hub)
+            self.lease.detach()
 
     def check_lease(self) -> None:
         """Stop for want of a controller; not right after a pause of our own."""
@@ -123,7 +123,6 @@ class PeerExchange(PeerObserver):
 
     def on_peer_lost(self, peer: str, reason: str, last_seen: float) -> None:
         """Stop, since a node is lost."""
-        self.lost_nodes.add(peer)
         lost = events.PeerLost(peer, reason, silence_s=time.monotonic() - last_seen)
         self._journal.append(lost, mono=last_seen)
         self._stop(events.loss_reason(peer, reason), StopCause.PEER)
@@ -132,7 +131,6 @@ class PeerExchange(PeerObserver):
         """Continue without the node: end ranks that may wait for it; torch restarts them."""
         if self.is_stopping:
             return
-        self.lost_nodes.add(peer)
         if self.group is not None and isinstance(self.group.fold, HubFold):
             self.group.fold.depart(peer, reason, last_seen, node_count)
         silence_s = time.monotonic() - last_seen
@@ -162,16 +160,19 @@ class ControllerLease:
     """When controllers were heard, by which the hosts know what is up to them.
 
     With `disconnect_s` an attempt stops that time after the last controller, unless it was
-    detached. Whoever launched it decides about a relaunch and tells of the end, and so do the hosts
-    once that launch is silent for `UNATTENDED_S` or they agree on the detach (`detach_agreed`).
-    `heard` is when agents on this host renewed the lease, `heard_anywhere` on any.
+    detached. Whoever launched it decides about a relaunch and tells of the end. Once it was
+    detached the hosts do; else when that launch has been silent for `LAUNCH_GONE_S`, and they tell
+    after `UNATTENDED_S`.
+
+    Attributes:
+        heard: When agents on this host renewed the lease.
+        heard_anywhere: When agents did on any host.
     """
 
     def __init__(self, order: Order, journal: EventLog) -> None:
         self._order = order
         self._journal = journal
         self.detached = order.detached
-        self.detach_agreed = order.detached
         now = time.monotonic()
         self.heard = LastHeard(now, now)
         self.heard_anywhere = self.heard
@@ -188,13 +189,13 @@ class ControllerLease:
 
     @property
     def hosts_decide(self) -> bool:
-        """Whether relaunches and notifications are up to the hosts: no launch is there."""
-        return self.detach_agreed or time.monotonic() - self.launch_heard_at > UNATTENDED_S
+        """Whether a relaunch is up to the hosts: no launch is there."""
+        return self.detached or time.monotonic() - self.heard_anywhere.launch > LAUNCH_GONE_S
 
     @property
-    def launch_heard_at(self) -> float:
-        """When the launch was last heard, on any host."""
-        return self.heard_anywhere.launch
+    def is_unattended(self) -> bool:
+        """Whether notifications are up to the hosts."""
+        return self.detached or time.monotonic() - self.heard_anywhere.launch > UNATTENDED_S
 
     @property
     def expiry_reason(self) -> str:
@@ -217,7 +218,7 @@ class ControllerLease:
     def confirm_detach(self, *, stopping: bool) -> None:
         """Detach, as another host says; the hub accepts that only before it stops."""
         if not (stopping and self.is_hub):
-            self.detach(agreed=True)
+            self.detach()
 
     @property
     def is_hub(self) -> bool:
@@ -225,9 +226,8 @@ class ControllerLease:
         hub = self._order.hub
         return hub is None or hub.node == self._order.node
 
-    def detach(self, *, agreed: bool) -> None:
-        """Need no controller from now on; `agreed`: the hub knows it."""
-        self.detach_agreed = self.detach_agreed or agreed
+    def detach(self) -> None:
+        """Need no controller from now on."""
         if not self.detached:
             self.detached = True
             if not self._journal.state.is_terminal:  # a record ends with its end

@@ -37,8 +37,8 @@ def finalise_record(
     reap: Callable[[], object] = list,
     all_gone: Callable[[], bool] = lambda: True,
     environ: Mapping[str, str] = os.environ,
-) -> None:
-    """Kill what a dead supervisor left, and complete the record in its place.
+) -> bool:
+    """Kill what a dead supervisor left, and complete the record; return whether that is proven.
 
     `verified` tells whether an empty `list_alive` proves that nothing of the run is left; an empty
     cgroup, where the program had one, proves it too. For `reap` and `all_gone` see
@@ -54,7 +54,8 @@ def finalise_record(
         return list(dict.fromkeys([*list_alive(), *in_container]))
 
     killed, survivors = kill_until_gone(list_all, reap, cgroup=program_cgroup, all_gone=all_gone)
-    unproven = remove_container(order.container, environ)
+    container = None if order.is_standby else order.container
+    unproven = remove_container(container, environ)
     journal = EventLog(folder, order)
     journal.reopen()
     journal.append(Stopping(reason, StopCause.DEATH), mono=stopped_at)
@@ -65,6 +66,7 @@ def finalise_record(
     reason = "; ".join(filter(None, (reason, unproven)))
     journal.finalise(Ended(state, reason, len(killed), survivors, verified))
     program_cgroup.remove()
+    return verified and not survivors
 
 
 def record_exits(folder: RunPaths, order: Order, journal: EventLog) -> None:

@@ -17,11 +17,10 @@ from runner.core.model.order import Order
 from runner.core.protocol.events import FINAL_CAUSES, Ended, PortTaken, ProgramExited, StopCause
 from runner.core.protocol.states import State, StopPhase
 from runner.core.protocol.timing import DISK_TIMEOUT_S
-from runner.core.relaunch.handover import AttemptEnd
 from runner.core.text import describe_exit
 from runner.host.container import remove_in_child
 from runner.host.facts import ports
-from runner.host.peers.election import LeaderElection
+from runner.host.peers.state import Upcoming
 from runner.host.process import subreaper
 from runner.host.process.event_loop import EventLoop
 from runner.host.process.file_worker import FileWorker
@@ -29,22 +28,15 @@ from runner.host.process.kill import is_proven, kill_until_gone
 from runner.host.ranks.tracker import RankTracker
 from runner.host.storage import run_owner
 from runner.host.storage.run_folder import EventLog, mark_unattended
-from runner.host.supervisor.attempt import (
-    SupervisorArgs,
-    hold_election,
-    join_election,
-    may_relaunch,
-    prepare_next,
-)
+from runner.host.supervisor.attempt import AttemptEnd, Decision, SupervisorArgs, begin_next
 from runner.host.supervisor.control_socket import ControlSocket
-from runner.host.supervisor.peer_exchange import UNATTENDED_S, PeerExchange
+from runner.host.supervisor.peer_exchange import PeerExchange
 from runner.host.supervisor.program import LauncherProcess
 from runner.host.supervisor.stall_monitor import StallMonitor
 from runner.host.supervisor.stop_ladder import StopLadder
 
 TICK_S = 0.05
 MAX_LEFT_OVER = 8  # commands that are named
-HUB_STOP_TIMEOUT_S = 2.0  # how long to wait for the hub's stop, after this host began to stop
 
 
 class Supervisor:
@@ -65,7 +57,8 @@ class Supervisor:
         self._ranks = RankTracker(*record, self._fail, submit, lambda: ladder.stopped_at)
         self._stall_monitor = StallMonitor(*record, self._launcher, self._ranks, submit, self._fail)
         self._peers = PeerExchange(args, journal, self._ladder, self.stop, self._restart_ranks)
-        self._election: Optional[LeaderElection] = None
+        self._upcoming: Optional[Upcoming] = None
+        self._began_at = time.monotonic()
         store = args.reserved_ports.store
         self._port_reservation = ports.PortReservation(store, order.reserve_port)
 
@@ -78,7 +71,6 @@ class Supervisor:
         self._control_socket.open()
         self._launcher.create_cgroup()
         self._peers.join(args.reserved_ports.hub, self._loop)
-        self._election = join_election(args, self._loop)
         if args.user_stopped:
             self.stop("stop requested", StopCause.USER)
         on_ready()
@@ -94,18 +86,15 @@ class Supervisor:
 
     def next_start(self) -> Optional[SupervisorArgs]:
         """Return what to do here next, if the hosts relaunch the run."""
-        if self._election is None or self._loop.term_received:  # after the election
+        if self._upcoming is None or self._loop.term_received:  # after the decision
             return None
-        return prepare_next(self._args, self._election, user_stopped=self._ladder.user_stopped)
+        return begin_next(self._args, self._upcoming, user_stopped=self._ladder.user_stopped)
 
     def stop(self, reason: str, cause: StopCause = StopCause.LOCAL) -> None:
         """Stop the attempt, unless it is over: TERM to the program, KILL after the grace."""
         ladder = self._ladder
-        if cause in FINAL_CAUSES:
-            if self._election is not None:
-                self._election.cancel(reason)
-            if ladder.rules_out_relaunch(cause):
-                self._peers.stop(reason, cause)
+        if cause in FINAL_CAUSES and ladder.rules_out_relaunch(cause):
+            self._peers.stop(reason, cause)
         if ladder.is_stopping or ladder.phase is StopPhase.ENDED:
             return
         if cause is StopCause.PEER and self._stall_monitor.is_dumping:
@@ -194,8 +183,6 @@ class Supervisor:
         self._stall_monitor.check(stalled_s, is_stopping=self._ladder.is_stopping)
         if self._ladder.deferred_reason and not self._stall_monitor.is_dumping:
             self.stop(self._ladder.deferred_reason, StopCause.PEER)
-        if self._election is not None:
-            self._election.tick()
         self._peers.check_lease()
         if self._launcher.end_recorded:
             self._ladder.drain(self._left_over())
@@ -295,14 +282,15 @@ class Supervisor:
         )
         self._ranks.scan_records(self._ranks.record_vanished)
         self._wait_for_disk()
+        container = None if self.order.is_standby else self.order.container
         unproven = remove_in_child(
-            self.order.container, self._args.environ, lambda: self._keep_in_touch(TICK_S)
+            container, self._args.environ, lambda: self._keep_in_touch(TICK_S)
         )
         verified = is_proven(cgroup, survivors, self._no_children_left, self._helper_pids())
         verified = verified and not unproven
         standby_ended = self.order.is_standby and not ladder.is_stopping
         if verified and not survivors:
-            self._try_relaunch()
+            self._upcoming = self._await_decision()
         self._peers.leave()  # first: what they say after its end must not change the record
         state = ladder.final_state(survivors, standby_ended=standby_ended)
         reason = self._journal.write_error or ladder.local_reason
@@ -313,9 +301,7 @@ class Supervisor:
         ladder.move(StopPhase.ENDED)
         cgroup.remove()
         self._wait_for_disk()
-        self._peers.tell_outcome(end, self._election)
-        if self._election is not None:
-            self._election.close()
+        self._peers.tell_outcome(end, self._upcoming)
         self._control_socket.close()
         self._loop.remove_reader(self._files.wake_fd)
         self._files.close()
@@ -339,60 +325,43 @@ class Supervisor:
         while self._files.busy:
             self._keep_in_touch(TICK_S)
 
-    def _try_relaunch(self) -> None:
-        """Have the hosts decide whether another attempt follows, if that is up to them."""
-        election = self._election
-        if election is None or election.is_decided:
-            return
-        self._wait_for_hub(election)
-        ladder, peers = self._ladder, self._peers
+    def _await_decision(self) -> Optional[Upcoming]:
+        """Return the attempt that follows here, if one does that no launch begins."""
+        ladder = self._ladder
         end = AttemptEnd(
-            *(ladder.reason, ladder.cause, self._ranks.first_own_failure(ladder.failed_at)),
-            lost_nodes=peers.lost_nodes,
-            joined_hub=peers.joined_hub,
+            ladder.reason,
+            ladder.cause,
+            failed_at=self._ranks.first_own_failure(ladder.failed_at),
+            seconds=time.monotonic() - self._began_at,
         )
-        if may_relaunch(self._args, end) and self._launch_is_gone(election):
-            ladder.move(StopPhase.ELECTING)
-            peers.leave()
-            self._port_reservation.release()
-            hold_election(election, end, self._journal, self._wait_during_election)
+        decision = Decision(
+            self._args,
+            end,
+            self._peers.group,
+            self._journal,
+            self._poll_for_decision,
+            self._launch_is_gone,
+            is_detached=lambda: self._peers.lease.detached,
+        )
+        ladder.move(StopPhase.PENDING)
+        self._port_reservation.release()
+        return decision.wait()
 
-    def _launch_is_gone(self, election: LeaderElection) -> bool:
-        """Return whether the hosts decide, once it is known: a launch that is there is heard again.
+    def _poll_for_decision(self) -> str:
+        """Wait for a moment between two attempts; return what forbids another, "" if nothing."""
+        self._keep_in_touch(TICK_S)
+        self._keep_house()
+        if self._orphaned or self._journal.write_error:
+            return f"the supervisor on {self.order.node} must end"
+        return "a stop was requested" if self._ladder.user_stopped else ""
 
-        A spare to which it has no connection does not wait: it would not be heard again there.
-        """
+    def _launch_is_gone(self) -> Optional[bool]:
+        """Return whether the hosts decide; a launch that is there is heard again after the stop."""
         lease = self._peers.lease
-        has_connection = time.monotonic() - lease.heard.launch <= UNATTENDED_S
-        may_wait = has_connection or not self.order.is_standby
-        while not (lease.hosts_decide or lease.launch_heard_at >= self._ladder.stopped_at):
-            if self._must_end or election.is_decided or not may_wait:
-                return False
-            self._keep_in_touch(TICK_S)
-            self._keep_house()
-        return lease.hosts_decide and not (self._must_end or election.is_decided)
-
-    def _wait_for_hub(self, election: LeaderElection) -> None:
-        """Wait for the hub's stop, by which every host knows the same about controllers."""
-        group = self._peers.group
-        deadline = time.monotonic() + HUB_STOP_TIMEOUT_S
-        if group is None or not self._ladder.is_stopping:
-            return
-        while not election.is_decided and not group.fold.stop_acknowledged:
-            if self._must_end or time.monotonic() > deadline:
-                return
-            self._keep_in_touch(TICK_S)
+        if lease.hosts_decide:
+            return True
+        return False if lease.heard_anywhere.launch >= self._ladder.stopped_at else None
 
     @property
     def _orphaned(self) -> bool:
         return self._loop.term_received or os.getppid() != self._guardian_pid
-
-    @property
-    def _must_end(self) -> bool:
-        return self._orphaned or bool(self._journal.write_error)
-
-    def _wait_during_election(self) -> str:
-        """Wait for a moment between two attempts; return what forbids another, "" if nothing."""
-        self._loop.wait(TICK_S)
-        self._keep_house()
-        return f"the supervisor on {self.order.node} must end" if self._must_end else ""

@@ -133,18 +133,14 @@ def detach_notice(
 
 def _relaunch_note(plan: Plan, *, hub_unreachable: bool) -> str:
     """Return what happens after a failure while no controller is attached."""
-    voters = plan.nodes[0].order.voter_count
-    nodes = len(plan.nodes)
-    if not voters or (hub_unreachable and nodes > 1):
+    hub = plan.nodes[0].order.hub
+    if len(plan.nodes) == 1:
+        return "its host relaunches it"
+    if hub is None or hub_unreachable:
         lack = "the hosts have no port for that between them (see cluster.master_port)"
         return f"it is not relaunched: {lack}"
-    if voters == 1:
-        return "its host relaunches it"
-    spares = (
-        f"{counted(voters - nodes, 'spare')} standing by" if voters > nodes else "no spare node"
-    )
-    needed = f"{voters // 2 + 1} of {voters}"
-    return f"the hosts relaunch it ({spares}), as long as {needed} are connected"
+    spares = f"{counted(len(hub.spares), 'spare')} standing by" if hub.spares else "no spare node"
+    return f"the hosts relaunch it ({spares}), unless {hub.node} is lost"
 
 
 def final_report(

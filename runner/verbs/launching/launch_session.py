@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
 import sys
@@ -55,7 +54,7 @@ from runner.core.planning.build_plan import build_plan
 from runner.core.planning.slurm_job import batch_script
 from runner.core.protocol.remote_files import OUTPUT
 from runner.core.protocol.states import AttemptState
-from runner.core.relaunch.handover import relaunch_context, run_info
+from runner.core.relaunch.next_attempt import run_info
 from runner.core.shell import this_program
 from runner.core.spec import Spec
 from runner.core.text import format_ranges
@@ -198,7 +197,7 @@ class LaunchSession:
         self._started_at = time.monotonic()
         self._request = replace(self._request, launched_at=time.time(), launched_from=here)
         with self._store.required():
-            found = self._store.create(self._request, attempt.orders.plan)
+            found = self._store.create(self._request, attempt.plan)
         self._request = replace(self._request, on_record=found)
         self._flags = self._request.run_flags(self._request.spec.run_id)
         self._ending = Ending(self._pool, self._store, self._flags)
@@ -211,9 +210,9 @@ class LaunchSession:
         try:
             while upcoming := self._attempts.next(attempt.facts, monitor, verdict):
                 attempt = upcoming
-                self._notifier.relaunching(attempt.orders.plan, self._attempts.past)
+                self._notifier.relaunching(attempt.plan, self._attempts.past)
                 with self._store.required():
-                    self._store.write_plan(attempt.orders.plan)
+                    self._store.write_plan(attempt.plan)
                 monitor, verdict = self._run_attempt(attempt)
         except NotReady as error:
             self._console.message(f"not relaunching:\n{error}")
@@ -269,8 +268,7 @@ class LaunchSession:
 
     def _run_attempt(self, attempt: PlannedAttempt) -> tuple[AttemptMonitor, Verdict]:
         """Carry out an attempt to its end."""
-        orders = attempt.orders
-        plan = orders.plan
+        plan = attempt.plan
         spec = self._pool.spec
         started_at = time.monotonic()
         self._notifier.begin(plan)
@@ -296,17 +294,12 @@ class LaunchSession:
         self._monitor = monitor
         if self._job:
             self._job.watch(monitor)
-        context = None
-        if orders.voters:
-            config = self._request.config_yaml
-            info = self._run_info(plan)
-            context = relaunch_context(spec, self._source.code, info, config, orders.voters)
         tasks = shipped_tasks() if spec.task.shipped_file else None
         monitor.start(
             attempt.facts,
-            OrderSender(spec, orders, tasks, context),
+            OrderSender(spec, plan, tasks),
             self._packed_record(plan),
-            self._attempts.admission_hooks(attempt.facts, plan.attempt, self._on_admitted),
+            self._attempts.facts_request,
             relaunch_follows=self._attempts.relaunches_left > 0,
         )
         monitor.run(detach=spec.detach)
@@ -317,15 +310,8 @@ class LaunchSession:
             verdict = self._job.explain(plan, verdict)
         return monitor, verdict
 
-    def _on_admitted(self, plan: Plan) -> bytes:
-        with contextlib.suppress(OSError):  # the plan on record stays
-            self._store.write_plan(plan)
-        return self._packed_record(plan)
-
     def _run_info(self, plan: Plan) -> RunInfo:
-        past = self._attempts.past
-        left = self._attempts.relaunches_left
-        return run_info(plan, user_at_host(), self._request.launched_at, past, left)
+        return run_info(plan, user_at_host(), self._request.launched_at, self._attempts.past)
 
     def _packed_record(self, plan: Plan) -> bytes:
         """Return what every host is to have on record of the whole run, packed."""

@@ -231,7 +231,7 @@ def relaunch_of_a_liar(pool: Pool) -> None:
         LaunchRequest(SPEC, pool.folder, ""), CodeOnHosts(SPEC), pool, launch_warnings
     )
     attempts._wait(0.01, RUN_ID)
-    shown(render_dry_run(attempts._prepare(1, [HONEST, LIAR]).orders.plan))
+    shown(render_dry_run(attempts._prepare(1, [HONEST, LIAR]).plan))
 
 
 def stacks_of_a_liar(pool: Pool) -> None:

@@ -10,6 +10,7 @@ import pytest
 from runner.core.launch import command_words, environment, torchrun_options
 from runner.core.model.order import Order, Program
 from runner.core.planning.build_plan import build_plan
+from runner.core.relaunch.next_attempt import next_attempt
 from runner.core.spec import Node, Relaunch, Spec, Task
 from tests.golden.builders import facts, spec
 
@@ -70,27 +71,22 @@ def asked(names: str, spares: str, entry: str) -> Spec:
 
 @pytest.mark.parametrize("entry", ["torchrun", "launch", "plain", "srun"])
 def test_another_attempt_takes_other_numbers_and_no_plan(entry: str) -> None:
-    """A spare's order with them starts what the planner would have it start."""
+    """A spare's order with them starts what the planner would have it start; it has its pause."""
     told = {
-        node.name: facts(node.name, f"eth0 {node.host}/24", spare_ports=(29513,)) for node in NODES
+        node.name: facts(node.name, f"eth0 {node.host}/24", spare_ports=(29514,), hub_port=29600)
+        for node in NODES
     }
     first = build_plan(asked("ab", "c", entry), told)
-    told["a"] = replace(told["a"], reserved_port=29513, spare_ports=())
-    second = build_plan(asked("ac", "", entry), told, attempt=1).node("c").order
+    told["a"] = replace(told["a"], reserved_port=29514, spare_ports=())
+    second = build_plan(asked("ac", "", entry), told, attempt=1, relaunches_left=1).node("c").order
     (spare,) = first.spares
-    assert spare.is_standby
-    assert spare.ports == (29513,)
-    now = replace(
-        spare,
-        is_standby=False,
-        attempt=1,
-        node_rank=1,
-        first_rank=first.nodes[0].nproc,
-        master_port=spare.ports[0],
-        ports=(),
-    )
+    assert spare.order.is_standby
+    orders = {share.node: share.order for share in (*first.nodes, spare)}
+    upcoming = next_attempt(orders, {"b"}, ["c"])
+    assert isinstance(upcoming, dict)
+    now = upcoming["c"]
     assert command_words(now) == command_words(second)
     assert environment(now) == environment(second)
     assert "attempt_1" in " ".join(command_words(now))
     assert environment(now)["RUNNER_ATTEMPT"] == "1"
-    assert now == second
+    assert now == replace(second, detached=True)

@@ -26,8 +26,8 @@ from runner.core.relaunch.losses import (
     classify_losses,
     failure_reason,
     may_relaunch,
+    next_spec,
 )
-from runner.core.relaunch.next_attempt import next_spec
 from runner.core.spec import Node, Spec, Task
 from tests.golden.builders import plan
 

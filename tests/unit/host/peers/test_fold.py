@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from runner.core.model.order import Hub, Order, Program
+from runner.core.model.run_info import PastAttempt
 from runner.core.protocol.events import StopCause
 from runner.core.protocol.timing import HUB_TIMEOUT_S, JOIN_TIMEOUT_S
 from runner.host.peers.fold import HubFold, MemberFold, PeerObserver
-from runner.host.peers.state import LastHeard, PeerState, Phase, Stop
+from runner.host.peers.state import LastHeard, PeerState, Phase, Stop, Upcoming
 
 pytestmark = [pytest.mark.promise(2, 4)]
 
@@ -46,10 +47,11 @@ class Node(PeerObserver):
     def state(self, now: float) -> PeerState:
         is_hub = isinstance(self.fold, HubFold)
         age_s = now - (self.controller_anywhere if is_hub else self.controller_at)
+        fold = self.fold
         return PeerState(
             *("run", 0, self.order.node, self.order.rejoin_count, round(now * 1e9), self.phase),
-            *(age_s, age_s, self.fold.told_stalled_s(0.0, now), self.detached, self.stop),
-            departed=self.fold.departed(now),
+            *(age_s, age_s, fold.stalled_s(0.0, now), self.detached, self.stop),
+            departed=fold.departed(now) if isinstance(fold, HubFold) else (),
         )
 
     def on_peer_stop(self, reason: str, cause: StopCause) -> None:
@@ -233,7 +235,12 @@ def test_who_has_ended_is_not_missed() -> None:
 def test_a_hub_that_nobody_reaches(expected: tuple[str, ...]) -> None:
     """It is said; where no controller watches over the start, it is the end on both sides."""
     net = Network({})
-    net.nodes = {name: Node(name, net.now, required_members=expected) for name in "ab"}
+    net.nodes = {name: Node(name, net.now) for name in "ab"}
+    if expected:
+        hub, member = net.nodes["a"].fold, net.nodes["b"]
+        assert isinstance(hub, HubFold)
+        hub.expect(expected)
+        member.fold._order = replace(member.order, detached=True)
     net.cut = {"b"}
     net.run(HUB_TIMEOUT_S + 1)
     ((word, reason),) = net.said("b")
@@ -323,3 +330,59 @@ def test_who_heard_a_controller_tells_all_and_nobody_is_told_it_back() -> None:
     net.run(30.0)
     for node in net.nodes.values():
         assert node.controller_anywhere == pytest.approx(began - 10.0, abs=1.0)
+
+
+PAST = PastAttempt(0, ("a", "b", "c"), "rank 1 on b exited with 1")
+NEXT = Upcoming(1, ("a", "c"), ("b",), PAST)
+
+
+@pytest.mark.parametrize("attempt", [0, 1])
+def test_a_member_follows_its_hub_into_the_next_attempt(attempt: int) -> None:
+    """The hub says it before it begins that, and after; what is older or later is not ours."""
+    net = network("ab")
+    member = net.nodes["b"].fold
+    said = replace(net.nodes["a"].state(net.now + 1), attempt=attempt)
+    for other in (replace(said, attempt=2), replace(said, upcoming=replace(NEXT, attempt=0))):
+        member.take(other, net.now)
+        assert member.upcoming is None
+    member.take(replace(said, counter=said.counter + 1, upcoming=NEXT), net.now)
+    assert member.upcoming == NEXT
+
+
+def test_a_hub_answers_who_has_not_heard_of_the_next_attempt() -> None:
+    """By that it is known, and is told; who has begun it is not back in the one before."""
+    net = network("abc")
+    hub = Node("a", net.now)
+    hub.fold._order = replace(hub.order, attempt=1)
+    late = net.nodes["b"].state(net.now)
+    assert hub.fold.take(late, net.now)
+    assert hub.fold.heard == {}
+    assert hub.fold.take(replace(late, attempt=1, counter=late.counter + 1), net.now)
+    assert not hub.fold.take(replace(late, counter=late.counter + 2), net.now)
+
+
+def test_nothing_is_left_once_all_have_proved_it_or_were_silent_for_long() -> None:
+    """Of those who answer, each says so; for the others there is a time until they have ended."""
+    net = network("abcd")
+    hub = net.nodes["a"].fold
+    assert isinstance(hub, HubFold)
+    patience_s = LOST_S + 12.0
+    for name, failed_s in (("b", None), ("c", 3.0)):
+        hub.take(replace(net.nodes[name].state(net.now + 1), failed_s=failed_s), net.now)
+        assert hub.is_one_unproven(net.now, patience_s)
+        net.nodes[name].phase = Phase.PENDING
+    for name, failed_s in (("b", None), ("c", 3.0)):
+        state = replace(net.nodes[name].state(net.now + 2), failed_s=failed_s)
+        hub.take(state, net.now)
+    assert hub.first_to_fail(2.0, net.now) == "c"
+    assert hub.first_to_fail(4.0, net.now) == "a"
+    net.cut = {"d"}
+    heard_at = hub.heard["d"].at
+    net.run(LOST_S + 3)
+    assert net.lost("a") == ["d"]
+    assert hub.proven == ["b", "c"]
+    assert hub.is_one_unproven(net.now, patience_s)
+    assert not hub.is_one_unproven(heard_at + patience_s, patience_s)
+    ended = replace(net.nodes["d"].state(net.now + 1), phase=Phase.ENDED)
+    hub.take(ended, net.now)  # as its guardian says that has killed what was left
+    assert not hub.is_one_unproven(net.now, patience_s)

@@ -18,7 +18,7 @@ from runner.host.peers.state import LastHeard
 from runner.host.process.event_loop import EventLoop
 from runner.host.storage.run_folder import EventLog
 from runner.host.supervisor.attempt import SupervisorArgs
-from runner.host.supervisor.peer_exchange import ControllerLease, PeerExchange
+from runner.host.supervisor.peer_exchange import LAUNCH_GONE_S, ControllerLease, PeerExchange
 from runner.host.supervisor.stop_ladder import StopLadder
 from tests.unit.host.supervisor.test_stop_ladder import Journal
 
@@ -98,13 +98,13 @@ def test_the_hosts_decide_once_the_launch_is_gone(
     now = began
     monkeypatch.setattr(time, "monotonic", lambda: now)
     lease.renew(by_launch=True)
-    now = began + 9
+    now = began + LAUNCH_GONE_S - 1
     lease.renew()
-    assert (lease.launch_heard_at, lease.hosts_decide) == (began, False)
+    assert (lease.heard_anywhere.launch, lease.hosts_decide) == (began, False)
     lease.renew_from_peer(LastHeard(now, began + 4))
-    now = began + 13
-    assert (lease.launch_heard_at, lease.hosts_decide) == (began + 4, False)
-    now = began + 15
+    now = began + LAUNCH_GONE_S + 3
+    assert (lease.heard_anywhere.launch, lease.hosts_decide) == (began + 4, False)
+    now = began + LAUNCH_GONE_S + 5
     assert lease.hosts_decide
     assert lease.expiry_reason == ""
 
