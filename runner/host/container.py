@@ -11,11 +11,12 @@ import time
 from typing import Callable, Mapping, Optional, Sequence, Tuple
 
 from runner.core.model.container import Container
+from runner.core.protocol.timing import ENGINE_TIMEOUT_S
 from runner.host.process import bounded_child
 from runner.host.process.bounded_child import BoundedChild
 
-REMOVE_LIMIT_S = 60.0
 COMMAND_TIMEOUT_S = 10.0
+GIVE_UP_S = 20.0  # after this time, what is found is not removed once more
 LOOK_AGAIN_S = 1.0
 UNPROVEN = "does not say that its container is gone"
 
@@ -29,7 +30,7 @@ def remove_container(container: Optional[Container], environ: Mapping[str, str])
         return ""
     environ = {**environ, **container.env}
     empty_rounds = 0
-    deadline = time.monotonic() + REMOVE_LIMIT_S
+    deadline = time.monotonic() + GIVE_UP_S
     reason = ""
     while True:
         code, found = run(container.find, environ, COMMAND_TIMEOUT_S)
@@ -38,12 +39,12 @@ def remove_container(container: Optional[Container], environ: Mapping[str, str])
         empty_rounds = 0 if found else empty_rounds + 1
         if empty_rounds == 2:
             return ""
+        if found and time.monotonic() > deadline:
+            return _problem(container, reason)
         if found:
             ids = found.split()
-            code, said = run((*container.remove, *ids), environ, REMOVE_LIMIT_S)
+            code, said = run((*container.remove, *ids), environ, COMMAND_TIMEOUT_S)
             reason = said if code else reason
-        if time.monotonic() > deadline:
-            return _problem(container, reason)
         time.sleep(LOOK_AGAIN_S)
 
 
@@ -53,7 +54,7 @@ def begin_removal(container: Container, environ: Mapping[str, str]) -> BoundedCh
     def remove() -> None:
         bounded_child.report_facts(problem=remove_container(container, environ))
 
-    return BoundedChild(remove, 2 * REMOVE_LIMIT_S + COMMAND_TIMEOUT_S)
+    return BoundedChild(remove, ENGINE_TIMEOUT_S)
 
 
 def removal_problem(child: BoundedChild, container: Container) -> str:

@@ -173,11 +173,12 @@ def user(
 @ALL_ENGINES
 @pytest.mark.promise(7)
 def test_ranks_run_inside_as_the_user_of_the_login(user: User, hosts: Lab) -> None:
-    """Home, user and environment, newlines included; no value is on a command line."""
+    """With its environment, newlines included, on no command line; deaf ones and theirs end."""
     value = "task.env.LONG='two\\nlines $ \"quoted\"'"
     names = ("LONG", "HOME", "USER", "TOKEN", "RANK", "WORLD_SIZE")
     words = [f"env={name}" for name in names]
-    controller = user.begin(*words, more=(value, "cluster.secrets=[TOKEN]"))
+    secret = (value, "cluster.secrets=[TOKEN]")
+    controller = user.begin(*words, "deaf", "daemon", more=secret)
     host = hosts["node1"]
     (name,) = user.engine_of["node1"].containers()
     assert name.startswith(f"runner-{controller.run_id}-")
@@ -195,16 +196,6 @@ def test_ranks_run_inside_as_the_user_of_the_login(user: User, hosts: Lab) -> No
         assert f"/.runner/runs/{done.folder.name}/{node}/home\nUSER={user.login}\n" in out
         logs = f"~/.runner/runs/*/{node}/attempt_0/rank_*.out"
         assert {*hosts[node].sh(f"stat -c %U {logs}", user=user.login).split()} == {user.login}
-
-
-@ALL_ENGINES
-def test_ctrl_c_ends_deaf_ranks_and_their_daemons(user: User) -> None:
-    """TERM is passed on; what does not hear it is killed; the engine has nothing left."""
-    controller = user.begin("deaf", "daemon")
-    controller.send(signal.SIGINT)
-    done = controller.wait()
-    assert done.code == 130, done
-    assert proven_nodes(done.err) == 2, done
 
 
 @pytest.mark.parametrize(
@@ -307,6 +298,18 @@ def test_the_end_of_a_program_is_told_from_that_of_its_engine(
     assert proven_nodes(done.err) == 2, done
 
 
+def test_an_engine_that_takes_its_time(on_docker: User, tmp_path: Path) -> None:
+    """Its host is not taken for one that does not stop."""
+    slow = tmp_path / "docker"
+    slow.write_text(f'#!/bin/sh\ncase $1 in rm|ps) sleep 7;; esac\nexec {DOCKER} "$@"\n')
+    slow.chmod(0o755)
+    controller = on_docker.begin("deaf", more=(f"container.program={slow}",))
+    controller.send(signal.SIGINT)
+    done = controller.wait()
+    assert done.code == 130, done
+    assert proven_nodes(done.err) == 2, done
+
+
 def test_a_daemon_that_dies_and_comes_back(
     on_docker: User, hosts: Lab, docker: dict[str, Daemon]
 ) -> None:
@@ -334,30 +337,8 @@ def test_a_daemon_that_dies_and_comes_back(
     assert "no process is left" in stopped.out
     assert on_docker.runs_on(controller.run_id) == []
     why = launcher("why", *run)
-    assert "first failure: node2: the program exited with 125" in why.out, why
+    assert "first failure: node2: lost the client of docker: " in why.out, why
     assert proven_nodes(why.out) == 2, why
-
-
-def test_clean_removes_a_container_that_a_run_left(
-    on_docker: User, docker: dict[str, Daemon]
-) -> None:
-    """Its daemon had died, and could not be asked."""
-    controller = on_docker.begin()
-    docker["node1"].kill()
-    assert controller.wait().code == 5
-    docker["node1"].start()
-    cleaned = on_docker.launcher("clean", "cluster=lab", "--older-than", "0s", "--yes")
-    assert cleaned.code == 0, cleaned
-    assert on_docker.runs_on(controller.run_id) == []
-
-
-def test_root_inside_is_ended_by_the_engine(on_docker: User) -> None:
-    """Nobody else may kill deaf ranks of root, and their daemons."""
-    controller = on_docker.begin("deaf", "daemon", more=("container.user=image",))
-    controller.send(signal.SIGINT)
-    done = controller.wait()
-    assert done.code == 130, done
-    assert proven_nodes(done.err) == 2, done
 
 
 @pytest.mark.promise(8)
@@ -403,23 +384,37 @@ def test_no_line_is_lost_and_none_out_of_order(on_docker: User) -> None:
             assert [line.removeprefix(mark) for line in shown] == expected
 
 
-def test_stacks_of_ranks_that_are_root(on_docker: User, hosts: Lab) -> None:
-    """Why there are none is told; and that what they wrote is not removed with the run."""
-    launcher = on_docker.launcher
-    words = program("hanging.py", "wait", "1")
-    inside = (*on_docker.words, "container.user=image", "task.entry=plain")
-    running = launcher.start("cluster=lab", *inside, *words)
-    running.until_printed("waiting")
-    running.until_printed("loading")
-    shown = launcher("stacks", "--cluster", "lab")
-    assert shown.code == 0, shown
-    assert "nothing: it runs as root, and hides it from this user" in shown.out, shown
-    for host in hosts.hosts.values():
+def let_go(lab: Lab) -> None:
+    for host in lab.hosts.values():
         host.sh('for work in ~/.runner/runs/*/*/work; do touch "$work/go"; done')
-    done = running.wait()
+
+
+def test_left_asked_for_stacks_and_attached_to(on_docker: User, hosts: Lab) -> None:
+    """As without a container."""
+    launcher = on_docker.launcher
+    words = (*on_docker.words, *program("hanging.py", "wait", "1"), "task.entry=plain")
+    run = ("--run", launcher("cluster=lab", *words, "detach=true").folder.name)
+    attached = launcher.start("attach", *run)
+    attached.until_printed("waiting")
+    attached.until_printed("loading")
+    shown = launcher("stacks", *run)
+    assert "rank 1 on node2, innermost first:\n    load_batch" in shown.out, shown
+    let_go(hosts)
+    done = attached.wait()
     assert done.code == 0, done
-    cleaned = launcher("clean", "--cluster", "lab", "--older-than", "0s", "--yes")
-    assert cleaned.code == 0, cleaned
+    assert proven_nodes(done.err) == 2, done
+
+
+def test_ranks_that_are_root(on_docker: User) -> None:
+    """Only the engine may end deaf ones; that stacks and files are out of reach is told."""
+    controller = on_docker.begin("deaf", "daemon", more=("container.user=image",))
+    shown = on_docker.launcher("stacks", "--cluster", "lab")
+    assert "nothing: it runs as root, and hides it from this user" in shown.out, shown
+    controller.send(signal.SIGINT)
+    done = controller.wait()
+    assert done.code == 130, done
+    assert proven_nodes(done.err) == 2, done
+    cleaned = on_docker.launcher("clean", "--cluster", "lab", "--older-than", "0s", "--yes")
     assert f"with files of others or in use: {done.folder.name}" in cleaned.out, cleaned
 
 
@@ -490,8 +485,9 @@ def test_relaunched_after_a_failure_and_on_a_spare(
     assert first["reason"].endswith("exited with 3")
     assert second["unverified"] == ["node2"], done
     docker["node2"].start()
-    stopped = on_docker.launcher("stop", "--run", controller.run_id, "--cluster", "lab")
-    assert stopped.code == 0, stopped
+    cleaned = on_docker.launcher("clean", "cluster=lab", "--older-than", "0s", "--yes")
+    assert cleaned.code == 0, cleaned
+    assert on_docker.runs_on(controller.run_id) == []
 
 
 def test_a_printed_command_runs_as_printed(on_docker: User, hosts: Lab) -> None:

@@ -18,6 +18,7 @@ from runner.core.outcome.stacks import is_stall
 from runner.core.protocol.events import FINAL_CAUSES, StopCause, Stopping, StopRequested
 from runner.core.protocol.timing import (
     DECISION_TIMEOUT_S,
+    ENGINE_TIMEOUT_S,
     HUB_REPORT_TIMEOUT_S,
     MAX_BACKOFF_S,
     STOP_TIMEOUT_S,
@@ -57,6 +58,7 @@ class StopSequence:
         self._unnamed = ""  # the reason of a stop that is not shown yet
         self._name_at = float("inf")
         self._spec = spec
+        self._timeout_s = STOP_TIMEOUT_S + (ENGINE_TIMEOUT_S if spec.container.engine else 0.0)
         self._nodes = nodes
         self._observer = observer
         self._event_log = event_log
@@ -86,7 +88,7 @@ class StopSequence:
             else:
                 self._unnamed = reason
                 self._name_at = time.monotonic() + FIRST_FAILURE_S
-        self.deadline = time.monotonic() + self._spec.grace_s + STOP_TIMEOUT_S
+        self.deadline = time.monotonic() + self._spec.grace_s + self._timeout_s
         self._send_to_all()
 
     def name_reason(self, failure_text: Callable[[], str], *, at_once: bool = False) -> None:
@@ -118,7 +120,7 @@ class StopSequence:
             grace = f"the ranks have up to {self._spec.grace_s:g} s to end"
             self._observer.message(f"stopping: {grace}; Ctrl-C again kills them now")
             return False
-        self.deadline = time.monotonic() + STOP_TIMEOUT_S
+        self.deadline = time.monotonic() + self._timeout_s
         self._send_to_all()
         unfinished = [name for name, node in self._nodes.items() if not node.has_ended]
         names = self._observer.fold_names(unfinished)

@@ -40,8 +40,7 @@ from runner.core.shell import line as command_line
 from runner.core.shell import this_program
 from runner.core.spec import are_local
 
-MAX_AVG_LINE_BYTES = 200
-"""Upper bound of the average line length, for reading the last lines of a log."""
+MAX_AVG_LINE_BYTES = 200  # by which the last lines of a log are read
 
 
 def try_lock_folder(folder: Path) -> int | None:

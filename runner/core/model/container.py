@@ -30,7 +30,8 @@ class Container:
     engine: str
     program: Tuple[str, ...]
     image: str = ""
-    options: Tuple[str, ...] = ()  # those of the configuration
+    mounts: Tuple[str, ...] = ()  # records of CSV, as `--mount` takes them
+    options: Tuple[str, ...] = ()  # others of `run`
     labels: Tuple[str, ...] = ()  # by which an engine finds all that it has of a node's run
     is_login: bool = True  # whether its user is that of the login: the next three
     uid: int = 0
@@ -55,7 +56,8 @@ class Container:
         is_own = {key: key not in self.secrets and is_of_engine(key) for key in env}
         words += _each("--env", [f"{key}={env[key]}" if is_own[key] else key for key in env])
         words += _each("--env", [key for key in self.secrets if key not in env])
-        return (*words, *self._user_options(), *self._gpu_options(), *self.options, self.image)
+        words += [*_each("--mount", self.mounts), *self._user_options(), *self._gpu_options()]
+        return (*words, *self.options, self.image)
 
     def _user_options(self) -> Iterator[str]:
         if not self.is_login:

@@ -39,7 +39,7 @@ class _AttemptPlan:
     relaunches_left: int
     endpoints: endpoints.AttemptEndpoints
     backend: str
-    ranks: Mapping[str, Tuple[int, ...]]  # in the order of the YAML; () if torch assigns them
+    ranks: Mapping[str, Tuple[int, ...]]  # in rank order; () if torch assigns them
     world_size: int
 
 
@@ -228,7 +228,7 @@ def _order(
 ) -> Order:
     spec = attempt.spec
     chosen = attempt.endpoints
-    is_standby = node not in spec.nodes
+    is_standby = node.name not in attempt.ranks
     cwd = run_paths.work
     if not spec.task.shipped_file and not attempt.code.release:
         cwd = facts.project
@@ -241,7 +241,7 @@ def _order(
         workdir=facts.workdir,
         cwd=cwd,
         program=program,
-        node_rank=0 if is_standby else spec.nodes.index(node),
+        node_rank=0 if is_standby else [*attempt.ranks].index(node.name),
         is_standby=is_standby,
         nnodes=len(spec.nodes),
         nproc=nproc,

@@ -67,8 +67,19 @@ def extra_problems(words: Sequence[str]) -> Iterator[Tuple[str, str]]:
 
 def trial_container(spec: Spec, node: Node) -> Container:
     """Return what a host tries before a run; it adds who its login is."""
-    has_gpus = node.gpu_count != 0 and spec.container.engine
-    return replace(_container(spec, ()), gpus=ALL_GPUS if has_gpus else ())
+    wanted = spec.container
+    if not wanted.engine:
+        return Container("", wanted.prefix)
+    options = ("--shm-size", wanted.shm_size) if wanted.shm_size else ()
+    return Container(
+        engine=wanted.engine,
+        program=(wanted.program,),
+        image=wanted.image,
+        mounts=tuple(map(_mount_record, wanted.mounts)),
+        options=(*options, *wanted.extra),
+        is_login=wanted.user == "login",
+        gpus=() if node.gpu_count == 0 else ALL_GPUS,
+    )
 
 
 def wrap(spec: Spec, node: Node, facts: Facts, plan: NodePlan, tasks_hash: str) -> NodePlan:
@@ -76,24 +87,30 @@ def wrap(spec: Spec, node: Node, facts: Facts, plan: NodePlan, tasks_hash: str) 
 
     `facts` are those of the host itself.
     """
+    container = trial_container(spec, node)
     order = plan.order
     program = replace(order.program, path_folder="")  # the image sets its own PATH
-    run_paths = RunPaths(facts.workdir, spec.run_id, node.name)
-    mounts = _run_mounts(spec, facts, run_paths, tasks_hash)
-    container = replace(
-        _container(spec, mounts, has_infiniband=bool(facts.system.infiniband)),
-        labels=(f"runner.run={spec.run_id}", f"runner.node={node.name}"),
-        uid=facts.uid,
-        gid=facts.gid,
-        groups=facts.groups,
-        gpus=_gpu_ids(facts, plan.gpus) if spec.container.engine else (),
-        secrets=tuple(spec.secrets),
-        env=facts.container.env,
-    )
-    if not spec.container.engine:
+    if not container.engine:
         command = (*container.program, *plan.command)
         order = replace(order, program=program, container=container)
         return replace(plan, command=command, order=order)
+    run_paths = RunPaths(facts.workdir, spec.run_id, node.name)
+    uuids = {gpu.index: gpu.uuid for gpu in facts.gpus}
+    pinned: Tuple[str, ...] = ()
+    if facts.system.infiniband:
+        pinned = ("--device", "/dev/infiniband", "--cap-add", "IPC_LOCK", "--ulimit", "memlock=-1")
+    container = replace(
+        container,
+        labels=(f"runner.run={spec.run_id}", f"runner.node={node.name}"),
+        mounts=(*_run_mounts(spec, facts, run_paths, tasks_hash), *container.mounts),
+        options=(*pinned, *container.options),
+        uid=facts.uid,
+        gid=facts.gid,
+        groups=facts.groups,
+        gpus=tuple(uuids.get(index) or str(index) for index in plan.gpus),
+        secrets=tuple(spec.secrets),
+        env=facts.container.env,
+    )
     cache = posixpath.join(run_paths.home, ".cache")
     user = {"USER": facts.user, "LOGNAME": facts.user}
     env = {
@@ -107,35 +124,11 @@ def wrap(spec: Spec, node: Node, facts: Facts, plan: NodePlan, tasks_hash: str) 
     order = replace(order, program=program, container=container)
     # For a person, a folder of the run is there only if the code is in it.
     in_run = f"{order.cwd}/".startswith(f"{run_paths.root}/")
-    typed_mounts = mounts if in_run else mounts[1:]
-    options = _container(spec, typed_mounts, has_infiniband=bool(facts.system.infiniband)).options
-    typed = replace(container, labels=(), options=options)
+    typed = replace(container, labels=(), mounts=container.mounts[0 if in_run else 1 :])
     typed_env = {"HOME": "/tmp", **user, **plan.env}  # noqa: S108
     words = typed.prefix(name="", cwd=order.cwd, env=typed_env)
     shown = {name: value for name, value in typed_env.items() if not is_of_engine(name)}
     return replace(plan, command=(*words, *plan.command), env=shown, order=order)
-
-
-def _container(spec: Spec, mounts: Sequence[Mount], *, has_infiniband: bool = False) -> Container:
-    """Return a container with the configured options, and what it sees of its host."""
-    wanted = spec.container
-    if not wanted.engine:
-        return Container("", wanted.prefix)
-    options: List[str] = []
-    if wanted.shm_size:
-        options += ["--shm-size", wanted.shm_size]
-    if has_infiniband:  # whose memory is pinned
-        options += ["--device", "/dev/infiniband", "--cap-add", "IPC_LOCK"]
-        options += ["--ulimit", "memlock=-1"]
-    for mount in (*mounts, *wanted.mounts):
-        options += ["--mount", _mount_record(mount)]
-    return Container(
-        engine=wanted.engine,
-        program=(wanted.program,),
-        image=wanted.image,
-        options=(*options, *wanted.extra),
-        is_login=wanted.user == "login",
-    )
 
 
 def _mount_record(mount: Mount) -> str:
@@ -148,23 +141,18 @@ def _mount_record(mount: Mount) -> str:
     return ",".join(fields)
 
 
-def _run_mounts(
-    spec: Spec, facts: Facts, run_paths: RunPaths, tasks_hash: str
-) -> Tuple[Mount, ...]:
+def _run_mounts(spec: Spec, facts: Facts, run_paths: RunPaths, tasks_hash: str) -> List[str]:
     """Return what a container sees of its host, in the same places: the run and its code.
 
     The private copy of a release is in the folder of the run.
     """
-    run = Mount(run_paths.root, run_paths.root)
+    mounts = [Mount(run_paths.root, run_paths.root)]
     if spec.task.shipped_file:
         folder = tasks_folder(facts.workdir, tasks_hash)
-        return run, Mount(folder, folder, read_only=True)
-    return (run,) if spec.pushes_code else (run, Mount(facts.project, facts.project))
-
-
-def _gpu_ids(facts: Facts, indices: Sequence[int]) -> Tuple[str, ...]:
-    uuids = {gpu.index: gpu.uuid for gpu in facts.gpus}
-    return tuple(uuids.get(index) or str(index) for index in indices)
+        mounts.append(Mount(folder, folder, read_only=True))
+    elif not spec.pushes_code:
+        mounts.append(Mount(facts.project, facts.project))
+    return [_mount_record(mount) for mount in mounts]
 
 
 GPU_HINT = (
@@ -259,7 +247,7 @@ def container_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem
         yield Problem(node.name, message.format(**values), hint.format(**values))
     elif facts.python.error:
         yield Problem(node.name, f"container.python: {facts.python.error}", "choose another image")
-    elif found.hostname and found.hostname != facts.hostname:
+    elif found.hostname.partition(".")[0] not in ("", facts.hostname.partition(".")[0]):
         message = f"{container.engine} runs containers on another machine, {found.hostname}"
         hint = "unset DOCKER_HOST or CONTAINER_HOST there, or: docker context use default"
         yield Problem(node.name, message, hint)

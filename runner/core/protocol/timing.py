@@ -32,6 +32,9 @@ KILL_TIMEOUT_S = 10.0
 UNRESPONSIVE_S = KILL_TIMEOUT_S + 3.0
 """An agent takes a supervisor for hung when its stop takes this long beyond the grace period."""
 
+ENGINE_TIMEOUT_S = 40.0
+"""An engine has this long to remove a container; stops of runs in containers may take it, too."""
+
 ANSWER_TIMEOUT_S = 300.0
 """A host that answers pings has this long for the next part of an answer: its disk may be slow."""
 

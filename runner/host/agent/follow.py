@@ -16,7 +16,7 @@ from runner.core.model.order import Order
 from runner.core.protocol.events import StopCause
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import RunPaths
-from runner.core.protocol.timing import UNRESPONSIVE_S
+from runner.core.protocol.timing import ENGINE_TIMEOUT_S, UNRESPONSIVE_S
 from runner.host.agent.log_reader import Answer, LogReader
 from runner.host.agent.request_queue import LoopCall, RequestSteps
 from runner.host.agent.server import BUSY_POLL_S, IDLE_POLL_S, AgentContext, RequestHandler
@@ -205,9 +205,9 @@ class FollowedRun:
         now = time.monotonic()
         self._user_stop = self._user_stop or fields.get("cause") == StopCause.USER.value
         if command == "stop" and self._unresponsive_at is None:
-            self._unresponsive_at = now + self._order.grace_s + UNRESPONSIVE_S
+            self._unresponsive_at = now + self._order.grace_s + _unresponsive_s(self._order)
         elif command == "kill":
-            deadline = now + UNRESPONSIVE_S
+            deadline = now + _unresponsive_s(self._order)
             self._unresponsive_at = min(self._unresponsive_at or deadline, deadline)
         message = json.dumps({"command": command, "attempt": self._order.attempt, **fields})
         line = message.encode() + b"\n"
@@ -310,7 +310,7 @@ class FollowedRun:
         now = time.monotonic()
         if self._unresponsive_at is None or now < self._unresponsive_at:
             return
-        self._unresponsive_at = now + UNRESPONSIVE_S
+        self._unresponsive_at = now + _unresponsive_s(self._order)
         if self.disk_wait_s:
             self.disk_wait_s = 0.0  # it reacts, and waits for its disk; it has to say so again
         else:
@@ -324,6 +324,12 @@ class FollowedRun:
         guardians = {processes[pid].ppid for pid in pids if pid in processes}
         procfs.signal_all([pid for pid in pids if pid not in guardians], signum)
         procfs.signal_all(pids, signal.SIGCONT)
+
+
+def _unresponsive_s(order: Order) -> float:
+    """Return how long a stop may take beyond the grace; an engine has a container to remove."""
+    removes = order.container is not None and order.container.engine
+    return UNRESPONSIVE_S + (ENGINE_TIMEOUT_S if removes else 0.0)
 
 
 def _call_in_loop(call: LoopCall) -> RequestSteps:

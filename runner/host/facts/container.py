@@ -57,7 +57,8 @@ class Trial:
     def end(self) -> None:
         """Kill the client, and have what it may have left removed after us: it has a moment."""
         self.child.kill()
-        if self._container.engine and not interpreter.inside_answer(self.child):
+        is_open = self.child.report().get("step") == "start" and self._container.engine
+        if is_open and not interpreter.inside_answer(self.child):
             words = (*self._container.remove, self._name)
             argv = ["/bin/sh", "-c", f'sleep {LATE_START_S}; exec "$@"', "sh", *words]
             BoundedChild(lambda: os.execve(argv[0], argv, self._environ), DISCARD_TIMEOUT_S)

@@ -118,10 +118,9 @@ def create_run_folder(
         if not (is_later_start and os.path.isdir(folder.root)):
             os.mkdir(folder.root)  # a record is never overwritten
         os.makedirs(folder.attempt_folder(order.attempt), exist_ok=bool(order.rejoin_count))
-        for directory in (folder.work, folder.site):
+        home = [folder.home] if order.container is not None else []
+        for directory in (folder.work, folder.site, *home):
             os.makedirs(directory, exist_ok=True)
-        if order.container is not None:
-            os.makedirs(folder.home, exist_ok=True)
         if preloads:
             os.makedirs(folder.preload_package, exist_ok=True)
     finally:

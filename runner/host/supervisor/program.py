@@ -132,20 +132,22 @@ class LauncherProcess:
         self.unrecorded_end = time.monotonic()
         return True
 
-    def find_start_problem(self) -> str:
-        """Return why its engine could not start the container of an order that failed, else "".
+    def find_engine_problem(self) -> str:
+        """Return why a container did not start, or how its client lost it; "" for other ends.
 
         It may wait for a disk.
         """
         order = self._order
         code, _ = self.exit_status or (None, None)
-        if order.container is None or code not in ENGINE_CODES:
-            return ""
         names = procfs.list_names(self._folder.attempt_folder(order.attempt))
-        if any(map(is_rank_source, names)):
-            return ""  # a shim has begun: it is the program's own code
+        records = [name for name in names if is_rank_source(name)]
+        has_ended = any(name.endswith(".exit") for name in records)
+        if order.container is None or code not in ENGINE_CODES or has_ended:
+            return ""
         log = procfs.read_text(self._folder.stream_log(order.attempt, PROGRAM_LOG, "err"))
-        return f"{START_REFUSED}: {last_line(log) or 'its engine did not say why'}"
+        said = last_line(log) or "it did not say why"
+        client = order.container.engine or order.container.program[0]
+        return f"lost the client of {client}: {said}" if records else f"{START_REFUSED}: {said}"
 
     def cancel(self) -> None:
         """Never start it, if it has not been started."""

@@ -63,6 +63,8 @@ class StopLadder:
         self._kill_at = float("inf")
         self._term_sent: Set[int] = set()
         self._has_taken_term = False
+        container = order.container
+        self._is_apart = container is not None and bool(container.engine)  # its ranks are
 
     def move(self, phase: StopPhase) -> None:
         """Enter the next phase, or raise ValueError if that move is not in the table."""
@@ -149,8 +151,7 @@ class StopLadder:
             return
         term_before_kill_s = min(MAX_TERM_BEFORE_KILL_S, (self._kill_at - self.stopped_at) / 5)
         if time.monotonic() >= self._kill_at - term_before_kill_s:
-            inside = self._order.container is not None
-            alive = self._launcher.container_pids() if inside else list_alive()
+            alive = self._launcher.container_pids() if self._is_apart else list_alive()
             self.term({*alive} - ranks.running_with_ancestors())
 
     def drain(self, leftovers: Sequence[int]) -> None:
@@ -164,7 +165,7 @@ class StopLadder:
             self.move(StopPhase.WATCHING)  # the other hosts may still need this one
             self._kill_at = float("inf")
         # Podman's client without root leaves at a TERM, which it has passed on.
-        if not (self._order.container and self._launcher.pid in self._term_sent):
+        if not (self._is_apart and self._launcher.pid in self._term_sent):
             self.term(leftovers)
 
     def final_state(self, survivors: Sequence[int], *, standby_ended: bool) -> State:

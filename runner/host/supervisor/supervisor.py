@@ -236,7 +236,7 @@ class Supervisor:
         """Take all that the shims have recorded: the program has ended."""
         self._ranks.record_vanished(self._launcher.unrecorded_end)
         # After why ranks vanished.
-        self._files.submit(self._launcher.find_start_problem, self._on_program_ended)
+        self._files.submit(self._launcher.find_engine_problem, self._on_program_ended)
 
     def _on_program_ended(self, start_problem: str = "") -> None:
         """Record the program's end after those of its ranks, unless the disk takes too long."""
