@@ -296,7 +296,8 @@ class MemberFold(Fold):
     def _conclude(self, state: PeerState, previous: Optional[PeerState], now: float) -> None:
         if previous is None:
             self._observer.on_hub_joined()
-        known = previous.departed_starts if previous is not None else []
+        # Its ranks have not met those of nodes that had left before it joined.
+        known = (previous if previous is not None else state).departed_starts
         for each in state.departed:
             if each.node == self._order.node:
                 if each.start == self._order.rejoin_count:

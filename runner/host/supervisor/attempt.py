@@ -25,7 +25,7 @@ from runner.core.protocol.events import (
     is_unattended,
 )
 from runner.core.protocol.paths import RunPaths
-from runner.core.protocol.timing import KILL_TIMEOUT_S
+from runner.core.protocol.timing import ENGINE_TIMEOUT_S, KILL_TIMEOUT_S
 from runner.core.relaunch.next_attempt import next_attempt, plan_of, renumbered, run_info
 from runner.host.facts import ports
 from runner.host.peers.fold import HubFold, MemberFold
@@ -185,9 +185,11 @@ class Decision:
 
         Who answers and does not prove its end in time takes no part.
         """
-        lost_s = self._order.hub.lost_s if self._order.hub is not None else 0.0
-        patience_s = lost_s + self._order.grace_s + KILL_TIMEOUT_S
-        give_up_at = time.monotonic() + patience_s + PROOF_MARGIN_S
+        order = self._order
+        lost_s = order.hub.lost_s if order.hub is not None else 0.0
+        patience_s = lost_s + order.grace_s + KILL_TIMEOUT_S
+        engine_s = ENGINE_TIMEOUT_S if order.container is not None else 0.0
+        give_up_at = time.monotonic() + patience_s + engine_s + PROOF_MARGIN_S
         while fold.is_one_unproven(time.monotonic(), patience_s):
             problem = self._poll()
             if problem or time.monotonic() > give_up_at:

@@ -53,13 +53,16 @@ class StopLadder:
 
     def __init__(self, order: Order, launcher: LauncherProcess, journal: EventLog) -> None:
         self.phase = StopPhase.WATCHING
-        self.reason, self.cause = "", StopCause.USER
+        self.reason = ""
+        self.cause = StopCause.USER
         self.stopped_at = float("inf")
         self.failed_at: Optional[float] = None
         self.user_stopped = False
         self.deferred_reason = ""
         self.left_over: Dict[int, str] = {}
-        self._order, self._launcher, self._journal = order, launcher, journal
+        self._order = order
+        self._launcher = launcher
+        self._journal = journal
         self._kill_at = float("inf")
         self._term_sent: Set[int] = set()
         self._has_taken_term = False
@@ -107,7 +110,9 @@ class StopLadder:
 
     def begin(self, reason: str, cause: StopCause, stopped_at: float) -> None:
         """Stop since the given moment: TERM to the program, KILL after the grace."""
-        self.reason, self.cause, self.stopped_at = reason, cause, stopped_at
+        self.reason = reason
+        self.cause = cause
+        self.stopped_at = stopped_at
         if self.phase in (StopPhase.WATCHING, StopPhase.DRAINING):
             self.move(StopPhase.STOPPING)
         self._kill_at = stopped_at + self._order.grace_s

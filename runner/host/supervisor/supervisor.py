@@ -43,19 +43,25 @@ class Supervisor:
     """One attempt of a run on one host, from its order to its last event."""
 
     def __init__(self, args: SupervisorArgs, listener: socket.socket, guardian_pid: int) -> None:
-        self._args, self._guardian_pid = args, guardian_pid
+        self._args = args
+        self._guardian_pid = guardian_pid
         order = args.order
         self._files = FileWorker()
         submit = self._files.submit
         submit(self._write_down, self._on_written_down)
-        self._journal = journal = EventLog(args.folder, order, submit)
+        journal = EventLog(args.folder, order, submit)
+        self._journal = journal
         self._loop = EventLoop()
         self._control_socket = ControlSocket(listener, self._loop, self._on_command)
         self._launcher = LauncherProcess(args.folder, order, journal, submit)
-        ladder = self._ladder = StopLadder(order, self._launcher, journal)
-        record = (args.folder, order, journal)
-        self._ranks = RankTracker(*record, self._fail, submit, lambda: ladder.stopped_at)
-        self._stall_monitor = StallMonitor(*record, self._launcher, self._ranks, submit, self._fail)
+        ladder = StopLadder(order, self._launcher, journal)
+        self._ladder = ladder
+        self._ranks = RankTracker(
+            args.folder, order, journal, self._fail, submit, lambda: ladder.stopped_at
+        )
+        self._stall_monitor = StallMonitor(
+            args.folder, order, journal, self._launcher, self._ranks, submit, self._fail
+        )
         self._peers = PeerExchange(args, journal, self._ladder, self.stop, self._restart_ranks)
         self._upcoming: Optional[Upcoming] = None
         self._began_at = time.monotonic()
@@ -191,7 +197,8 @@ class Supervisor:
         """Show that this supervisor lives, at intervals; return whether one is over."""
         is_due = self._stall_monitor.is_due()
         if is_due:
-            folder, left_s = self._args.folder, self._peers.lease.unattended_left_s
+            folder = self._args.folder
+            left_s = self._peers.lease.unattended_left_s
             self._files.submit(functools.partial(run_owner.heartbeat, folder))
             self._files.submit(functools.partial(mark_unattended, folder, left_s))
         return is_due
@@ -240,7 +247,8 @@ class Supervisor:
 
     def _on_program_ended(self, start_problem: str = "") -> None:
         """Record the program's end after those of its ranks, unless the disk takes too long."""
-        ended_at, self._launcher.unrecorded_end = self._launcher.unrecorded_end, None
+        ended_at = self._launcher.unrecorded_end
+        self._launcher.unrecorded_end = None
         if ended_at is None:
             return
         code, signum = self._launcher.exit_status or (None, None)
@@ -271,11 +279,15 @@ class Supervisor:
         return self._ladder.is_stopping or not is_needed
 
     def _finish(self) -> State:
-        ladder, cgroup = self._ladder, self._launcher.cgroup
+        ladder = self._ladder
+        cgroup = self._launcher.cgroup
         ladder.move(StopPhase.KILLING)
         self._stall_monitor.close()
         killed, survivors = kill_until_gone(
-            *(self._live_processes, self._keep_in_touch, self._ranks.shim_pids, cgroup),
+            self._live_processes,
+            self._keep_in_touch,
+            self._ranks.shim_pids,
+            cgroup,
             all_gone=self._no_children_left,
             helpers=self._helper_pids,
             is_disk_stalled=lambda: self._files.wait_s > DISK_TIMEOUT_S,

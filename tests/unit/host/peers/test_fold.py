@@ -270,6 +270,12 @@ def test_those_who_are_left_go_on_while_they_are_enough() -> None:
     net.run(LOST_S + 2)
     for name in "abc":
         assert net.said(name)[-1] == ("left", "d", 3)
+    net.nodes["e"] = Node("e", net.now, min_nodes=3, member_count=3)
+    net.run(1.0)
+    assert net.said("e") == [("joined",)]  # whose ranks have not met those of d
+    net.nodes["e"].phase = Phase.ENDED
+    net.run(1.0)
+    net.nodes.pop("e")
     net.nodes["d"] = Node("d", net.now, min_nodes=3, member_count=3)  # as if it had not noticed
     net.cut = set()
     net.run(1.0)

@@ -1,0 +1,148 @@
+"""What follows an attempt, as its hub and members decide: with a launch, and without one."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from runner.core.codec import encode
+from runner.core.model.order import Hub, Order
+from runner.core.model.plan import NodePlan, Plan
+from runner.core.protocol.events import NotRelaunched, Relaunching, RelaunchPending, StopCause
+from runner.core.protocol.paths import RunPaths
+from runner.host.facts.ports import NO_PORTS
+from runner.host.peers.fold import HubFold, PeerObserver
+from runner.host.peers.state import PeerState, Phase, Upcoming
+from runner.host.supervisor.attempt import AttemptEnd, Decision, SupervisorArgs, begin_next
+from tests.unit.host.supervisor.test_stop_ladder import Journal
+
+LONG_AGO_S = 100.0
+FAILED = AttemptEnd("rank 1 on b exited with 1", StopCause.PEER, None, seconds=9.0)
+
+
+class Scene:
+    """A hub `a` after an attempt with `b`, `c` and a spare `d`; who is named in `proven` answers.
+
+    The others were lost long ago, but for those that never came.
+    """
+
+    def __init__(self, proven: str = "", never: str = "", **changes: Any) -> None:
+        hub = Hub("a", "10.0.0.1", 29513, member_count=2, spares=("d",))
+        self.orders = {
+            name: replace(
+                Order("run", name, 0, "/w", "/w", node_rank=rank, hub=hub, relaunches_left=1),
+                is_standby=name == "d",
+                **changes,
+            )
+            for rank, name in enumerate("abcd")
+        }
+        shares = tuple(
+            NodePlan(n, n, (), {}, ranks=(), gpus=(), interface="", order=order)
+            for n, order in self.orders.items()
+        )
+        plan = Plan("run", "lab", "t", 0, shares[:3], 3, "gloo", "10.0.0.1", 0, spares=shares[3:])
+        self.record = {"plan": encode(plan), "info": {"run_id": "run"}, "config": ""}
+        self.fold = HubFold(self.orders["a"], hub, PeerObserver(), 0.0)
+        now = time.monotonic()
+        for name in sorted({*"bcd"} - {*never}):
+            phase = Phase.PENDING if name in proven else Phase.DEAD
+            state = PeerState("run", 0, name, 0, 1, phase)
+            self.fold.take(state, now if name in proven else now - LONG_AGO_S)
+        self.journal = Journal()
+        self.decided: list[Upcoming | str] = []
+
+    def args(self, node: str = "a") -> SupervisorArgs:
+        folder = RunPaths("/w", "run", node)
+        return SupervisorArgs(folder, self.orders[node], {}, NO_PORTS, b"token", record=self.record)
+
+    def decide(
+        self,
+        end: AttemptEnd = FAILED,
+        problem: str = "",
+        *,
+        launch_is_gone: bool = True,
+        is_detached: bool = True,
+    ) -> Upcoming | None:
+        group = SimpleNamespace(fold=self.fold, pend=lambda _: None, decide=self.decided.append)
+        decision = Decision(
+            self.args(),
+            end,
+            cast("Any", group),
+            cast("Any", self.journal),
+            lambda: problem,
+            lambda: launch_is_gone,
+            is_detached=lambda: is_detached,
+        )
+        return decision.wait()
+
+
+def test_a_spare_takes_the_place_of_who_is_lost() -> None:
+    """Each host makes its own order of what the hub says; the record has what was lost."""
+    scene = Scene("bd")
+    upcoming = scene.decide()
+    assert upcoming is not None
+    assert (upcoming.nodes, upcoming.spares) == (("a", "b", "d"), ())
+    assert (upcoming.past.nodes, upcoming.past.unverified) == (("a", "b", "c"), ("c",))
+    kinds = [type(body) for body in scene.journal.bodies]
+    assert kinds == [RelaunchPending, Relaunching]
+    begun = begin_next(scene.args("d"), upcoming, user_stopped=False)
+    assert (begun.order.attempt, begun.order.node_rank, begun.order.is_standby) == (1, 2, False)
+    assert begun.record["info"]["past_attempts"] == [encode(upcoming.past)]
+
+
+def test_a_launch_that_is_there_decides() -> None:
+    """The hosts say nothing about it."""
+    scene = Scene("bcd")
+    assert scene.decide(launch_is_gone=False) is None
+    assert scene.journal.bodies == []
+    assert scene.decided == [""]
+
+
+@pytest.mark.parametrize(
+    ("scene", "more", "refusal"),
+    [
+        (Scene("b"), {}, "2 of 4 nodes are left for 3"),
+        (Scene("b", never="c"), {}, "c never reached a, so that its end is not known"),
+        (Scene("bcd"), {"problem": "a stop was requested"}, "a stop was requested"),
+        (
+            Scene(min_nodes=1),
+            {"is_detached": False},
+            "no other node answers, and a launch may relaunch it there",
+        ),
+    ],
+    ids=["too few", "never joined", "stopped", "alone"],
+)
+def test_why_nothing_follows(scene: Scene, more: dict[str, Any], refusal: str) -> None:
+    """It is on record, and the members are told."""
+    if "problem" in more:  # else there is no pause in which it could come
+        scene.orders["a"] = replace(scene.orders["a"], relaunch_pause_s=60.0)
+    assert scene.decide(**more) is None
+    assert scene.decided == [refusal]
+    assert scene.journal.bodies[-1] == NotRelaunched(refusal)
+
+
+def test_a_hub_alone_goes_on_where_no_launch_can_be() -> None:
+    """It was detached; an elastic run needs no more."""
+    upcoming = Scene(min_nodes=1).decide()
+    assert upcoming is not None
+    assert upcoming.nodes == ("a",)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        FAILED._replace(cause=StopCause.USER),
+        FAILED._replace(reason=""),
+        FAILED._replace(reason="no controller was attached for 10 s (disconnect_s)"),
+    ],
+    ids=["a user's wish", "success", "nobody was there"],
+)
+def test_an_end_that_no_attempt_follows(end: AttemptEnd) -> None:
+    """Nobody waits for anything."""
+    scene = Scene("bcd")
+    assert scene.decide(end) is None
+    assert scene.decided == []
