@@ -6,6 +6,7 @@ import dataclasses
 import os
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from runner.core.planning.build_plan import build_plan
 from tests.golden.conftest import Replay
 from tests.golden.here import CONF, Here
 from tests.golden.test_specs import flat, spec_of
+from tests.lab.waiting import PATIENCE
 
 BASE = "defaults: [base]\n"
 LEFT_OUT = ("run_", "cluster.project", "cluster.python", "cluster.host_python", "cluster.nodes")
@@ -225,3 +227,26 @@ def test_a_working_directory_that_is_gone(here: Here, tmp_path: Path) -> None:
     error = "error: the working directory is not there any more"
     wanted = f"{error}\n    cd to one that is there\n"
     assert {(each.code, each.err) for each in said} == {(2, wanted)}
+
+
+@pytest.mark.promise(14)
+def test_a_program_reads_what_was_written(here: Here, replay: Replay) -> None:
+    """In the task's file, on the command line, after `--`, and in each run of a sweep."""
+
+    def read(words: list[str]) -> str:
+        said = here(*words)
+        assert (said.code, len(said.runs)) == (0, 2), said
+        programs = [
+            subprocess.run(
+                [sys.executable, run.spec.task.target, *run.spec.task.words],
+                cwd=here.folder,
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=60 * PATIENCE,
+            )
+            for run in said.runs
+        ]
+        return "".join(done.stdout for done in programs)
+
+    replay("argument-styles.txt", read)

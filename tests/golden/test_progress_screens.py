@@ -13,27 +13,16 @@ from runner.ui.console.lines import Source
 from runner.ui.console.progress_bar import ProgressBar, StepClock
 from tests.golden.conftest import SCREENS, Check
 from tests.lab.waiting import wait_until
-from tests.unit.ui.console.test_live import Terminal
+from tests.unit.ui.console.test_live import Clock, Terminal
 
 NODES = ["gpu1", "gpu2"]
 PATIENCE_S = 10.0
-UPTIME_S = 5_000.0
 DISK_FULL = {"level": "error", "msg": "checkpoint failed: disk full", "step": 99}
 
 
-class Passing:
-    """A clock that passes when told."""
-
-    def __init__(self) -> None:
-        self.now = UPTIME_S
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock() -> Passing:
-    return Passing()
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture
@@ -47,7 +36,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     made.close()
 
 
-def following(clock: Passing, pattern: str = "") -> Console:
+def following(clock: Clock, pattern: str = "") -> Console:
     shown = Console(None, NODES, is_live=True, clock=clock)
     shown.phase("running")
     for node in NODES:
@@ -70,7 +59,7 @@ def end(shown: Console, terminal: Terminal) -> str:
     return "\n".join(terminal.screen()) + "\n"
 
 
-def train(shown: Console, clock: Passing, first: int, last: int) -> None:
+def train(shown: Console, clock: Clock, first: int, last: int) -> None:
     """Have both ranks tell each third step, one in a second, and an error of one of them."""
     for step in range(first, last + 1, 3):
         clock.now += 3.0
@@ -82,7 +71,7 @@ def train(shown: Console, clock: Passing, first: int, last: int) -> None:
             shown.rank_output("gpu2", 1, "err", json.dumps(DISK_FULL).encode() + b"\n")
 
 
-def test_the_bar_of_metrics_lines(check_screen: Check, terminal: Terminal, clock: Passing) -> None:
+def test_the_bar_of_metrics_lines(check_screen: Check, terminal: Terminal, clock: Clock) -> None:
     """Figures do not scroll, an error does; what ends early has no time left."""
     shown = following(clock)
     train(shown, clock, 3, 120)
@@ -91,7 +80,7 @@ def test_the_bar_of_metrics_lines(check_screen: Check, terminal: Terminal, clock
     check_screen("progress-ended-80.txt", end(shown, terminal))
 
 
-def test_the_bar_of_a_pattern(check_screen: Check, terminal: Terminal, clock: Passing) -> None:
+def test_the_bar_of_a_pattern(check_screen: Check, terminal: Terminal, clock: Clock) -> None:
     """The program's own lines scroll, and their steps are in the bar."""
     shown = following(clock, r"epoch (\d+)/(\d+)")
     for epoch in range(1, 4):

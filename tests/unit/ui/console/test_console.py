@@ -13,6 +13,7 @@ import pytest
 from runner.ui.console import console, writer
 from runner.ui.console.console import Console
 from tests.lab.waiting import PATIENCE, wait_until
+from tests.unit.ui.console.test_live import Clock
 
 
 class Pipe:
@@ -159,13 +160,6 @@ def test_terminal_in_nonblocking_mode_loses_nothing(out: Pipe, err: Pipe) -> Non
 
     assert len(text) == 6 + 199999 + 1
     assert err.text() == ""
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_lines_of_mere_figures_are_one_now_and_then(out: Pipe, err: Pipe) -> None:

@@ -22,6 +22,15 @@ from tests.lab.waiting import PATIENCE
 NODES = ["gpu1", "gpu2"]
 
 
+class Clock:
+    """A clock that passes when told."""
+
+    now = 5_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 class Terminal:
     """A terminal of 80 columns that remembers all it was told."""
 

@@ -5,15 +5,9 @@ from __future__ import annotations
 import pytest
 
 from runner.ui.console.status_area import StatusArea
+from tests.unit.ui.console.test_live import Clock
 
 NODES = [f"gpu{number}" for number in range(1, 9)]
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
