@@ -19,9 +19,6 @@ MASTER = "master"
 SHIPPED_TASKS = ("runner.tasks.", "runner.examples.")
 """Modules below these names are sent with the run: hosts need no copy of our package."""
 
-USUAL_PRELOAD = ("torch", "torch._dynamo")
-"""What `task.preload: true` imports; the second is what an optimizer or DDP imports at first."""
-
 MAX_BACKOFF_S = 300.0
 """The longest pause between two attempts."""
 

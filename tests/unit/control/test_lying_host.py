@@ -261,7 +261,6 @@ BODIES = [
     events.RankExited(
         rank=1,
         code=1,
-        max_rss=1 << 30,
         error="ValueError: x",
         traceback="Traceback",
         exception="ValueError: x",
