@@ -6,6 +6,7 @@ The launch refuses what stands here, and the checks report it as errors, each it
 from __future__ import annotations
 
 import posixpath
+import re
 from dataclasses import replace
 from typing import Callable, Dict, Iterable, Iterator, List, Tuple
 
@@ -23,6 +24,10 @@ TMP_HINT = "free some space there, or set task.env.TMPDIR to a folder on another
 MIN_DISK_BYTES = 32 << 20
 """The least free space in which records and the first log lines fit."""
 
+DEFINE_HINT = (
+    "conda and module are functions of login shells: a line before has to define them, such as\n"
+    "source ~/miniconda3/etc/profile.d/conda.sh, or source /etc/profile.d/modules.sh"
+)
 
 WORKDIR_HINTS = {
     "above": (
@@ -122,8 +127,11 @@ def setup_problems(node: Node, facts: Facts) -> List[Problem]:
     if code == 0:
         return []
     how = "did not end in time" if code < 0 else f"ended with {code}"
-    quoted = [f"| {line}" for line in facts.setup.output.strip().splitlines()]
-    hint = "\n".join([*quoted, "change cluster.setup, or install what it needs there"])
+    output = facts.setup.output.strip()
+    hints = [f"| {line}" for line in output.splitlines()]
+    if re.search(r"\b(conda|mamba|module|ml): command not found|\((conda|mamba) activate", output):
+        hints.append(DEFINE_HINT)
+    hint = "\n".join([*hints, "change cluster.setup, or install what it needs there"])
     return [Problem(node.name, f"cluster.setup {how}", hint)]
 
 
