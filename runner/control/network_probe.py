@@ -10,7 +10,7 @@ from runner.control.rpc.wait import Broadcast
 from runner.core.codec import encode
 from runner.core.model.facts import Facts
 from runner.core.model.network_probe import HostProbe, NetworkProbe, Target
-from runner.core.planning.endpoints import is_numeric, peer_endpoints
+from runner.core.planning.endpoints import peer_endpoints
 from runner.core.spec import Node, Spec, are_local
 
 LISTEN_TIMEOUT_S = 10.0
@@ -24,7 +24,7 @@ def probe_network(
     nodes: tuple[Node, ...],
     facts: Mapping[str, Facts],
 ) -> NetworkProbe | None:
-    """Return what the ready nodes found, the master first; None if nothing is to be probed."""
+    """Return what the ready nodes found; None if nothing is to be probed."""
     on_one = len(nodes) == 1 or are_local(nodes)
     endpoints = {} if on_one else peer_endpoints(spec, nodes, facts)
     if not endpoints:
@@ -40,14 +40,6 @@ def probe_network(
             targets.append(Target(name, addr, reply["port"]))
         if reply and reply["error"]:
             missing_reasons[name] = f"cannot listen at {addr}: {reply['error']}"
-    master = spec.master
-    store_target: Target | None = None  # where torch's store would listen
-    is_ready = master.name in listening.keys() - missing_reasons.keys()
-    if is_ready and facts[master.name].reserved_port:
-        addr = master.addr or ""
-        address = addr if addr and is_numeric(addr) else addrs[master.name]
-        store_target = Target(master.name, address, facts[master.name].reserved_port)
-        targets.append(store_target)
     reachable = endpoints.keys() - missing_reasons.keys()
     request = {"token": request["token"], "targets": encode(tuple(targets))}
     probed, problems = broadcast(reachable).collect("probe", request, "probed", PROBE_TIMEOUT_S)
@@ -61,7 +53,6 @@ def probe_network(
     return NetworkProbe(
         endpoints,
         tuple(targets),
-        store_target=store_target,
         by_node=by_node,
         missing_reasons=missing_reasons,
     )

@@ -23,7 +23,6 @@ from tests.golden.builders import LO, facts, spec
 
 OK, LATE = Outcome.REACHED, Outcome.TIMED_OUT
 ERROR, WARNING, FINE = Level.ERROR, Level.WARNING, Level.OK
-STORE = Target("a", "10.0.0.1", 29500)
 
 
 def target(name: str) -> Target:
@@ -35,26 +34,22 @@ def probed(
     nodes: str,
     ill: dict[str, Outcome] | None = None,
     *,
-    store: dict[str, Outcome] | None = None,
     trips: dict[str, float] | None = None,
 ) -> NetworkProbe:
     """What nodes of one letter each found; `ill` pairs like "ab" did not reach each other so."""
 
     def contacts(name: str) -> tuple[ProbeResult, ...]:
-        tried = [
+        return tuple(
             ProbeResult(
                 target(n), (ill or {}).get(name + n, OK), (trips or {}).get(name + n, 0.0002)
             )
             for n in nodes
             if n != name
-        ]
-        at_store = [ProbeResult(STORE, (store or {}).get(name, OK), 0.0002)] if name != "a" else []
-        return (*tried, *at_store)
+        )
 
     return NetworkProbe(
         {n: Endpoint("eth0", target(n).address, "10.0.0.0/24") for n in nodes},
-        (*map(target, nodes), STORE),
-        STORE,
+        tuple(map(target, nodes)),
         {n: HostProbe(contacts(n)) for n in nodes},
     )
 
@@ -125,19 +120,6 @@ def test_nothing_that_passes_is_one_finding() -> None:
     every = {one + other: LATE for one in "abcd" for other in "abcd" if one != other}
     ((node, what),) = bad(probed("abcd", every))
     assert (node, what.rpartition(": ")[2]) == ("", "timed out")
-
-
-def test_the_masters_port_is_judged_where_its_machine_is_reached() -> None:
-    """Who answers there tells more of a pair than a port at which nobody listens."""
-    key = "cluster.master_port: "
-    rest = "its port 29500 (timed out), while other ports are open"
-    assert bad(probed("abc", store={"b": LATE, "c": LATE})) == [
-        ("a", f"{key}no node reaches {rest}")
-    ]
-    assert bad(probed("abc", store={"b": LATE})) == [("a", f"{key}b cannot reach {rest}")]
-    found = probed("abc", {"ba": Outcome.REFUSED}, store={"b": Outcome.WRONG_PEER})
-    ((node, what),) = bad(found)
-    assert (node, "another machine or program answers" in what) == ("b", True)
 
 
 def test_an_address_that_two_machines_have() -> None:
