@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 
 from runner.checks.base import CheckContext, check, error, ok, used_gpus, warning
 from runner.core.model.facts import Facts
 from runner.core.model.results import Finding
 from runner.core.planning.readiness import TMP_HINT, free_space_hint, is_tmp_full
-from runner.core.protocol.paths import releases_folder
 from runner.core.shell import cluster_flag, this_program
-from runner.core.spec import Node, Spec
+from runner.core.spec import Node
 from runner.core.text import counted
 
 LOW_DISK_BYTES = 2 << 30  # with less, a run of some hours may fail
@@ -65,8 +63,6 @@ def storage(context: CheckContext) -> Iterator[Finding]:
         else:
             at_least = max(size for size in FREE_STEPS_GIB if size << 30 <= free)
             yield ok(node.name, f"{facts.workdir}, more than {at_least} GiB free")
-        if facts.has_release and facts.release_damage != "":
-            yield _release_warning(context.spec, facts)
         if facts.tmp_free is not None and is_tmp_full(context.spec, node, facts):
             message = f"{facts.tmp} has {facts.tmp_free >> 20} MiB free for temporary files"
             yield warning(node.name, message, TMP_HINT)
@@ -79,16 +75,6 @@ def storage(context: CheckContext) -> Iterator[Finding]:
             )
             hint = "there: mount -o remount,size=16G /dev/shm; or a container's --shm-size"
             yield warning(node.name, message, hint)
-
-
-def _release_warning(spec: Spec, facts: Facts) -> Finding:
-    message = f"the pushed code differs from what is here: {facts.release_damage}"
-    if facts.release_damage is None:
-        message = "the pushed code could not be read: the disk is slow, or access is denied"
-    hosts = f"{cluster_flag(spec.cluster.name)} --set 'cluster.only=[{facts.node}]'"
-    remove = f"rm -rf {shlex.quote(releases_folder(facts.workdir))}"
-    hint = f"remove it, and the next launch sends it: {this_program()} exec {hosts} -- {remove}"
-    return warning(facts.node, message, hint)
 
 
 @check(150)

@@ -18,7 +18,6 @@ from runner.host.facts import ports, setup
 from runner.host.gpu import query
 from runner.host.process import procfs
 from runner.host.process.bounded_child import BoundedChild, report_facts, wait_all
-from runner.host.process.event_loop import run_steps
 from runner.host.storage.permissions import find_exposure
 
 RANK_VARIABLE = (
@@ -280,11 +279,7 @@ def _survey(request: FactsRequest, home: str, tmp: str) -> None:
     if request.release:
         from runner.host.storage import release_store  # noqa: PLC0415 (verbs do without)
 
-        has_release = release_store.has_release(workdir, request.release)
-        report_facts(has_release=has_release)
-        if request.thorough and has_release:
-            steps = release_store.find_damage(workdir, request.release, by_content=True)
-            report_facts(release_damage=run_steps(steps))
+        report_facts(has_release=release_store.has_release(workdir, request.release))
     if request.find_users:
         from runner.host.facts import machine  # noqa: PLC0415 (verbs do without)
 

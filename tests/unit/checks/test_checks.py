@@ -76,8 +76,6 @@ def test_setup_that_fails_is_an_error_and_the_rest_of_that_host_is_not_judged() 
 @pytest.mark.parametrize(
     ("check", "changes", "found"),
     [
-        ("storage", {"has_release": True, "release_damage": "a.py"}, (WARNING, "is here: a.py")),
-        ("storage", {"has_release": True}, (WARNING, "the pushed code could not be read")),
         ("limits", {"limits": {"nofile": 1024}}, (WARNING, "ulimit -n is 1024")),
         (
             "logout",
