@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from runner.checks.base import CheckContext, check, error, ok, used_gpus, warning
 from runner.core.model.facts import Facts
 from runner.core.model.results import Finding
-from runner.core.planning.readiness import TMP_HINT, free_space_hint, is_tmp_full
+from runner.core.planning.readiness import MIN_DISK_BYTES, free_space_hint
 from runner.core.shell import cluster_flag, this_program
 from runner.core.spec import Node
 from runner.core.text import counted
@@ -47,7 +47,7 @@ def setup(context: CheckContext) -> Iterator[Finding]:
             yield error(node.name, message, failure.hint)
 
 
-@check(140)
+@check(140, at_launch=True)
 def storage(context: CheckContext) -> Iterator[Finding]:
     """Report an error where nothing can be stored or run; warn of little space, or changed code."""
     for node, facts in context.ready:
@@ -63,9 +63,12 @@ def storage(context: CheckContext) -> Iterator[Finding]:
         else:
             at_least = max(size for size in FREE_STEPS_GIB if size << 30 <= free)
             yield ok(node.name, f"{facts.workdir}, more than {at_least} GiB free")
-        if facts.tmp_free is not None and is_tmp_full(context.spec, node, facts):
-            message = f"{facts.tmp} has {facts.tmp_free >> 20} MiB free for temporary files"
-            yield warning(node.name, message, TMP_HINT)
+        has_own_tmp = "TMPDIR" in context.spec.env_of(node)
+        if facts.tmp_free is not None and facts.tmp_free < MIN_DISK_BYTES and not has_own_tmp:
+            room = f"{facts.tmp} has {facts.tmp_free >> 20} MiB free"
+            message = f"{room}: what programs write there is lost"
+            hint = "free some space there, or set task.env.TMPDIR to a folder on another disk"
+            yield warning(node.name, message, hint)
         container = context.spec.container
         has_own_shm = container and container.ipc != "host"
         if not has_own_shm and facts.shm_free is not None and facts.shm_free < LOW_SHM_BYTES:
@@ -154,13 +157,16 @@ def clock(context: CheckContext) -> Iterator[Finding]:
         yield warning(name, message, "on that host: timedatectl set-ntp true")
 
 
-@check(180)
+@check(180, at_launch=True)
 def logout(context: CheckContext) -> Iterator[Finding]:
     """An error where logind would kill a detached run, a warning where it kills other processes."""
     for node, facts in context.answering:
         if errors := context.unmet("logout", node):
             yield from errors
         elif facts.logind_kill_setting:
-            message = f"logind kills your processes when you log out ({facts.logind_kill_setting})"
+            message = (
+                f"logind kills your processes when you log out ({facts.logind_kill_setting}): "
+                "without its launch a run dies there"
+            )
             hint = f"set KillUserProcesses=no or KillExcludeUsers={facts.user} in logind.conf there"
             yield warning(node.name, message, hint)

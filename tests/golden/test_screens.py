@@ -107,7 +107,7 @@ def probed(names: tuple[str, ...], blocked: tuple[str, str] | None = None) -> Ne
         for one in names
     }
     ends = {name: Endpoint("eth0", ADDRESSES[name], "10.20.0.0/24") for name in names}
-    return NetworkProbe(ends, tuple(targets.values()), None, found)
+    return NetworkProbe(ends, tuple(targets.values()), found)
 
 
 @pytest.mark.parametrize("width", [80, 140])

@@ -20,7 +20,6 @@ from runner.core.planning.rendezvous_flags import unsupported_options
 from runner.core.shell import cluster_flag, this_program
 from runner.core.spec import Node, Spec, Task
 
-TMP_HINT = "free some space there, or set task.env.TMPDIR to a folder on another disk"
 MIN_DISK_BYTES = 32 << 20
 """The least free space in which records and the first log lines fit."""
 
@@ -174,12 +173,6 @@ def _storage_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]
         )
         yield Problem(node.name, message, free_space_hint(spec))
     yield from _code_problems(spec, node, facts)
-
-
-def is_tmp_full(spec: Spec, node: Node, facts: Facts) -> bool:
-    """Return whether ranks cannot store temporary files, unless their TMPDIR is another one."""
-    is_full = facts.tmp_free is not None and facts.tmp_free < MIN_DISK_BYTES
-    return is_full and "TMPDIR" not in spec.env_of(node)
 
 
 def free_space_hint(spec: Spec) -> str:
