@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> forked_rank.Start:
     own_modules = frozenset(sys.modules)
     for name in ("torch", "torch.distributed.run"):
         importlib.import_module(name)
-    loaded = {"torch": frozenset(sys.modules)}
+    loaded: Dict[str, AbstractSet[str]] = {"torch": frozenset(sys.modules)}
     address = b"\0runner-" + os.urandom(16).hex().encode()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(address)
