@@ -47,7 +47,7 @@ def setup(context: CheckContext) -> Iterator[Finding]:
             yield error(node.name, message, failure.hint)
 
 
-@check(140, at_launch=True)
+@check(140)
 def storage(context: CheckContext) -> Iterator[Finding]:
     """Report an error where nothing can be stored or run; warn of little space, or changed code."""
     for node, facts in context.ready:
@@ -63,12 +63,6 @@ def storage(context: CheckContext) -> Iterator[Finding]:
         else:
             at_least = max(size for size in FREE_STEPS_GIB if size << 30 <= free)
             yield ok(node.name, f"{facts.workdir}, more than {at_least} GiB free")
-        has_own_tmp = "TMPDIR" in context.spec.env_of(node)
-        if facts.tmp_free is not None and facts.tmp_free < MIN_DISK_BYTES and not has_own_tmp:
-            room = f"{facts.tmp} has {facts.tmp_free >> 20} MiB free"
-            message = f"{room}: what programs write there is lost"
-            hint = "free some space there, or set task.env.TMPDIR to a folder on another disk"
-            yield warning(node.name, message, hint)
         container = context.spec.container
         has_own_shm = container and container.ipc != "host"
         if not has_own_shm and facts.shm_free is not None and facts.shm_free < LOW_SHM_BYTES:
@@ -77,6 +71,18 @@ def storage(context: CheckContext) -> Iterator[Finding]:
                 "data loader workers and NCCL die of SIGBUS"
             )
             hint = "there: mount -o remount,size=16G /dev/shm; or a container's --shm-size"
+            yield warning(node.name, message, hint)
+
+
+@check(145, at_launch=True)
+def tmp(context: CheckContext) -> Iterator[Finding]:
+    """Warn where ranks cannot store temporary files."""
+    for node, facts in context.ready:
+        has_own = "TMPDIR" in context.spec.env_of(node)
+        if facts.tmp_free is not None and facts.tmp_free < MIN_DISK_BYTES and not has_own:
+            room = f"{facts.tmp} has {facts.tmp_free >> 20} MiB free"
+            message = f"{room}: what programs write there is lost"
+            hint = "free some space there, or set task.env.TMPDIR to a folder on another disk"
             yield warning(node.name, message, hint)
 
 

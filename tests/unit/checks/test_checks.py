@@ -82,6 +82,7 @@ def test_setup_that_fails_is_an_error_and_the_rest_of_that_host_is_not_judged() 
             {"logind_kill_setting": "KillUserProcesses=yes"},
             (WARNING, "logind kills your"),
         ),
+        ("tmp", {"tmp": "/tmp", "tmp_free": 3 << 20}, (WARNING, "/tmp has 3 MiB free")),
     ],
 )
 def test_what_is_wrong_is_said(
