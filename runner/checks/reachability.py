@@ -37,8 +37,8 @@ class _Tries:
     def __init__(self, probe: NetworkProbe) -> None:
         self.probe = probe
         self.by_pair: dict[Pair, ProbeResult] = {}
-        for name, host_probe in self.probe.by_node.items():
-            for result in host_probe.results:
+        for name, results in self.probe.by_node.items():
+            for result in results:
                 self.by_pair[name, result.target.node] = result
         self.failed = self.not_reached  # those that are in no finding yet
 

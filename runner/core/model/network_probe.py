@@ -44,17 +44,10 @@ class ProbeResult:
 
 
 @dataclass(frozen=True)
-class HostProbe:
-    """The results of one host."""
-
-    results: Tuple[ProbeResult, ...] = ()
-
-
-@dataclass(frozen=True)
 class NetworkProbe:
     """The results of all hosts."""
 
     endpoints: Dict[str, Endpoint]  # by node
     targets: Tuple[Target, ...] = ()  # ports of all nodes; a host skips its own
-    by_node: Dict[str, HostProbe] = field(default_factory=dict)
+    by_node: Dict[str, Tuple[ProbeResult, ...]] = field(default_factory=dict)
     missing_reasons: Dict[str, str] = field(default_factory=dict)  # of hosts that took no part

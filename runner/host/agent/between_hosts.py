@@ -10,7 +10,7 @@ import os
 from typing import Callable, Optional
 
 from runner.core.codec import decode, encode
-from runner.core.model.network_probe import HostProbe, ProbeResult, Target
+from runner.core.model.network_probe import ProbeResult, Target
 from runner.core.protocol.frames import Frame
 from runner.host import network_probe
 from runner.host.agent.server import RequestHandler
@@ -42,7 +42,7 @@ class Handler(RequestHandler):
         self._start("listener", serve, LISTEN_TIMEOUT_S)
 
     def on_probe(self, frame: Frame) -> None:
-        """Dial the other hosts; the answer is a HostProbe."""
+        """Dial the other hosts; the answer is what became of each."""
         node = frame.data["node"]
         token = str(frame.data["token"]).encode()
         targets = [decode(Target, target) for target in frame.data["targets"]]
@@ -92,7 +92,4 @@ class Handler(RequestHandler):
             self.context.refuse(frame, dialer.text or f"its child ended with {dialer.code}")
             return
         results = dialer.report() if dialer is not None else {}
-        host_probe = HostProbe(
-            results=tuple(decode(ProbeResult, result) for result in results.values())
-        )
-        self.context.answer(frame, "probed", result=encode(host_probe))
+        self.context.answer(frame, "probed", results=list(results.values()))

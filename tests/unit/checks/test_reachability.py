@@ -11,7 +11,6 @@ from runner.checks.network import network
 from runner.checks.reachability import OUTCOME_TEXT, pairs
 from runner.core.model.facts import Endpoint, Facts, Interface
 from runner.core.model.network_probe import (
-    HostProbe,
     NetworkProbe,
     Outcome,
     ProbeResult,
@@ -50,7 +49,7 @@ def probed(
     return NetworkProbe(
         {n: Endpoint("eth0", target(n).address, "10.0.0.0/24") for n in nodes},
         tuple(map(target, nodes)),
-        {n: HostProbe(contacts(n)) for n in nodes},
+        {n: contacts(n) for n in nodes},
     )
 
 

@@ -36,7 +36,6 @@ from runner.control.code.push import CodePush
 from runner.control.code.source import CodeOnHosts
 from runner.control.history.files import Problems
 from runner.control.history.series import read_loads
-from runner.control.network_probe import probe_network
 from runner.control.record import log_dump
 from runner.control.record.download import pull
 from runner.control.record.log_dump import LogDump, RankDiscovery
@@ -54,7 +53,7 @@ from runner.core.errors import NotReady, Problem, RunnerError
 from runner.core.launch_request import LaunchRequest
 from runner.core.model.facts import FactsRequest, Gpu, GpuProcess, SetupResult
 from runner.core.model.metrics import RankProgress
-from runner.core.model.network_probe import HostProbe, Outcome, ProbeResult, Target
+from runner.core.model.network_probe import Outcome, ProbeResult, Target
 from runner.core.model.plan import Plan
 from runner.core.model.replies import REPLY_TYPES
 from runner.core.model.run_info import HostRunStatus, PastAttempt, RunInfo
@@ -75,6 +74,7 @@ from runner.ui.reports import report, run_table, tables
 from runner.ui.reports.dry_run import render_dry_run
 from runner.ui.top import render_view
 from runner.verbs import stacks, top
+from runner.verbs.check import probe_network
 from runner.verbs.launching.launch_session import launch_warnings
 from runner.verbs.top import HostWatch
 from tests.golden import builders
@@ -341,7 +341,7 @@ def probed(request: dict[str, Any]) -> list[Answer]:
         for target in others
         if target.node != request["node"]
     ]
-    return [Answer("probed", {"result": encode(HostProbe(tuple(reached)))})]
+    return [Answer("probed", {"results": encode(tuple(reached))})]
 
 
 LOG = b'{"step": 1, "rate": 2.5}\nTraceback (most recent call last):\n'
