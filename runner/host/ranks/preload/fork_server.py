@@ -122,7 +122,7 @@ def _end_server(end: int, pid: int) -> None:
 def check_process(program: str, own_fds: AbstractSet[int]) -> None:
     """Raise ForkRefusal if a fork would lack a thread, or share a device or a connection.
 
-    The threads of OpenBLAS have handlers for forks (tried); they have no name of their own.
+    OpenBLAS and jemalloc have handlers for forks (tried); OpenBLAS's threads have no own name.
     """
     if not program.startswith("-m") and not (program.endswith(".py") and os.path.isfile(program)):
         raise ForkRefusal(f"{program} is no .py file")
@@ -131,7 +131,10 @@ def check_process(program: str, own_fds: AbstractSet[int]) -> None:
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
         pools = {line.rpartition(" ")[2] for line in file if "openblas" in line}
     known = 1 + len(pools) * ((os.cpu_count() or 1) - 1)
-    if len(os.listdir("/proc/self/task")) > known:
+    for task in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{task}/comm", encoding="utf-8", errors="replace") as file:
+            known -= file.read() != "jemalloc_bg_thd\n"
+    if known < 0:
         raise ForkRefusal("an imported module has started threads")
     for fd in os.listdir("/proc/self/fd"):
         try:
