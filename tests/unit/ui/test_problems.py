@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from runner.core.errors import Problem
+from runner.core.model.results import Finding, Level
 from runner.transport.endpoint import Endpoint
 from runner.transport.failures import Failures, Kind
 from runner.ui.layout import fold_names
-from runner.ui.problems import render_problems
+from runner.ui.problems import render_problems, warning_lines
 
 
 @pytest.mark.parametrize(
@@ -66,3 +67,10 @@ def test_the_words_of_a_problem_are_not_read() -> None:
     equal = [Problem(n, "the store on port 9 is taken", "try by hand: ss -lt") for n in ("a", "b")]
     told = "error: a,b: the store on port 9 is taken\n    try by hand: ss -lt"
     assert render_problems(equal) == told
+
+
+@pytest.mark.promise(8)
+def test_a_warning_of_a_launch_has_its_remedy() -> None:
+    """In one line, of all hosts that have it."""
+    full = [Finding(Level.WARNING, name, "/tmp is full", "set TMPDIR\nor wait") for name in "ab"]
+    assert warning_lines({"tmp": full}) == ["a,b: /tmp is full; set TMPDIR"]
