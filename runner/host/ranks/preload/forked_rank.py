@@ -180,7 +180,8 @@ class HeldModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self._loaded = preloaded.loaded
         self._environ = dict(os.environ)
         self._pid = os.getpid()
-        new = sys.modules.keys() - preloaded.own_modules
+        others = sys.modules.keys() - preloaded.own_modules
+        new = [name for name in others if hasattr(sys.modules[name], "__dict__")]  # None bars one
         files = {name: str(vars(sys.modules[name]).get("__file__")) for name in new}
         installed = [name for name in new if "-packages/" in files[name]]
         packages = {name.partition(".")[0] for name in (*installed, *preloaded.loaded)}

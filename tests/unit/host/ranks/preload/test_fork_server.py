@@ -127,6 +127,7 @@ sys.path.insert(0, {stubs!r})
 import torch
 loaded = {{"torch": frozenset(sys.modules)}}
 import torch.later
+sys.modules["torch.barred"] = None
 loaded["torch.later"] = sys.modules.keys() - loaded["torch"]
 os.environ["LOCAL_RANK"] = "0"
 words = [sys.executable, "-c", "print('again')"]
