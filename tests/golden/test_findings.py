@@ -137,8 +137,7 @@ NEW_OPTION = {
 }
 
 CASES: list[tuple[str, str, CheckContext]] = [
-    ("storage", "a changed file", only_b(has_release=True, release_damage="a.py")),
-    ("storage", "a file that nobody could read", only_b(has_release=True)),
+    ("tmp", "full", only_b(tmp="/tmp", tmp_free=3 << 20)),
     ("limits", "few open files", only_b(limits={"nofile": 1024})),
     ("logout", "logind", only_b(logind_kill_setting="KillUserProcesses=yes")),
     ("gpus", "more than there are", case((2, 4, None))),
