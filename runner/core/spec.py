@@ -152,11 +152,7 @@ class Ssh:
 
 @dataclass(frozen=True)
 class Node:
-    """One machine: its name is a name or a range such as `gpu[01-16]`.
-
-    The entry of one node adds to that of a range and wins. What is left out is as
-    `cluster.gpus_per_node`, `cluster.nproc_per_node` and so on say.
-    """
+    """One machine. What is left out is as `cluster.gpus_per_node` and so on say."""
 
     name: str  # as in the YAML; also a folder name
     host: str = setting("the SSH name or address; null: the name of the node", "address", "")
@@ -212,7 +208,10 @@ class SlurmSpec:
 
 @dataclass(frozen=True)
 class Cluster:
-    """The keys of the files in `conf/cluster`, many on purpose: machines, and how they are used."""
+    """The keys of the files in `conf/cluster`: machines, and how they are used.
+
+    Many on purpose.
+    """
 
     transport: str = setting(
         "ssh logs in by itself, openssh by your own ssh client; local starts processes here",
@@ -264,9 +263,9 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Task:
-    """The keys of the files in `conf/task`, many on purpose.
+    """The keys of the files in `conf/task`. A program is one of module, script and command.
 
-    A program is one of module, script and command.
+    Many on purpose.
     """
 
     module: Optional[str] = setting("a Python module, as for `python -m`", "text")
@@ -376,10 +375,7 @@ class Rendezvous:
 
 @dataclass(frozen=True)
 class ContainerSpec:
-    """The keys of the files in `conf/container`: the image that ranks run in, and its engine.
-
-    [containers.md](containers.md) says how such a run works.
-    """
+    """The keys of the files in `conf/container`; [containers.md](containers.md) explains them."""
 
     engine: str = setting("null: ranks run on the host, or by `prefix`", ENGINES, "")
     prefix: Tuple[str, ...] = setting(
@@ -453,9 +449,11 @@ class Deploy:
 
 @dataclass(frozen=True)
 class Watch:
-    """Hang watchdog: a run hangs when no rank prints, computes, or reads or writes files."""
+    """Hang watchdog."""
 
-    stall_s: float = setting("the run reports a hang after this time", "seconds or off", 300.0)
+    stall_s: float = setting(
+        "a run hangs if no rank prints, computes or uses files for so long", "seconds or off", 300.0
+    )
     action: str = setting(
         "report shows where every rank is; stop also ends the run, restart relaunches it",
         ("report", "stop", "restart"),
@@ -499,7 +497,10 @@ class Debug:
 
 @dataclass(frozen=True)
 class Spec:
-    """The configuration of one run, large on purpose."""
+    """The configuration of one run.
+
+    Large on purpose.
+    """
 
     run_id: str = setting("null: one is made, MMDD-HHMM-TASK-xxxx", "run id", "")
     cluster: Cluster = setting("the machines", "section", Cluster)

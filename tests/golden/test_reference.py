@@ -1,4 +1,4 @@
-"""The configuration reference: made from the schema, current and complete."""
+"""The pages: the configuration reference is made from the schema; what a page names is there."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ from runner.core.spec import Cluster, Node, SlurmSpec, Ssh, keys_of
 from tests.golden.here import write
 
 ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)")
+MODULE = re.compile(r"`([a-z_]+/[a-z_/]+\.py)`")
 OPTIONS = [
     (f"{where}.{name}".lstrip("."), option)
     for where, section in reference.sections().items()
@@ -45,8 +48,25 @@ def runs_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., li
     files = re.findall(r"```yaml\n# (\S+)\n(.*?)```", reference.render(), re.DOTALL)
     write(tmp_path, dict(files))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DATA", raising=False)
     return compose
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the names of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_names_is_there(page: Path) -> None:
+    """Files and headings that it links to, and modules."""
+    text = page.read_text(encoding="utf-8")
+    for path, anchor in LINK.findall(text):
+        target = page.parent / path if path else page
+        assert target.exists(), path
+        assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
+    for module in MODULE.findall(text):
+        assert (ROOT / module).exists() or (ROOT / "runner" / module).exists(), module
 
 
 def test_the_page_is_current() -> None:
@@ -61,7 +81,7 @@ def test_every_key_has_help() -> None:
     for key, option in OPTIONS:
         assert 4 < len(option.metadata["help"]) < 200, key
         assert legal_values(option), key
-        assert f"| `{key.rpartition('.')[2]}` |" in page, key
+        assert f"{key.rpartition('.')[2]}` |" in page or f"| `{key}." in page, key
 
 
 def test_the_full_example_has_every_key_of_a_cluster() -> None:
