@@ -55,7 +55,7 @@ def attempt_events(made: Plan, start: float, end: float, failed: int | None) -> 
             stop = events.Stopping("a rank failed", StopCause.PEER)
             yield event(node.node, end - 1.5, stop)
         for rank in node.ranks:
-            body = events.RankExited(rank, 0, max_rss=3_000_000_000)
+            body = events.RankExited(rank, 0)
             if failed is not None:
                 body = events.RankExited(rank, signal=15)
             if rank == failed:

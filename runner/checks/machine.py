@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 
 from runner.checks.base import CheckContext, check, error, ok, used_gpus, warning
 from runner.core.model.facts import Facts
 from runner.core.model.results import Finding
-from runner.core.planning.readiness import TMP_HINT, free_space_hint, is_tmp_full
-from runner.core.protocol.paths import releases_folder
+from runner.core.planning.readiness import MIN_DISK_BYTES, free_space_hint
 from runner.core.shell import cluster_flag, this_program
-from runner.core.spec import Node, Spec
+from runner.core.spec import Node
 from runner.core.text import counted
 
 LOW_DISK_BYTES = 2 << 30  # with less, a run of some hours may fail
@@ -65,11 +63,6 @@ def storage(context: CheckContext) -> Iterator[Finding]:
         else:
             at_least = max(size for size in FREE_STEPS_GIB if size << 30 <= free)
             yield ok(node.name, f"{facts.workdir}, more than {at_least} GiB free")
-        if facts.has_release and facts.release_damage != "":
-            yield _release_warning(context.spec, facts)
-        if facts.tmp_free is not None and is_tmp_full(context.spec, node, facts):
-            message = f"{facts.tmp} has {facts.tmp_free >> 20} MiB free for temporary files"
-            yield warning(node.name, message, TMP_HINT)
         has_own_shm = bool(context.spec.container.engine)
         if not has_own_shm and facts.shm_free is not None and facts.shm_free < LOW_SHM_BYTES:
             message = (
@@ -80,14 +73,16 @@ def storage(context: CheckContext) -> Iterator[Finding]:
             yield warning(node.name, message, hint)
 
 
-def _release_warning(spec: Spec, facts: Facts) -> Finding:
-    message = f"the pushed code differs from what is here: {facts.release_damage}"
-    if facts.release_damage is None:
-        message = "the pushed code could not be read: the disk is slow, or access is denied"
-    hosts = f"{cluster_flag(spec.cluster.name)} --set 'cluster.only=[{facts.node}]'"
-    remove = f"rm -rf {shlex.quote(releases_folder(facts.workdir))}"
-    hint = f"remove it, and the next launch sends it: {this_program()} exec {hosts} -- {remove}"
-    return warning(facts.node, message, hint)
+@check(145, at_launch=True)
+def tmp(context: CheckContext) -> Iterator[Finding]:
+    """Warn where ranks cannot store temporary files."""
+    for node, facts in context.ready:
+        has_own = "TMPDIR" in context.spec.env_of(node)
+        if facts.tmp_free is not None and facts.tmp_free < MIN_DISK_BYTES and not has_own:
+            room = f"{facts.tmp} has {facts.tmp_free >> 20} MiB free"
+            message = f"{room}: what programs write there is lost"
+            hint = "free some space there, or set task.env.TMPDIR to a folder on another disk"
+            yield warning(node.name, message, hint)
 
 
 @check(150)
@@ -167,13 +162,16 @@ def clock(context: CheckContext) -> Iterator[Finding]:
         yield warning(name, message, "on that host: timedatectl set-ntp true")
 
 
-@check(180)
+@check(180, at_launch=True)
 def logout(context: CheckContext) -> Iterator[Finding]:
     """An error where logind would kill a detached run, a warning where it kills other processes."""
     for node, facts in context.answering:
         if errors := context.unmet("logout", node):
             yield from errors
         elif facts.logind_kill_setting:
-            message = f"logind kills your processes when you log out ({facts.logind_kill_setting})"
+            message = (
+                f"logind kills your processes when you log out ({facts.logind_kill_setting}): "
+                "without its launch a run dies there"
+            )
             hint = f"set KillUserProcesses=no or KillExcludeUsers={facts.user} in logind.conf there"
             yield warning(node.name, message, hint)

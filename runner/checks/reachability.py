@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeVar
+from collections.abc import Iterable, Iterator
 
 from runner.checks.base import CheckContext, check, error, ok, warning
 from runner.core.model.network_probe import NetworkProbe, Outcome, ProbeResult
@@ -30,7 +29,6 @@ OUTCOME_TEXT = {
 WRONG_LISTENER = {Outcome.WRONG_PEER, Outcome.REFUSED}  # another machine has the address
 
 Pair = tuple[str, str]
-K = TypeVar("K")
 
 
 class _Tries:
@@ -38,19 +36,17 @@ class _Tries:
 
     def __init__(self, probe: NetworkProbe) -> None:
         self.probe = probe
-        self.by_pair: dict[Pair, ProbeResult] = {}  # the tests of each node's own port
-        self.store_by_node: dict[str, ProbeResult] = {}  # those of the master's, by who tried
-        for name, host_probe in self.probe.by_node.items():
-            for result in host_probe.results:
-                if result.target == self.probe.store_target:
-                    self.store_by_node[name] = result
-                else:
-                    self.by_pair[name, result.target.node] = result
-        self.failed = _not_reached(self.by_pair)  # those that are in no finding yet
-        for name, result in self.store_by_node.items():
-            pair = name, result.target.node
-            if pair in self.failed and result.outcome is Outcome.WRONG_PEER:
-                self.failed[pair] = result  # it says more than a refusal
+        self.by_pair: dict[Pair, ProbeResult] = {}
+        for name, results in self.probe.by_node.items():
+            for result in results:
+                self.by_pair[name, result.target.node] = result
+        self.failed = self.not_reached  # those that are in no finding yet
+
+    @property
+    def not_reached(self) -> dict[Pair, ProbeResult]:
+        """The tests that failed."""
+        tests = self.by_pair.items()
+        return {pair: each for pair, each in tests if each.outcome is not Outcome.REACHED}
 
     @property
     def nodes(self) -> list[str]:
@@ -83,7 +79,7 @@ def pairs(context: CheckContext) -> Iterator[Finding]:
         example = " → ".join(missing[0])
         message = f"tests that did not end in time: {len(missing)}, such as {example}"
         yield warning("", message, CHECK_AGAIN)
-    is_complete = not tries.failed and not _not_reached(_store_results(tries))
+    is_complete = not tries.failed
     yield from _nothing_passes(tries)
     first = {endpoint.address: name for name, endpoint in reversed(probe.endpoints.items())}
     for pair in list(tries.failed):  # `network` reports an address that two have
@@ -91,7 +87,6 @@ def pairs(context: CheckContext) -> Iterator[Finding]:
             del tries.failed[pair]
     yield from _isolated_nodes(tries)
     yield from _broken_pairs(tries)
-    yield from _master_port(tries)
     if is_complete:
         trips = sorted(result.rtt_s for result in tries.by_pair.values() if result.rtt_s)
         limits = dict.fromkeys(
@@ -99,10 +94,6 @@ def pairs(context: CheckContext) -> Iterator[Finding]:
         )
         shown = f", round trips {' to '.join(limits)}" if trips else ""
         yield ok("", f"{len(tries.by_pair)} pairs{shown}")
-
-
-def _not_reached(results: Mapping[K, ProbeResult]) -> dict[K, ProbeResult]:
-    return {key: each for key, each in results.items() if each.outcome is not Outcome.REACHED}
 
 
 def _nothing_passes(tries: _Tries) -> Iterator[Finding]:
@@ -143,7 +134,7 @@ def _broken_pairs(tries: _Tries) -> Iterator[Finding]:
     """Report the remaining failures, both directions as one."""
     order = {name: position for position, name in enumerate(tries.nodes)}
     remaining = sorted({tuple(sorted(pair, key=order.__getitem__)) for pair in tries.failed})
-    not_reached = _not_reached(tries.by_pair)
+    not_reached = tries.not_reached
     for one, other in remaining[:MAX_LISTED_PAIRS]:
         forward = tries.failed.get((one, other))
         backward = tries.failed.get((other, one))
@@ -163,34 +154,6 @@ def _broken_pairs(tries: _Tries) -> Iterator[Finding]:
     if unlisted := remaining[MAX_LISTED_PAIRS:]:
         message = f"{len(unlisted)} more pairs cannot, such as {' and '.join(unlisted[0])}"
         yield error("", message, "do as for the pairs named above")
-
-
-def _master_port(tries: _Tries) -> Iterator[Finding]:
-    """Report a blocked port of torch's store where another port of the master is open."""
-    results = _store_results(tries)
-    failed = _not_reached(results)
-    if not failed:
-        return
-    first = next(iter(failed.values()))
-    target = first.target
-    more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
-    who = f"{next(iter(failed))}{more} cannot reach"
-    if len(failed) == len(results) > 1:
-        who = "no node reaches"
-    reason = _reason_text(failed.values())
-    message = f"{who} its port {target.port} ({reason}), while other ports are open"
-    hint = (
-        f"open it to {_subnet(tries, target.node)} there, or name open ports: "
-        "cluster.master_port=29500-29600"
-    )
-    yield error(target.node, f"cluster.master_port: {message}", hint)
-
-
-def _store_results(tries: _Tries) -> dict[str, ProbeResult]:
-    """Return the tests of the store's port by nodes that reach another port of the master."""
-    reached = tries.by_pair.keys() - _not_reached(tries.by_pair).keys()
-    by_node = tries.store_by_node.items()
-    return {node: result for node, result in by_node if (node, result.target.node) in reached}
 
 
 def _subnet(tries: _Tries, node: str) -> str:

@@ -20,7 +20,7 @@ from runner.core.model.facts import MAX_PORT
 from runner.core.protocol.paths import RUN_ID_PATTERN
 from runner.core.protocol.remote_files import glob_problem
 from runner.core.shell import this_program
-from runner.core.spec import GROUPS, USUAL_PRELOAD, Mount, PortRange, keys_of, section_of
+from runner.core.spec import GROUPS, Mount, PortRange, keys_of, section_of
 
 LOGIN_RULE = "hosts are logged in to with a key or an agent, without passwords: cluster.ssh.key"
 RESERVED_ENV = {
@@ -248,7 +248,7 @@ KINDS: Mapping[str, Kind] = {
     "modules": Kind(
         "true, false, or a list of modules such as [torch, transformers]",
         partial(_texts, form=r"[^\W\d]\w*(\.[^\W\d]\w*)*"),
-        {True: USUAL_PRELOAD, False: ()},
+        {True: ("torch",), False: ()},
     ),
     "mounts": Kind("a list of absolute paths such as /data:/data:ro", _mounts),
     "names": Kind("a list of names", _texts),

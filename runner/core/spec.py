@@ -20,9 +20,6 @@ MASTER = "master"
 SHIPPED_TASKS = ("runner.tasks.", "runner.examples.")
 """Modules below these names are sent with the run: hosts need no copy of our package."""
 
-USUAL_PRELOAD = ("torch", "torch._dynamo")
-"""What `task.preload: true` imports; the second is what an optimizer or DDP imports at first."""
-
 GROUPS = ("cluster", "task", "rendezvous", "container")
 """The sections whose YAML is a file of its own, in a folder of that name."""
 

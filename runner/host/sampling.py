@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
-from typing import Callable, Dict, FrozenSet, Optional, Tuple, TypeVar
+from typing import Dict, FrozenSet, Optional, Tuple
 
 from runner.core.codec import decode, encode
 from runner.core.model.facts import GpuProcess
@@ -47,10 +47,6 @@ THROTTLE_REASONS = {
     "hardware": 0x8,  # any slowdown by the hardware
 }
 """Bits of nvmlClocksEventReasons; idle, settings of applications and sync boost are no trouble."""
-
-CLOCK_REASONS = "nvmlDeviceGetCurrentClocksThrottleReasons"  # newer drivers have it, too
-
-Value = TypeVar("Value")
 
 _GRAPHICS_TEMPERATURE = ctypes.c_uint(0)  # NVML_TEMPERATURE_GPU
 _MAX_TEXT = 100
@@ -163,20 +159,18 @@ class GpuReader:
     def _read_gpu(self, library: nvml.Nvml, index: int) -> GpuSample:
         """Return a sample; a value that the driver does not know or withholds is None."""
         name = ""
-
-        def number(function: str, *args: object) -> Optional[int]:
-            values = _known(lambda: library.query_ints(function, device, *args))
-            return values[0] if values else None
-
         try:
             device = library.handle(index)
             name = library.query_text("nvmlDeviceGetName", device)
             rates = library.utilization(index)
-            used, total = _known(lambda: library.memory(device)) or (None, None)
-            power_mw = number("nvmlDeviceGetPowerUsage")
+            used, total = nvml.known(lambda: library.memory(device)) or (None, None)
+            (power_mw,) = library.known_ints("nvmlDeviceGetPowerUsage", device)
+            (temperature_c,) = library.known_ints(
+                "nvmlDeviceGetTemperature", device, _GRAPHICS_TEMPERATURE
+            )
             wide = ctypes.c_ulonglong
-            clocks = _known(lambda: library.query_ints(CLOCK_REASONS, device, kind=wide)) or (0,)
-            processes = _known(lambda: library.processes(device)) or ()
+            bits = library.known_ints(nvml.CLOCK_REASONS, device, kind=wide)[0] or 0
+            processes = nvml.known(lambda: library.processes(device)) or ()
             largest = sorted(processes, key=lambda process: -process.memory)[:MAX_USERS]
             return GpuSample(
                 index,
@@ -185,8 +179,10 @@ class GpuReader:
                 memory_used=used,
                 memory_total=total,
                 power_w=None if power_mw is None else power_mw / 1000,
-                temperature_c=number("nvmlDeviceGetTemperature", _GRAPHICS_TEMPERATURE),
-                throttled=tuple(why for why, mask in THROTTLE_REASONS.items() if clocks[0] & mask),
+                temperature_c=temperature_c,
+                throttled=tuple(
+                    why for why, mask in THROTTLE_REASONS.items() if (bits or 0) & mask
+                ),
                 users=tuple(map(self._user, largest)),
             )
         except nvml.NvmlError as error:
@@ -223,16 +219,6 @@ class GpuReader:
 
     def _find_user(self, uid: int) -> None:
         self._users[uid] = procfs.user_name(uid)
-
-
-def _known(ask: Callable[[], Value]) -> Optional[Value]:
-    """Return what the driver says; None if it does not, unless the GPU is broken."""
-    try:
-        return ask()
-    except nvml.NvmlError as error:
-        if error.broken:
-            raise
-        return None
 
 
 class Sampler:

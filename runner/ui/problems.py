@@ -62,9 +62,14 @@ def find_errors(by_check: FindingsByCheck) -> list[Finding]:
 
 
 def warning_lines(by_check: FindingsByCheck) -> list[str]:
-    """Return a sentence per warning, with equal ones of many nodes merged."""
+    """Return a line per warning with its remedy, equal ones of many nodes merged."""
     rows = _rows(by_check, Level.WARNING)
-    return [f"{problem.subject or 'all'}: {problem.message}" for _, problem, _ in rows]
+    lines = []
+    for _, problem, _ in rows:
+        remedy, _, _ = problem.hint.partition("\n")
+        line = "; ".join(filter(None, (problem.message, remedy)))
+        lines.append(f"{problem.subject or 'all'}: {line}")
+    return lines
 
 
 def render_findings(

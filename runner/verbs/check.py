@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import sys
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,21 +15,28 @@ import click
 from runner.checks.base import CheckContext, evaluate_checks
 from runner.config.words import key_of
 from runner.control.code.snapshot import Snapshot
-from runner.control.network_probe import probe_network
+from runner.control.rpc.wait import Broadcast
 from runner.control.run.attempts import without_pulls
+from runner.core.codec import encode
 from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, NotReady, Problem
 from runner.core.launch_request import LaunchRequest
-from runner.core.model.facts import FactsRequest
+from runner.core.model.facts import Facts, FactsRequest
+from runner.core.model.network_probe import NetworkProbe, ProbeResult, Target
 from runner.core.model.release import CodeRef
 from runner.core.model.results import Finding
+from runner.core.planning.endpoints import peer_endpoints
 from runner.core.planning.readiness import facts_request
 from runner.core.shell import this_program
-from runner.core.spec import Node
+from runner.core.spec import Node, Spec, are_local
 from runner.ui import problems
 from runner.ui.layout import terminal_width
 from runner.ui.output import show
 from runner.verbs.shared.selection import Selection, open_pool
 from runner.verbs.shared.verb import exit_code, json_option, verb
+
+LISTEN_TIMEOUT_S = 10.0
+PROBE_TIMEOUT_S = 30.0
+"""How long to wait for a host that answers pings but not the probe."""
 
 NODE_KEYS = ("task.nodes", "task.nnodes")
 """The keys of a task that say which nodes it takes."""
@@ -131,3 +140,44 @@ def _run_collectives(flag: str, mode: str, cluster: str, selection: Selection) -
         again = f"`{this_program()} why` says it again"
         show(f"{cluster}: {message} ({again}), or leave nodes out: cluster.exclude", sys.stderr)
     return code
+
+
+def probe_network(
+    spec: Spec,
+    broadcast: Callable[[Collection[str]], Broadcast],
+    nodes: tuple[Node, ...],
+    facts: Mapping[str, Facts],
+) -> NetworkProbe | None:
+    """Return what the ready nodes found; None if nothing is to be probed."""
+    on_one = len(nodes) == 1 or are_local(nodes)
+    endpoints = {} if on_one else peer_endpoints(spec, nodes, facts)
+    if not endpoints:
+        return None
+    addrs = {name: entry.address for name, entry in endpoints.items() if entry.address}
+    token = secrets.token_hex(16)
+    ports = spec.cluster.master_port  # a firewall may let these alone through
+    request = {
+        "token": token,
+        "addresses": addrs,
+        "first_port": ports.first,
+        "last_port": ports.last,
+    }
+    listening, problems = broadcast(addrs).collect("listen", request, "listening", LISTEN_TIMEOUT_S)
+    missing_reasons = {name: problem.message for name, problem in problems.items()}
+    targets: list[Target] = []
+    for name, addr in addrs.items():
+        reply = listening.get(name)
+        if reply and reply["port"]:
+            targets.append(Target(name, addr, reply["port"]))
+        if reply and reply["error"]:
+            missing_reasons[name] = f"cannot listen at {addr}: {reply['error']}"
+    reachable = endpoints.keys() - missing_reasons.keys()
+    request = {"token": token, "targets": encode(tuple(targets))}
+    probed, problems = broadcast(reachable).collect("probe", request, "probed", PROBE_TIMEOUT_S)
+    missing_reasons.update({name: problem.message for name, problem in problems.items()})
+    by_node = {}
+    for node in nodes:
+        if node.name in probed:
+            told: tuple[ProbeResult, ...] = probed[node.name]["results"]
+            by_node[node.name] = tuple(each for each in told if each.target in targets)
+    return NetworkProbe(endpoints, tuple(targets), by_node, missing_reasons)

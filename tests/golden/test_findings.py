@@ -8,7 +8,6 @@ from typing import Any
 from runner.checks.base import CheckContext, all_checks
 from runner.core.model.facts import Driver, Endpoint, Facts, GpuHealth, Interface, System, Xid
 from runner.core.model.network_probe import (
-    HostProbe,
     NetworkProbe,
     Outcome,
     ProbeResult,
@@ -23,7 +22,6 @@ GIB = 1 << 30
 DRIVER = Driver("550.54.15", "12.4")
 WELL = GpuHealth("0000:3b:00", volatile=0, repair_pending=False, throttle_reasons=1)
 ROOMY = System(8, 1.0, 64 * GIB, 50 * GIB)
-STORE = Target("a", "10.0.0.1", 29500)
 LATE = Outcome.TIMED_OUT
 XIDS = (
     Xid("0000:3b:00", 79, "GPU has fallen off the bus.", 1, 7200.0),
@@ -88,7 +86,6 @@ def target(name: str) -> Target:
 def probed(
     nodes: str,
     pairs: dict[str, Outcome] | None = None,
-    store: dict[str, Outcome] | None = None,
     trips: dict[str, float] | None = None,
 ) -> CheckContext:
     """Hosts that tried each other; pairs like "ab" did not reach each other so."""
@@ -103,13 +100,11 @@ def probed(
             for other in nodes
             if other != name
         ]
-        if name != "a":
-            tried.append(ProbeResult(STORE, (store or {}).get(name, Outcome.REACHED), 0.0002))
         return tuple(tried)
 
     ends = {name: Endpoint("eth0", target(name).address, "10.0.0.0/24") for name in nodes}
-    found = {name: HostProbe(contacts(name)) for name in nodes}
-    probe = NetworkProbe(ends, (*map(target, nodes), STORE), STORE, found)
+    found = {name: contacts(name) for name in nodes}
+    probe = NetworkProbe(ends, tuple(map(target, nodes)), found)
     well = {name: facts(name, f"eth0 {target(name).address}/24") for name in nodes}
     asked = spec(*(Node(name, target(name).address) for name in nodes))
     return CheckContext(asked, well, network_probe=probe)
@@ -142,8 +137,7 @@ NEW_OPTION = {
 }
 
 CASES: list[tuple[str, str, CheckContext]] = [
-    ("storage", "a changed file", only_b(has_release=True, release_damage="a.py")),
-    ("storage", "a file that nobody could read", only_b(has_release=True)),
+    ("tmp", "full", only_b(tmp="/tmp", tmp_free=3 << 20)),
     ("limits", "few open files", only_b(limits={"nofile": 1024})),
     ("logout", "logind", only_b(logind_kill_setting="KillUserProcesses=yes")),
     ("gpus", "more than there are", case((2, 4, None))),
@@ -192,14 +186,6 @@ CASES: list[tuple[str, str, CheckContext]] = [
     ("pairs", "out of a node", probed("abcd", OUT_OF_C)),
     ("pairs", "a node and a pair", probed("abcd", INTO_C | OUT_OF_C | {"ab": Outcome.RESET})),
     ("pairs", "everywhere", probed("abcd", NONE)),
-    ("pairs", "the master's port", probed("abc", store={"b": LATE, "c": LATE})),
-    ("pairs", "the master's port from one", probed("abc", store={"b": LATE})),
-    ("pairs", "the master's port of two", probed("ab", store={"b": LATE})),
-    (
-        "pairs",
-        "a stranger there",
-        probed("abc", {"ba": Outcome.REFUSED}, store={"b": Outcome.WRONG_PEER}),
-    ),
     ("pairs", "two nodes at one address", same_address()),
 ]
 

@@ -12,7 +12,6 @@ from runner.checks.base import CheckContext, evaluate_checks
 from runner.core.errors import Problem
 from runner.core.model.facts import Endpoint, Facts, GpuProcess, Interpreter, SetupResult, System
 from runner.core.model.network_probe import (
-    HostProbe,
     NetworkProbe,
     Outcome,
     ProbeResult,
@@ -102,12 +101,9 @@ def probed(names: tuple[str, ...], blocked: tuple[str, str] | None = None) -> Ne
         shut = blocked and {one, other} == {*blocked}
         return ProbeResult(targets[other], Outcome.TIMED_OUT if shut else Outcome.REACHED, 0.0002)
 
-    found = {
-        one: HostProbe(tuple(contact(one, other) for other in names if other != one))
-        for one in names
-    }
+    found = {one: tuple(contact(one, other) for other in names if other != one) for one in names}
     ends = {name: Endpoint("eth0", ADDRESSES[name], "10.20.0.0/24") for name in names}
-    return NetworkProbe(ends, tuple(targets.values()), None, found)
+    return NetworkProbe(ends, tuple(targets.values()), found)
 
 
 @pytest.mark.parametrize(("case", "width"), [(well, 140), (ill, 80)])

@@ -193,41 +193,6 @@ def test_a_failing_line_fails_the_setup(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_shell_function_that_is_missing_is_found_on_that_host(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A login shell has conda by a file of conda's own, which `conda init` puts in ~/.bashrc.
-
-    A program of that name on the PATH cannot activate, either.
-    """
-    monkeypatch.setenv("HOME", str(tmp_path))
-    line = "set -eu; conda activate x"
-
-    def last_words(*lines: str) -> str:
-        return setting_up(*lines).facts.setup.output.splitlines()[-1]
-
-    ended = f"setup line 1 ({line}) ended with exit code 127"
-    assert last_words(line) == ended
-    hint = ""
-    for name in ("miniconda3", "sw"):
-        defined_in = tmp_path / name / "etc/profile.d/conda.sh"
-        defined_in.parent.mkdir(parents=True)
-        defined_in.write_text("conda() { export ENV=$2; }")
-        if name == "sw":
-            (tmp_path / ".bashrc").write_text(f'    . "{defined_in}"\n')
-        source = f"source ~/{name}/etc/profile.d/conda.sh"
-        hint = f"; put a line before it that defines this command: {source}"
-        assert last_words(line) == f"{ended}{hint}"
-        assert setting_up(source, line).environ["ENV"] == "x"
-    (tmp_path / "conda").write_text("#!/bin/sh\nexit 1\n")
-    (tmp_path / "conda").chmod(0o755)
-    assert last_words("PATH=$HOME:$PATH", "conda activate x").endswith(f"exit code 1{hint}")
-    assert last_words("PATH=$HOME:$PATH", "conda list").endswith("exit code 1")
-    (tmp_path / "init").mkdir()
-    (tmp_path / "init" / "bash").touch()
-    assert last_words("MODULESHOME=$HOME", "module load y").endswith(": source ~/init/bash")
-
-
 def test_a_failing_test_is_no_failing_line(tmp_path: Path) -> None:
     """As under `set -e`, conditions may be false; and what a sourced script does is its affair."""
     (tmp_path / "activate").write_text(

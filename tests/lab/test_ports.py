@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from runner.host import network_probe
 from runner.host.facts import ports
 from runner.host.process import bounded_child, procfs
 from tests.lab.waiting import wait_until
@@ -138,3 +139,12 @@ def test_a_reserved_port_is_kept_for_the_store_and_its_listener_is_found(
         assert reservation.release_if_listening() == {os.getpid()}
         assert held.fileno() == -1, "it was not released"
         assert reservation.release_if_listening() is None
+
+
+def test_the_network_is_tried_at_the_ports_that_runs_use(held: socket.socket) -> None:
+    """Reserved or not; at another one where all of them are in use."""
+    port = held.getsockname()[1]
+    with network_probe.listen("127.0.0.1", [port]) as first:
+        assert first.getsockname()[1] == port
+        with network_probe.listen("127.0.0.1", [port]) as second:
+            assert second.getsockname()[1] not in (0, port)

@@ -92,6 +92,15 @@ def test_a_prepared_python_tells_where_it_is(site: Path, start: Start) -> None:
         os.kill(child, signal.SIGKILL)
 
 
+def test_a_python_for_an_old_libc_tells_it_too(site: Path, start: Start) -> None:
+    """It lacks `memfd_create`."""
+    text = f"import os\nif hasattr(os, 'memfd_create'):\n    del os.memfd_create\n{DUMPER}"
+    (site / "sitecustomize.py").write_text(text)
+    pid, _ = start(WAITS, site)
+    (main,) = told(pid)
+    assert functions(main) == ["load", "<module>"]
+
+
 @pytest.mark.parametrize("offered", [False, True])
 def test_no_process_is_signalled_that_does_not_offer(
     site: Path, start: Start, offered: bool

@@ -53,7 +53,6 @@ def test_ranks_run_and_their_files_have_global_names(start: RunStarter) -> None:
         assert out == "hello\nHIDDEN=None\nstdin: ''\n"
         assert (attempt / f"rank_{rank}.err").read_text() == "oops\n"
     assert {(body.rank, body.code) for body in run.bodies(RankExited)} == {(0, 0), (1, 0)}
-    assert run.bodies(RankExited)[0].max_rss > 1 << 20
     run.until(lambda: run.state()["state"] == "succeeded")
     assert run.processes() == []
     for path in [Path(run.folder.root), *Path(run.folder.root).rglob("*")]:

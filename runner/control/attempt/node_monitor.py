@@ -258,12 +258,11 @@ class NodeMonitor:
             node.finish()
 
     def report_dropped_events(self) -> None:
-        """Show and record how many events were not believed."""
+        """Show how many events were not believed."""
         for name, node in self.nodes.items():
             if count := node.tailer.dropped_events:
                 lines = counted(count, "line")
                 self.show(f"{name}: {lines} of its events ignored: torn, or about another node")
-                self._event_log.record_own(name, events.EventsDropped(count))
 
     def skip_logs(self) -> None:
         """Read no more logs of nodes that have ended."""

@@ -77,7 +77,7 @@ class FactsRequest:
     find_users: bool = False  # who else has processes there
     thorough: bool = False
     """Whether to do what no launch waits for: query the health of the GPUs and the load of the
-    machine, ask the login shell for the interpreter, read the whole release."""
+    machine, and ask the login shell for the interpreter."""
 
     @property
     def container_limit_s(self) -> float:
@@ -253,7 +253,6 @@ class Facts:
     run_stopped: bool = False  # whether a stop of this run was requested here
     has_tasks: bool = False  # whether the shipped tasks with the requested hash are here
     has_release: bool = False  # whether the release is here
-    release_damage: Optional[str] = None  # the first of its paths that differs, "" for none
     login_python: Interpreter = Interpreter()  # the one that the login shell finds
     machine: str = ""  # the kind of processor, as `uname -m` prints it
     shm_free: Optional[int] = None  # bytes, in /dev/shm

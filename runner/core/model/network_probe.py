@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import Dict, Optional, Tuple
+from typing import Dict, Tuple
 
 from runner.core.model.facts import Endpoint
 
@@ -44,18 +44,10 @@ class ProbeResult:
 
 
 @dataclass(frozen=True)
-class HostProbe:
-    """The results of one host."""
-
-    results: Tuple[ProbeResult, ...] = ()
-
-
-@dataclass(frozen=True)
 class NetworkProbe:
     """The results of all hosts."""
 
     endpoints: Dict[str, Endpoint]  # by node
-    targets: Tuple[Target, ...] = ()  # ports of all nodes and `store_target`; a host skips its own
-    store_target: Optional[Target] = None  # the master's port for the rendezvous, if tried
-    by_node: Dict[str, HostProbe] = field(default_factory=dict)
+    targets: Tuple[Target, ...] = ()  # ports of all nodes; a host skips its own
+    by_node: Dict[str, Tuple[ProbeResult, ...]] = field(default_factory=dict)
     missing_reasons: Dict[str, str] = field(default_factory=dict)  # of hosts that took no part

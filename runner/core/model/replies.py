@@ -10,7 +10,7 @@ from typing import Any, Dict, Optional, Tuple, Type
 
 from runner.core.codec import abbreviate, bounded, decode
 from runner.core.model.facts import PORT, Facts
-from runner.core.model.network_probe import HostProbe
+from runner.core.model.network_probe import ProbeResult
 from runner.core.model.run_info import HostRunStatus
 from runner.core.model.samples import Sample
 from runner.core.protocol.events import COUNT, TIME
@@ -115,7 +115,7 @@ class Listening:
 class Probed:
     """The results of a network probe."""
 
-    result: HostProbe
+    results: Tuple[ProbeResult, ...]
 
 
 @dataclass(frozen=True)

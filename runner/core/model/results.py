@@ -18,7 +18,6 @@ class RankResult:
     node: str
     code: Optional[int] = None
     signal: Optional[int] = None
-    max_rss: int = 0  # its peak memory in bytes
     started: bool = False
     traceback: str = ""  # what torch's `@record` wrote about its end
     exception: str = ""  # the one that its log ends with

@@ -1,7 +1,7 @@
 """Stacks: the Python stacks of a run's ranks, parsed from logs and grouped.
 
-A host appends each dump to its log `stacks`: a header, then every process with its threads in the
-form of CPython's `faulthandler`, and a last line.
+A host appends each dump to its log `stacks`: a header, then every process with its main thread in
+the form of CPython's `faulthandler`, and a last line.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ MIN_CPU_SHARE = 0.05
 _DUMP = re.compile(r"=== stacks, (\S+): ")
 _PROCESS = re.compile(r"--- rank (\d{1,9}): process (\d{1,9}) \((.*)\), by (.*)")
 _USAGE = re.compile(r"    so far: (\d{1,12}\.\d\d) s of CPU, (\d{1,18}) bytes printed")
-_THREAD = re.compile(
-    r"^(?=(?:Current thread|Stack|Thread) .*\(most recent call first\):)", re.MULTILINE
-)
+_STACK = re.compile(r"^(?:Current thread|Stack) .*\(most recent call first\):", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(.*)", line (\d{1,9}|\?\?\?) in (.*)', re.MULTILINE)
 
 _PACKAGE = re.compile(r".*/(site|dist)-packages/")  # as pip installs it, or Debian and Ubuntu
@@ -154,7 +152,7 @@ def _stacks(block: str) -> List[Stack]:
                 pid=int(header[2]),
                 program=header[3],
                 method=header[4],
-                frames=_main_thread(part),
+                frames=_frames(part),
                 cpu_s=float(usage[1]) if usage else 0.0,
                 printed=int(usage[2]) if usage else 0,
             )
@@ -162,11 +160,9 @@ def _stacks(block: str) -> List[Stack]:
     return stacks
 
 
-def _main_thread(text: str) -> Tuple[Frame, ...]:
+def _frames(text: str) -> Tuple[Frame, ...]:
     """Return the frames of the main thread; of several dumps of a process, those of the last."""
-    _, *threads = _THREAD.split(text)
-    main = [thread for thread in threads if not thread.startswith("Thread ")] or threads
-    calls = _FRAME.findall(main[-1]) if main else []
+    calls = _FRAME.findall(_STACK.split(text)[-1])
     frames = (Frame(file, int(n) if n.isdigit() else 0, function) for file, n, function in calls)
     return tuple(frame for frame in frames if not _OF_PRELOAD.search(frame.file))
 

@@ -214,7 +214,6 @@ def _rank_results(
                 node=name,
                 code=body.code,
                 signal=body.signal,
-                max_rss=body.max_rss,
                 started=True,
                 traceback=body.traceback,
                 exception=body.exception,

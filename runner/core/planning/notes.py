@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Callable, Iterator, Mapping, Optional, Sequence, Tuple
 
 from runner.core import shell
 from runner.core.model.facts import ASSUMED, Facts
 from runner.core.model.order import DebugRank
-from runner.core.planning.readiness import TMP_HINT, is_tmp_full
 from runner.core.spec import Node, Spec, Ssh
 
 GUIDE = "docs/debugging.md"
@@ -49,30 +48,8 @@ def plan_notes(
         yield f"the run ends when the program on {name} ends; the other nodes are stopped then"
     if spec.debug_rank:
         yield _debug_note(spec, spec.debug_rank, ranks)
-    yield from _logind_notes(spec, facts, fold_names)
-    if names := [n.name for n in spec.nodes if is_tmp_full(spec, n, facts[n.name])]:
-        folder = facts[names[0]].tmp
-        lost = "what programs write there is lost"
-        yield f"{folder} is full on {fold_names(names)}: {lost}; {TMP_HINT}"
     if names := [n.name for n in spec.nodes if release and not facts[n.name].has_release]:
         yield f"release {release} is not on {fold_names(names)} yet: a launch pushes it first"
-
-
-def _logind_notes(spec: Spec, facts: Mapping[str, Facts], fold_names: FoldNames) -> Iterator[str]:
-    """Name the hosts where logind would kill a run at logout."""
-    nodes_by_setting: Dict[Tuple[str, str], List[str]] = {}
-    for node in spec.nodes:
-        host_facts = facts[node.name]
-        if host_facts.logind_kill_setting:
-            key = (host_facts.logind_kill_setting, host_facts.user)
-            nodes_by_setting.setdefault(key, []).append(node.name)
-    for (setting, user), names in nodes_by_setting.items():
-        there = "there" if len(names) == 1 else "on them"
-        yield (
-            f"logind on {fold_names(names)} kills your processes when you log out "
-            f"({setting}): without this launch the run would die {there}; an administrator "
-            f"can set KillUserProcesses=no, or KillExcludeUsers={user}"
-        )
 
 
 def _debug_note(spec: Spec, debug: DebugRank, ranks: Mapping[str, Tuple[int, ...]]) -> str:

@@ -6,6 +6,7 @@ The launch refuses what stands here, and the checks report it as errors, each it
 from __future__ import annotations
 
 import posixpath
+import re
 from dataclasses import replace
 from typing import Callable, Dict, Iterable, Iterator, List, Tuple
 
@@ -18,7 +19,6 @@ from runner.core.planning.launch_command import unsupported_options
 from runner.core.shell import cluster_flag, this_program
 from runner.core.spec import Node, Spec, Task
 
-TMP_HINT = "free some space there, or set task.env.TMPDIR to a folder on another disk"
 MIN_DISK_BYTES = 32 << 20
 """The least free space in which records and the first log lines fit."""
 MAX_SPARE_PORTS = 8
@@ -26,6 +26,10 @@ MAX_SPARE_PORTS = 8
 
 CONTAINER_START_S = 300.0  # of a first container: that of a large image is slow
 
+DEFINE_HINT = (
+    "conda and module are functions of login shells: a line before has to define them, such as\n"
+    "source ~/miniconda3/etc/profile.d/conda.sh, or source /etc/profile.d/modules.sh"
+)
 
 WORKDIR_HINTS = {
     "above": (
@@ -122,8 +126,11 @@ def setup_problems(node: Node, facts: Facts) -> List[Problem]:
     if code == 0:
         return []
     how = "did not end in time" if code < 0 else f"ended with {code}"
-    quoted = [f"| {line}" for line in facts.setup.output.strip().splitlines()]
-    hint = "\n".join([*quoted, "change cluster.setup, or install what it needs there"])
+    output = facts.setup.output.strip()
+    hints = [f"| {line}" for line in output.splitlines()]
+    if re.search(r"\b(conda|mamba|module|ml): command not found|\((conda|mamba) activate", output):
+        hints.append(DEFINE_HINT)
+    hint = "\n".join([*hints, "change cluster.setup, or install what it needs there"])
     return [Problem(node.name, f"cluster.setup {how}", hint)]
 
 
@@ -166,12 +173,6 @@ def _storage_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]
         )
         yield Problem(node.name, message, free_space_hint(spec))
     yield from _code_problems(spec, node, facts)
-
-
-def is_tmp_full(spec: Spec, node: Node, facts: Facts) -> bool:
-    """Return whether ranks cannot store temporary files, unless their TMPDIR is another one."""
-    is_full = facts.tmp_free is not None and facts.tmp_free < MIN_DISK_BYTES
-    return is_full and "TMPDIR" not in spec.env_of(node)
 
 
 def free_space_hint(spec: Spec) -> str:

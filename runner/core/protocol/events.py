@@ -104,7 +104,6 @@ class RankExited(EventBody):
     rank: int = field(metadata=RANK)
     code: Optional[int] = None
     signal: Optional[int] = None
-    max_rss: int = field(default=0, metadata=COUNT)  # its peak memory in bytes
     error: str = ""
     traceback: str = ""  # what torch's `@record` wrote
     start: int = field(default=1, metadata=COUNT)  # as in its `RankStarted`
@@ -230,13 +229,6 @@ class EndUnverified(EventBody):
     """A host did not prove in time that nothing of the run is left there."""
 
     reason: str
-
-
-@dataclass(frozen=True)
-class EventsDropped(EventBody):
-    """The controller dropped `count` lines of a host's events: torn, or not the host's own."""
-
-    count: int = field(metadata=COUNT)
 
 
 @dataclass(frozen=True)

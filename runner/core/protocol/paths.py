@@ -22,7 +22,7 @@ STACKS_LOG = "stacks"
 CODE_FOLDER = "code"
 """The folder of a release that has the tree; the manifest is beside it."""
 
-PRELOAD_MODULES = ("fork_server", "forked_rank", "fork_safety")
+PRELOAD_MODULES = ("fork_server", "forked_rank")
 PRELOAD_PACKAGE = "runner_preload"
 """The modules of a fork server, and their package in a run folder, whose name no program has."""
 

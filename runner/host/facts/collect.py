@@ -18,7 +18,6 @@ from runner.host.facts import ports, setup
 from runner.host.gpu import query
 from runner.host.process import procfs
 from runner.host.process.bounded_child import BoundedChild, report_facts, wait_all
-from runner.host.process.event_loop import run_steps
 from runner.host.storage.permissions import find_exposure
 
 RANK_VARIABLE = (
@@ -125,7 +124,11 @@ def _launch_facts(
     environ: Dict[str, str],
     children: Dict[str, BoundedChild],
 ) -> Generator[None, None, Tuple[Dict[str, Any], ports.ReservedPorts]]:
-    from runner.host.facts import interpreter, machine  # noqa: PLC0415 (verbs do without)
+    from runner.host.facts import (  # noqa: PLC0415 (verbs do without)
+        interfaces,
+        interpreter,
+        machine,
+    )
 
     python = request.python  # a bare name is looked up on the PATH
     python = absolute(python, facts.home) if python.startswith("~/") else python
@@ -147,12 +150,15 @@ def _launch_facts(
     logind = machine.ask_logind()
     if logind is not None:
         children["logind"] = logind
+    children["interfaces"] = interfaces.start()
     fields, reserved = _kernel_facts(request)
     if request.thorough and request.container is None:
         others = [*children.values()]
         found = yield from interpreter.in_login_shell(request.python, environ, others)
         fields["login_python"] = found
     yield from wait_all([*children.values()])
+    with contextlib.suppress(Exception):
+        fields["interfaces"], fields["routes"] = interfaces.result(children["interfaces"])
     with contextlib.suppress(Exception):
         fields["logind_kill_setting"] = machine.logind_kill_setting(facts.user, logind)
     if request.container is None:
@@ -166,12 +172,9 @@ def _kernel_facts(request: FactsRequest) -> Tuple[Dict[str, Any], ports.Reserved
 
     Those that an unusual host cannot tell stay empty, and cost no others.
     """
-    from runner.host.facts import interfaces, machine  # noqa: PLC0415 (verbs do without)
+    from runner.host.facts import machine  # noqa: PLC0415 (verbs do without)
 
     fields: Dict[str, Any] = {}
-    with contextlib.suppress(Exception):
-        fields["interfaces"] = interfaces.list_interfaces()
-        fields["routes"] = interfaces.list_routes()
     reserved = ports.NO_PORTS
     first = request.port_first
     last = request.port_last
@@ -250,11 +253,7 @@ def _survey(request: FactsRequest, home: str, tmp: str) -> None:
     if request.release:
         from runner.host.storage import release_store  # noqa: PLC0415 (verbs do without)
 
-        has_release = release_store.has_release(workdir, request.release)
-        report_facts(has_release=has_release)
-        if request.thorough and has_release:
-            steps = release_store.find_damage(workdir, request.release, by_content=True)
-            report_facts(release_damage=run_steps(steps))
+        report_facts(has_release=release_store.has_release(workdir, request.release))
     if request.find_users:
         from runner.host.facts import machine  # noqa: PLC0415 (verbs do without)
 

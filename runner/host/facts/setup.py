@@ -17,21 +17,6 @@ TIMED_OUT = -1
 _LINES_VARIABLE = "__runner_lines"
 _SHELL_VARIABLES = ("_", "SHLVL", "PWD", "OLDPWD")
 
-# `conda activate` and `module` are shell functions: a file that defines them is looked for.
-_FIND_DEFINITION = (
-    "__runner_files=(/-); case $__runner_code:$__runner_what in "
-    "127:conda\\ *|127:mamba\\ *|*:conda\\ activate*) "
-    "[[ $(builtin type -t conda) == function ]] || __runner_files=("
-    '$(grep -so "/[^ \\"]*/etc/profile.d/conda.sh" ~/.bashrc || :) '
-    "{~,/opt,/usr/local}/{miniconda3,miniforge3,anaconda3,mambaforge,conda}"
-    "/etc/profile.d/conda.sh);; "
-    "127:module\\ *|127:ml\\ *) __runner_files=("
-    '"${MODULESHOME:-/usr/share/modules}/init/bash" /usr/share/{Modules,lmod/lmod}/init/bash '
-    "/etc/profile.d/{modules,lmod,z00_lmod}.sh);; esac; "
-    'for __runner_file in "${__runner_files[@]}"; do '
-    "[[ -r $__runner_file ]] && break; __runner_file=; done; "
-)
-
 # All up to `eval` is one line, so that bash counts the user's lines from 1. They are in a variable:
 # `ps` does not show it, and sourced scripts find no positional parameters. A command that succeeds
 # follows them, since the status of a last line such as `[ -f x ] && y` would become that of `eval`;
@@ -40,9 +25,7 @@ _TRAP = (
     "__runner_code=$? __runner_line=$((LINENO - __runner_base)) __runner_what=$BASH_COMMAND; "
     "if ((${#BASH_SOURCE[@]} == 0)); then "
     "[[ $__runner_what == *__runner_text* ]] && __runner_line=-1; "
-    f"{_FIND_DEFINITION}"
-    'builtin printf "failed\\0%s\\0%s\\0%s\\0" "$__runner_code" "$__runner_line" '
-    '"$__runner_file" >&REPORT; '
+    'builtin printf "failed\\0%s\\0%s\\0" "$__runner_code" "$__runner_line" >&REPORT; '
     'builtin exit "$__runner_code"; fi'
 )
 _SCRIPT = (
@@ -72,14 +55,10 @@ def result(
         note = f"the setup did not end within {child.limit_s:g} s"
     elif kind == b"failed":
         code, index = (int(word) for word in details.split(b"\0")[:2])
-        definition = os.fsdecode(details.split(b"\0")[2])
-        definition = definition.replace(os.path.expanduser("~/"), "~/", 1)
         text = "\n".join(lines).split("\n")
         note = "bash cannot read the setup lines"
         if 0 <= index < len(text):
             note = f"setup line {index + 1} ({text[index].strip()}) ended with exit code {code}"
-        if definition:
-            note += f"; put a line before it that defines this command: source {definition}"
     elif kind == b"done" and child.code == 0:
         return SetupResult(0, child.text), parse_environment(details, environ_before)
     elif child.code == 0:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Iterator, Optional, Tuple
+from typing import Any, Callable, Optional, Sequence, Tuple, TypeVar
 
-from runner.core.model.facts import Driver, Gpu, GpuProcess
+from runner.core.model.facts import Driver, GpuProcess
 
 LIBRARIES: Tuple[str, ...] = (
     "libnvidia-ml.so.1",
@@ -13,6 +13,10 @@ LIBRARIES: Tuple[str, ...] = (
     "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
     "/run/opengl-driver/lib/libnvidia-ml.so.1",
 )
+
+CLOCK_REASONS = "nvmlDeviceGetCurrentClocksThrottleReasons"  # newer drivers have it, too
+
+Value = TypeVar("Value")
 
 _TEXT_BYTES = 96
 _SENTINEL = 0xAA
@@ -81,6 +85,13 @@ class Nvml:
         values = [kind() for _ in range(count)]
         self._call(function, *args, *map(ctypes.byref, values))
         return tuple(number.value for number in values)
+
+    def known_ints(
+        self, function: str, *args: object, count: int = 1, kind: Any = ctypes.c_uint
+    ) -> Sequence[Optional[int]]:
+        """Return the same, each None if the driver does not know; raise if the GPU is broken."""
+        found = known(lambda: self.query_ints(function, *args, count=count, kind=kind))
+        return found or [None] * count
 
     def device_count(self) -> int:
         """Return the number of GPUs."""
@@ -151,19 +162,14 @@ class Nvml:
             raise NvmlError(text.decode(errors="replace"), code)
 
 
-def list_gpus(library: Nvml) -> Iterator[Gpu]:
-    """Yield every GPU; a broken one has only its index and the error."""
-    for index in range(library.device_count()):
-        name = uuid = error = ""
-        processes: Tuple[GpuProcess, ...] = ()
-        try:  # what a restricted device may withhold comes last
-            device = library.handle(index)
-            name = library.query_text("nvmlDeviceGetName", device)
-            uuid = library.query_text("nvmlDeviceGetUUID", device)
-            processes = library.processes(device)
-        except NvmlError as failure:
-            error = str(failure) if failure.broken or not name else ""
-        yield Gpu(index, name, uuid, processes, error)
+def known(ask: Callable[[], Value]) -> Optional[Value]:
+    """Return what the driver says; None if it does not, unless the GPU is broken."""
+    try:
+        return ask()
+    except NvmlError as error:
+        if error.broken:
+            raise
+        return None
 
 
 def parse_processes(buffer: bytes, count: int, default_stride: int) -> Tuple[GpuProcess, ...]:

@@ -53,11 +53,6 @@ def result(child: Optional[bounded_child.BoundedChild]) -> Dict[str, Any]:
     if child is None:
         return {"gpus": (), "gpu_source": "none"}
     report = child.report()
-    fields = {
-        "gpus": tuple(decode(Gpu, item) for item in report.get("gpus", ())),
-        "driver": decode(Driver, report.get("driver", {})),
-        "xids": tuple(decode(Xid, item) for item in report.get("xids", ())),
-    }
     code = child.code or 0
     if "source" in report:
         source = report["source"]
@@ -66,7 +61,12 @@ def result(child: Optional[bounded_child.BoundedChild]) -> Dict[str, Any]:
     else:
         exit_text = f"was ended by signal {-code}" if code < 0 else f"ended with {code}"
         source = f"the query of the driver {exit_text}: {child.text}"
-    return {**fields, "gpu_source": source}
+    return {
+        "gpus": tuple(decode(Gpu, item) for key, item in report.items() if key.startswith("gpu ")),
+        "driver": decode(Driver, report.get("driver", {})),
+        "xids": tuple(decode(Xid, item) for item in report.get("xids", ())),
+        "gpu_source": source,
+    }
 
 
 def _query(with_health: bool) -> None:
@@ -77,25 +77,40 @@ def _query(with_health: bool) -> None:
     library: Optional[nvml.Nvml] = None
     try:
         library = nvml.Nvml()
-        for gpu in nvml.list_gpus(library):
-            gpus.append(gpu)
-            bounded_child.report_facts(gpus=encode(gpus))
+        for index in range(library.device_count()):
+            gpus.append(read_gpu(library, index, with_health=with_health))
+            _report(gpus[-1])
     except nvml.NvmlError as error:
         source = f"NVML: {error}"
-    found = encode(driver(library))
-    bounded_child.report_facts(gpus=encode(gpus), source=source, driver=found)
-    if with_health and library:
-        gpus = [replace(gpu, health=gpu_health(library, gpu.index)) for gpu in gpus]
-        bounded_child.report_facts(gpus=encode(gpus))
-    # Names last: looking up a user in a directory service may never return.
-    named = [replace(gpu, processes=tuple(map(_with_names, gpu.processes))) for gpu in gpus]
-    bounded_child.report_facts(gpus=encode(named))
+    bounded_child.report_facts(source=source, driver=encode(driver(library)))
+    for gpu in gpus:  # looking up a user in a directory service may never return
+        _report(replace(gpu, processes=tuple(map(_with_names, gpu.processes))))
+
+
+def _report(gpu: Gpu) -> None:
+    bounded_child.report_facts(**{f"gpu {gpu.index}": encode(gpu)})
 
 
 def _with_names(process: GpuProcess) -> GpuProcess:
     user = procfs.process_owner(process.pid)
     command = procfs.process_command(process.pid)
     return replace(process, user=user, command=command)
+
+
+def read_gpu(library: nvml.Nvml, index: int, *, with_health: bool) -> Gpu:
+    """Return a GPU; a broken one has only its index and the error."""
+    name = uuid = error = ""
+    processes: Tuple[GpuProcess, ...] = ()
+    health = None
+    try:  # what a restricted device may withhold comes last
+        device = library.handle(index)
+        health = gpu_health(library, device) if with_health else None
+        name = library.query_text("nvmlDeviceGetName", device)
+        uuid = library.query_text("nvmlDeviceGetUUID", device)
+        processes = library.processes(device)
+    except nvml.NvmlError as failure:
+        error = str(failure) if failure.broken or not name else ""
+    return Gpu(index, name, uuid, processes, error, health)
 
 
 def driver(library: Optional[nvml.Nvml], root: str = "/") -> Driver:
@@ -108,43 +123,26 @@ def driver(library: Optional[nvml.Nvml], root: str = "/") -> Driver:
     return Driver(match[1] if match else "")
 
 
-def gpu_health(library: nvml.Nvml, index: int) -> Optional[GpuHealth]:
-    """Return the health of one GPU, None for one that does not answer."""
-    try:
-        device = library.handle(index)
-    except nvml.NvmlError:
-        return None
-    broken = [""]
-
-    def numbers(
-        function: str, *args: object, count: int = 1, kind: Any = ctypes.c_uint
-    ) -> List[Optional[int]]:
-        try:
-            return list(library.query_ints(function, device, *args, count=count, kind=kind))
-        except nvml.NvmlError as error:
-            broken[0] = str(error) if error.broken else broken[0]
-            return [None] * count
-
+def gpu_health(library: nvml.Nvml, device: ctypes.c_void_p) -> GpuHealth:
+    """Return the health of one GPU."""
+    bus = nvml.known(lambda: library.pci_address(device)) or ""
+    wide = ctypes.c_ulonglong
     kinds = (ctypes.c_uint(_UNCORRECTED), ctypes.c_uint(_VOLATILE))
-    bus = ""
-    with contextlib.suppress(nvml.NvmlError):
-        bus = library.pci_address(device)
-    (pages,) = numbers("nvmlDeviceGetRetiredPagesPendingStatus")
-    _, _, rows, failed = numbers("nvmlDeviceGetRemappedRows", count=4)
-    repairs = [number for number in (rows, pages) if number is not None]
-    throttle_reasons = "nvmlDeviceGetCurrentClocksThrottleReasons"
+    try:
+        errors = library.known_ints("nvmlDeviceGetTotalEccErrors", device, *kinds, kind=wide)
+        pages = library.known_ints("nvmlDeviceGetRetiredPagesPendingStatus", device)
+        rows = library.known_ints("nvmlDeviceGetRemappedRows", device, count=4)
+        throttled = library.known_ints(nvml.CLOCK_REASONS, device, kind=wide)
+    except nvml.NvmlError as error:  # it is broken
+        return GpuHealth(bus, error=str(error))
+    repairs = [number for number in (rows[2], pages[0]) if number is not None]
     return GpuHealth(
         bus=bus,
-        volatile=numbers("nvmlDeviceGetTotalEccErrors", *kinds, kind=ctypes.c_ulonglong)[0],
+        volatile=errors[0],
         repair_pending=any(repairs) if repairs else None,
-        repair_failed=_to_bool(failed),
-        throttle_reasons=numbers(throttle_reasons, kind=ctypes.c_ulonglong)[0],
-        error=broken[0],
+        repair_failed=None if rows[3] is None else rows[3] != 0,
+        throttle_reasons=throttled[0],
     )
-
-
-def _to_bool(number: Optional[int]) -> Optional[bool]:
-    return None if number is None else number != 0
 
 
 def read_xids(log: str = procfs.KMSG, now: Optional[float] = None) -> Tuple[Xid, ...]:

@@ -104,6 +104,7 @@ class HubFold(Fold):
         self._gone: Dict[str, int] = {}  # lost nodes, and which start of them
         self._met: Set[str] = set()  # members that have joined, or that the run does without
         self._required: Set[str] = set()  # those that must join soon
+        self._never_came: Dict[str, float] = {}  # those that did not, and when that was declared
 
     def check(self, now: float, _: str = "") -> None:
         """Declare members lost that are silent, or did not join."""
@@ -119,6 +120,8 @@ class HubFold(Fold):
             self._required.clear()
             for name in missing:
                 reason = f"it did not start within {JOIN_TIMEOUT_S:g} s"
+                self._never_came[name] = now  # and it ends what it may have started
+                self._met.add(name)
                 self._observer.on_peer_lost(name, reason, now)
 
     def stalled_s(self, own_s: float, now: float) -> Optional[float]:
@@ -177,9 +180,12 @@ class HubFold(Fold):
         """
         if self._present:
             return True
-        gone = [self.heard[name] for name in self._gone if name in self.heard]
-        unproven = [heard for heard in gone if heard.state.phase in (Phase.ACTIVE, Phase.DEAD)]
-        return any(now - heard.at < patience_s for heard in unproven)
+        since = [*self._never_came.values()]
+        for name in self._gone:
+            heard = self.heard.get(name)
+            if heard is not None and heard.state.phase in (Phase.ACTIVE, Phase.DEAD):
+                since.append(heard.at)
+        return any(now - at < patience_s for at in since)
 
     def first_to_fail(self, own_failed_s: Optional[float], now: float) -> str:
         """Return the node where something failed first, "" if nothing did."""

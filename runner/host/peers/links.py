@@ -20,7 +20,7 @@ from runner.host.peers.dialler import Dialler
 from runner.host.process.event_loop import EventLoop
 
 MAX_LINE = 1 << 20
-MAX_FIRST_LINE = 8 << 10  # the longest one to accept before a link has authenticated
+MAX_FIRST_LINE = 8 << 10  # the longest one to accept of who comes in, before it is known
 AUTH_TIMEOUT_S = 5.0  # how long that may take
 MAX_UNAUTHENTICATED = 64
 BACKLOG = 256
@@ -75,12 +75,14 @@ class LinkOwner(Protocol):
 class Link:
     """One connection; `is_known` says whether its peer has sent a message that counts."""
 
-    def __init__(self, connection: socket.socket, token: bytes) -> None:
+    def __init__(self, connection: socket.socket, token: bytes, max_line: int = MAX_LINE) -> None:
+        """Take lines of up to `max_line` bytes as long as the peer is not known."""
         connection.setblocking(False)
         self.is_known = False
         self.heard_at = time.monotonic()  # when a message came last, or the connection
         self._socket = connection
         self._token = token
+        self._max_line = max_line
         self._unread = b""
         self._unsent = b""
         self._latest = b""  # the line to send after that
@@ -124,7 +126,7 @@ class Link:
         if not chunk:
             raise LinkClosed("it closed the connection")
         *lines, self._unread = (self._unread + chunk).split(b"\n")
-        limit = MAX_LINE if self.is_known else MAX_FIRST_LINE
+        limit = MAX_LINE if self.is_known else self._max_line
         if any(len(line) > limit for line in (*lines, self._unread)):
             raise LinkClosed("it sent a line without an end")
         messages = [unseal(self._token, line) for line in lines]
@@ -231,7 +233,7 @@ class Listener:
         connection = self._loop.accept(self._socket)
         if connection is None:
             return
-        link = Link(connection, self._token)
+        link = Link(connection, self._token, MAX_FIRST_LINE)
         self._unknown.append(link)
         self._loop.add_reader(link.fileno(), lambda: self._receive(link))
         if len(self._unknown) > self._max_unauthenticated:

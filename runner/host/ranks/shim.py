@@ -92,10 +92,10 @@ def main(argv: List[str]) -> NoReturn:
         write_json(
             f"{record_base}.start", {**pids, **ticks, "pid_namespace": namespace, **torch_info}
         )
-    status, max_rss = await_end(rank)
+    status = await_end(rank)
     signum = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     code = None if signum else os.WEXITSTATUS(status)
-    exit_record = {"code": code, "signal": signum, "max_rss": max_rss}
+    exit_record = {"code": code, "signal": signum}
     found = look_at_failure(f"{base}.err", program) if status else {}
     kills, limit = memory_kills()
     memory = {"oom_kills": kills - kills_before, "memory_limit": limit}
@@ -163,8 +163,8 @@ def memory_kills() -> Tuple[int, int]:
     return 0, 0
 
 
-def await_end(rank: "Rank") -> Tuple[int, int]:
-    """Return the wait status and the peak memory, in bytes, of a rank at its end.
+def await_end(rank: "Rank") -> int:
+    """Return the wait status of a rank at its end.
 
     Until then the rank gets what our parent sends us, and TERM once. It is the only one of its
     process group that does: its children serve it while it saves. What others send to all
@@ -213,10 +213,10 @@ class ExecutedRank:
         """Return whether its program could be executed."""
         return not os.read(self._reader, 1)
 
-    def poll(self) -> Optional[Tuple[int, int]]:
-        """Return its wait status and peak memory, None while it runs."""
-        pid, status, usage = os.wait4(self.pid, os.WNOHANG)
-        return (status, usage.ru_maxrss * 1024) if pid else None
+    def poll(self) -> Optional[int]:
+        """Return its wait status, None while it runs."""
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        return status if pid else None
 
     def send(self, signum: int) -> None:
         """Send a signal to it alone."""
@@ -289,15 +289,15 @@ class ForkedRank:
         flags = fcntl.fcntl(self._connection, fcntl.F_GETFL)
         fcntl.fcntl(self._connection, fcntl.F_SETFL, flags | os.O_ASYNC)  # SIGIO: it has a reply
 
-    def poll(self) -> Optional[Tuple[int, int]]:
-        """Return its wait status and peak memory, None while it runs; it ends with the server."""
+    def poll(self) -> Optional[int]:
+        """Return its wait status, None while it runs; it ends with the server."""
         try:
             ended = self._read_reply()
         except BlockingIOError:
             return None
         except (OSError, ValueError):
-            return int(signal.SIGKILL), 0
-        return int(ended["status"]), int(ended["max_rss"])
+            return int(signal.SIGKILL)
+        return int(ended["status"])
 
     def has_begun(self) -> bool:
         """Return True."""

@@ -2,9 +2,9 @@
 
 It is a file, first on the ranks' PYTHONPATH, and imports nothing of ours. CPython's faulthandler
 writes the stack of the main thread from a signal handler in C, even during a collective; reading
-other threads from there crashes now and then (python/cpython#116008). It writes to a memory file.
-Only a process that has this file open is signalled. Like any signal it may end a `poll` or `sleep`
-of compiled code early, if that code does not resume it.
+other threads from there crashes now and then (python/cpython#116008). It writes to a file in
+memory. Only a process that has this file open is signalled. Like any signal it may end a `poll` or
+`sleep` of compiled code early, if that code does not resume it.
 """
 
 import faulthandler
@@ -20,10 +20,15 @@ MIN_FD = 700  # the lowest to use: programs that close descriptors begin with th
 
 
 def install_handler() -> None:
-    """Make `DUMP_SIGNAL` write the stack of this process to a memory file, runner-stacks."""
+    """Make `DUMP_SIGNAL` write the stack of this process to a file in memory, runner-stacks."""
     if getsignal(DUMP_SIGNAL) is not SIG_DFL:
         return
-    fd = os.memfd_create("runner-stacks")
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("runner-stacks")
+    else:  # a Python built for an old libc, as conda's are
+        path = f"/dev/shm/runner-stacks-{os.getpid()}"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        os.unlink(path)
     try:
         file = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, MIN_FD)
         os.close(fd)

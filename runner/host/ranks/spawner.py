@@ -23,16 +23,24 @@ def main(argv: List[str]) -> int:
     count = int(argv[0])
     first_rank = int(argv[1])
     ranks: List["subprocess.Popen[bytes]"] = []
+    to_pass_on: List[int] = []
 
-    def forward(signum: int, _: object) -> None:
-        for rank in ranks:
-            rank.send_signal(signum)
+    def take(signum: int, _: object) -> None:
+        to_pass_on.append(signum)
+        pass_on()
+
+    def pass_on() -> None:
+        while to_pass_on and len(ranks) == count:  # a rank that runs may not be listed yet
+            signum = to_pass_on.pop(0)
+            for rank in ranks:
+                rank.send_signal(signum)
 
     for signum in FORWARDED_SIGNALS:
-        signal.signal(signum, forward)
+        signal.signal(signum, take)
     for local_rank in range(count):
         variables = rank_variables(first_rank + local_rank, local_rank, count)
         ranks.append(subprocess.Popen(argv[2:], env={**os.environ, **variables}))
+    pass_on()
     codes = [rank.wait() for rank in ranks]
     return max(map(abs, codes))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from datetime import datetime, timezone
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
@@ -22,7 +23,7 @@ DUMP_SIGNAL = 60  # as in `sitecustomize`
 REPLY_TIMEOUT_S = 2.0
 QUIET_PERIOD_S = 0.05
 POLL_INTERVAL_S = 0.01
-MEMFD_PREFIX = "/memfd:runner-stacks"
+MEMORY_FILES = ("/memfd:runner-stacks", "/dev/shm/runner-stacks")
 MAX_WORKERS = 8  # child processes of a rank that are dumped (workers of data loaders)
 HZ = os.sysconf("SC_CLK_TCK")
 STATE_TEXTS = {
@@ -128,7 +129,7 @@ def find_memory_file(pid: int) -> str:
     caught_signals = int(status_field(pid, "SigCgt") or "0", 16)
     if caught_signals >> (DUMP_SIGNAL - 1) & 1:  # it may be one of its own
         for path, target in procfs.fd_links(pid):
-            if target.startswith(MEMFD_PREFIX):
+            if target.startswith(MEMORY_FILES):
                 return path
     return ""
 
@@ -144,40 +145,34 @@ def dump(memory_files: Mapping[int, str]) -> Dict[int, str]:
         with contextlib.suppress(OSError):
             queues.setdefault(os.stat(memory_files[pid]).st_ino, []).append(pid)
     deadline = time.monotonic() + 2 * REPLY_TIMEOUT_S
-    while queues and time.monotonic() < deadline:
-        firsts = [queue.pop(0) for queue in queues.values()]
-        texts.update(_signal_and_read({pid: memory_files[pid] for pid in firsts}))
-        queues = {inode: queue for inode, queue in queues.items() if queue}
+
+    def read_all(pids: Sequence[int]) -> None:
+        for pid in pids:
+            if time.monotonic() < deadline:
+                with contextlib.suppress(OSError):
+                    texts[pid] = _signal_and_read(pid, memory_files[pid])
+
+    threads = [threading.Thread(target=read_all, args=(pids,)) for pids in queues.values()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     return texts
 
 
-def _signal_and_read(memory_files: Mapping[int, str]) -> Dict[int, str]:
-    """Signal processes; return what each writes until its file does not grow for a moment."""
-    files: Dict[int, int] = {}
-    old_sizes: Dict[int, int] = {}
-    for pid in memory_files:
-        with contextlib.suppress(OSError):
-            files[pid] = os.open(memory_files[pid], os.O_RDONLY)
-            old_sizes[pid] = os.fstat(files[pid]).st_size
-            if find_memory_file(pid):  # the program may have replaced the handler since
-                os.kill(pid, DUMP_SIGNAL)
-    sizes = dict(old_sizes)
-    grew_at = dict.fromkeys(files, time.monotonic())
-    deadline = time.monotonic() + REPLY_TIMEOUT_S
-    waiting = {*files}
-    while waiting and time.monotonic() < deadline:
-        time.sleep(POLL_INTERVAL_S)
-        for pid in [*waiting]:
-            size = os.fstat(files[pid]).st_size
+def _signal_and_read(pid: int, memory_file: str) -> str:
+    """Signal a process; return what it writes until its file does not grow for a moment."""
+    with open(memory_file, encoding="utf-8", errors="replace") as file:
+        begin = size = file.seek(0, os.SEEK_END)
+        if find_memory_file(pid):  # the program may have replaced the handler since
+            os.kill(pid, DUMP_SIGNAL)
+        now = grew_at = time.monotonic()
+        deadline = now + REPLY_TIMEOUT_S
+        while now < deadline and (size == begin or now - grew_at <= QUIET_PERIOD_S):
+            time.sleep(POLL_INTERVAL_S)
             now = time.monotonic()
-            if size != sizes[pid]:
-                sizes[pid] = size
-                grew_at[pid] = now
-            elif size > old_sizes[pid] and now - grew_at[pid] > QUIET_PERIOD_S:
-                waiting.remove(pid)
-    texts = {}
-    for pid, file in files.items():
-        written = os.pread(file, sizes[pid] - old_sizes[pid], old_sizes[pid])
-        texts[pid] = written.decode(errors="replace")
-        os.close(file)
-    return texts
+            if os.fstat(file.fileno()).st_size != size:
+                size = os.fstat(file.fileno()).st_size
+                grew_at = now
+        file.seek(begin)
+        return file.read()

@@ -22,7 +22,7 @@ from runner.core.codec import decode, encode
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Gpu, GpuProcess, SetupResult
 from runner.core.model.metrics import RankProgress
-from runner.core.model.network_probe import HostProbe, Outcome, ProbeResult, Target
+from runner.core.model.network_probe import Outcome, ProbeResult, Target
 from runner.core.model.run_info import HostRunStatus, PastAttempt, RunInfo
 from runner.core.model.samples import GpuSample, GpuUser, Sample, parse_sample
 from runner.core.planning.build_plan import build_plan
@@ -213,7 +213,6 @@ BODIES = [
     events.RankExited(
         rank=1,
         code=1,
-        max_rss=1 << 30,
         error="ValueError: x",
         traceback="Traceback",
         exception="ValueError: x",
@@ -294,7 +293,7 @@ def probed(request: dict[str, Any]) -> list[Answer]:
         for target in others
         if target.node != request["node"]
     ]
-    return [Answer("probed", {"result": encode(HostProbe(tuple(reached)))})]
+    return [Answer("probed", {"results": encode(tuple(reached))})]
 
 
 LOG = b'{"step": 1, "rate": 2.5}\nTraceback (most recent call last):\n'

@@ -32,7 +32,6 @@ from runner.control.code.push import CodePush
 from runner.control.code.source import CodeOnHosts
 from runner.control.history.files import Problems
 from runner.control.history.series import read_loads
-from runner.control.network_probe import probe_network
 from runner.control.record import log_dump
 from runner.control.record.download import pull
 from runner.control.record.log_dump import LogDump, RankDiscovery
@@ -64,6 +63,7 @@ from runner.ui.reports import report, run_table, tables
 from runner.ui.reports.dry_run import render_dry_run
 from runner.ui.top import render_view
 from runner.verbs import stacks, top
+from runner.verbs.check import probe_network
 from runner.verbs.launching.launch_session import launch_warnings
 from runner.verbs.top import HostWatch
 from tests.golden.builders import RUN_ID

@@ -23,9 +23,6 @@ DUMP = f"""\
 === stacks, 2026-11-21T22:51:00+00:00: asked for
 --- rank 0: process 71 (python3.11), by faulthandler
     so far: 1.25 s of CPU, 310 bytes printed
-Thread 0x00007f0a (most recent call first):
-  File "/usr/lib/python3.11/threading.py", line 320 in wait
-
 Current thread 0x00007f0b (most recent call first):
   File "{C10D}/distributed_c10d.py", line 3252 in all_reduce
   File "{C10D}/c10d_logger.py", line 83 in wrapper

@@ -26,7 +26,7 @@ def test_line_is_flat_and_names_version_and_kind() -> None:
     """What other programs read: one object, envelope and body side by side."""
     envelope = {"v": 1, "kind": "rank_exited", "run_id": "0102-0304-x-abcd", "node": "gpu1"}
     moment = {"attempt": 1, "seq": 17, "wall": 1700000000.25, "mono": 12.5}
-    body: dict[str, Any] = {"rank": 3, "code": 0, "signal": None, "max_rss": 0, "error": ""}
+    body: dict[str, Any] = {"rank": 3, "code": 0, "signal": None, "error": ""}
     body |= {"traceback": "", "start": 1, "exception": "", "raised_s": 0.0, "facts": {}}
 
     line = event(RankExited(3, code=0)).to_line()

@@ -66,12 +66,12 @@ def test_torch_is_known_by_its_version_file(text: str, version: str, cuda: str) 
 
 def test_the_last_word_about_the_gpus_counts() -> None:
     """Owners of processes come later than the processes, and may never come."""
-    first = [{"index": 0, "processes": [{"pid": 7}]}]
-    last = [{"index": 0, "processes": [{"pid": 7, "user": "ann"}]}]
-    report = told(gpus=first, source="nvml") + told(gpus=last)
+    first = {"gpu 0": {"index": 0, "processes": [{"pid": 7}]}, "source": "nvml"}
+    last = {"gpu 0": {"index": 0, "processes": [{"pid": 7, "user": "ann"}]}}
+    report = told(**first) + told(**last)
 
     named = query.result(Ended(report))
     assert named["gpus"] == (Gpu(0, processes=(GpuProcess(7, user="ann"),)),)
     assert named["gpu_source"] == "nvml"
-    late = query.result(Ended(told(gpus=first, source="nvml") + b'{"gpus": [', late=True))
+    late = query.result(Ended(told(**first) + b'{"gpu 0": {', late=True))
     assert (late["gpus"], late["gpu_source"]) == ((Gpu(0, processes=(GpuProcess(7),)),), "nvml")

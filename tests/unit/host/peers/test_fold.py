@@ -237,9 +237,9 @@ def test_a_hub_that_nobody_reaches(expected: tuple[str, ...]) -> None:
     net = Network({})
     net.nodes = {name: Node(name, net.now) for name in "ab"}
     if expected:
-        hub, member = net.nodes["a"].fold, net.nodes["b"]
-        assert isinstance(hub, HubFold)
-        hub.expect(expected)
+        expecting, member = net.nodes["a"].fold, net.nodes["b"]
+        assert isinstance(expecting, HubFold)
+        expecting.expect(expected)
         member.fold._order = replace(member.order, detached=True)
     net.cut = {"b"}
     net.run(HUB_TIMEOUT_S + 1)
@@ -250,6 +250,11 @@ def test_a_hub_that_nobody_reaches(expected: tuple[str, ...]) -> None:
     why = f"within {JOIN_TIMEOUT_S:g} s"
     assert net.said("b")[1:] == ([("lost", "a", f"it could not be reached {why}")] * len(expected))
     assert net.said("a") == [("lost", "b", f"it did not start {why}")] * len(expected)
+    hub = net.nodes["a"].fold
+    assert isinstance(hub, HubFold)
+    assert hub.knows("b") is bool(expected)
+    assert hub.is_one_unproven(net.now, 60.0) is bool(expected)
+    assert not hub.is_one_unproven(net.now + 60.0, 60.0)
 
 
 def test_who_was_asleep_listens_before_it_judges() -> None:

@@ -208,6 +208,14 @@ def test_an_end_is_no_loss(ring: Ring, ended: str) -> None:
     assert [said for said in ring.heard[left].said if said[0] == "lost"] == []
 
 
+def test_a_hub_may_have_much_to_say(ring: Ring) -> None:
+    """The names of many nodes, say, at once to who joins."""
+    ring.join("ab")
+    ring.groups["a"].decide("x" * 100_000)
+    ring.add("c")
+    ring.until(lambda: ("joined",) in ring.heard["c"].said)
+
+
 def test_a_guardian_tells_that_its_supervisor_was_killed(
     ring: Ring, monkeypatch: pytest.MonkeyPatch
 ) -> None:

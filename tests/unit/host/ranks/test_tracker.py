@@ -131,7 +131,7 @@ def test_the_time_of_a_failure_decides_whether_it_was_one(
     (host.attempt / "rank_0.err").write_text(TRACEBACK)
     times = {"mono": ended_at, "wall": time.time() - 2}
     host.record("rank_0.start", pid=1, shim=1, nodes=1, world_size=1, **times)
-    host.record("rank_0.exit", code=1, signal=None, max_rss=0, **times)
+    host.record("rank_0.exit", code=1, signal=None, **times)
     host.ranks.tick()
     host.stopped_at = ended_at + stopped_after_s
     host.answer()
@@ -145,7 +145,7 @@ def test_an_exception_has_the_time_at_which_it_was_written(host: Host) -> None:
     (host.attempt / "rank_0.err").write_text(TRACEBACK)
     times = {"mono": time.monotonic(), "wall": time.time()}
     host.record("rank_0.start", pid=1, shim=1, nodes=1, world_size=1, **times)
-    host.record("rank_0.exit", code=1, signal=None, max_rss=0, **times)
+    host.record("rank_0.exit", code=1, signal=None, **times)
     for name, written_at in ("rank_0.err", 1000.0), ("rank_0.exit", 1007.5):
         os.utime(host.attempt / name, (written_at, written_at))
     host.ranks.tick()

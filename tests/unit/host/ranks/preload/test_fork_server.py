@@ -1,56 +1,173 @@
-"""Unit tests for what the fork server makes of the other end of a shim's connection."""
+"""Unit tests for what the fork server looks at before it forks ranks."""
 
 from __future__ import annotations
 
 import os
+import signal
 import socket
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from runner.host.ranks import shim
 from runner.host.ranks.preload import fork_server
-from tests.lab.waiting import PATIENCE
+from runner.host.ranks.preload.forked_rank import Request
 
-Pair = tuple[socket.socket, socket.socket]
+ROOT = str(Path(__file__).parents[5])
 
 
-@pytest.fixture
-def pair() -> Iterator[Pair]:
-    """A shim's connection as the server has it, and its other end."""
+def request(tmp_path: Path, *program: str, **environ: str) -> Request:
+    """Return what a shim asks for."""
+    words = program or (sys.executable, "-u", str(tmp_path / "train.py"))
+    return Request([*words], environ, str(tmp_path), 0o22, [0], [], "")
+
+
+def raise_error(error: BaseException) -> None:
+    """Raise it, where only an expression may stand."""
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("is_bad", "why"),
+    [
+        (lambda: raise_error(SystemExit(0)), "a fork cannot compute"),
+        (signal.pause, "an imported module has used threads"),
+        (lambda: True, "an imported module has used a device"),
+    ],
+)
+def test_a_fork_that_cannot_compute(
+    is_bad: Callable[[], object], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the probe does, it ends, and its parent is told."""
+    ones = SimpleNamespace(sigmoid_=int, mm=id)
+    torch = SimpleNamespace(cuda=SimpleNamespace(_is_in_bad_fork=is_bad), ones=lambda *_: ones)
+    monkeypatch.setitem(sys.modules, "torch", cast(Any, torch))
+    monkeypatch.setattr(fork_server, "PROBE_TIMEOUT_S", 1)
+    with pytest.raises(fork_server.ForkRefusal, match=why):
+        fork_server.check_fork()
+
+
+PROCESS = """
+import ctypes, socket, sys, threading
+sys.path.insert(0, {root!r})
+from runner.host.ranks.preload import fork_server
+def look(program="-mtrain"):
+    try:
+        fork_server.check_process(program, {{0, 1, 2}})
+    except fork_server.ForkRefusal as refusal:
+        print(refusal)
+look()
+look("/tmp")
+with socket.socket():
+    look()
+stop = threading.Event()
+thread = threading.Thread(target=stop.wait)
+thread.start()
+look()
+stop.set()
+thread.join()
+libc = ctypes.CDLL(None)
+number = ctypes.c_ulong()
+libc.pthread_create(ctypes.byref(number), None, ctypes.cast(libc.pause, ctypes.c_void_p), None)
+look()
+"""
+
+
+def test_what_a_fork_would_share_or_lack() -> None:
+    """A connection is shared, a thread lacking; a program that is no text is not forked."""
+    code = PROCESS.format(root=ROOT)
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines() == [
+        "/tmp is no .py file",
+        "an imported module has opened a connection",
+        "an imported module has started a thread of Python",
+        "an imported module has started threads",
+    ]
+
+
+def test_a_rank_that_differs_from_its_host(tmp_path: Path) -> None:
+    """In any variable but torchrun's for ranks, in its interpreter, or in what an import finds."""
+    host = {"OMP_NUM_THREADS": "1"}
+    same = request(tmp_path, OMP_NUM_THREADS="1", RANK="3", TORCHELASTIC_RUN_ID="x")
+    assert not fork_server.find_difference(same, host)
+    other = fork_server.find_difference(request(tmp_path, OMP_NUM_THREADS="2"), host)
+    assert other == "OMP_NUM_THREADS of a rank differs from that of its host"
+    program = request(tmp_path, "/other/python", "-u", "train.py", OMP_NUM_THREADS="1")
+    assert "/other/python -u" in fork_server.find_difference(program, host)
+    (tmp_path / "string.py").touch()
+    assert "string.py has the name" in fork_server.find_difference(same, host)
+
+
+def test_descriptors_of_a_request_that_breaks_off_are_closed() -> None:
+    """The next ranks are to have none of them."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    reader, writer = os.pipe()
     with ours, theirs:
-        yield ours, theirs
-
-
-def test_shim_and_server_agree() -> None:
-    """They are files of their own on a host, so that neither imports the other."""
-    assert shim.FORWARDED_SIGNALS == fork_server.SHIM_SIGNALS
+        socket.send_fds(theirs, [(100).to_bytes(4, "big")], [writer] * 3)
+        os.close(writer)
+        theirs.close()
+        with pytest.raises(ValueError, match="Expecting value"):
+            fork_server.receive(ours)
+    assert os.read(reader, 1) == b""  # nobody can write
+    os.close(reader)
     assert shim.FORK_SERVER == fork_server.SERVER_VARIABLE
 
 
-def test_a_shim_that_has_waited_for_too_long_is_gone(pair: Pair) -> None:
-    """One that says nothing is not."""
-    ours, theirs = pair
-    ours.settimeout(5 * PATIENCE)
-    assert not fork_server.is_gone(ours)
-    theirs.send(b"x")
-    assert not fork_server.is_gone(ours)
-    assert fork_server.send(ours, {})
-    ours.recv(1)
-    theirs.close()
-    assert fork_server.is_gone(ours)
-    assert not fork_server.send(ours, {})
+PROGRAM = """
+import os, sys
+sys.path.insert(0, {root!r})
+from runner.host.ranks.preload import forked_rank
+own = frozenset(sys.modules)
+sys.path.insert(0, {stubs!r})
+import torch
+loaded = {{"torch": frozenset(sys.modules)}}
+import torch.later
+sys.modules["torch.barred"] = None
+loaded["torch.later"] = sys.modules.keys() - loaded["torch"]
+os.environ["LOCAL_RANK"] = "0"
+words = [sys.executable, "-c", "print('again')"]
+request = forked_rank.Request(words, dict(os.environ), "/", 0, [*os.sched_getaffinity(0)], [], "")
+preloaded = forked_rank.Preloaded({{}}, {{}}, [], own, loaded)
+sys.meta_path.insert(0, forked_rank.HeldModules(request, preloaded))
+assert "torch" not in sys.modules
+"""
+STUBS = {"__init__.py": "import os", "later.py": "import os", "usual.py": ""}
 
 
-def test_descriptors_of_a_request_that_breaks_off_are_closed(pair: Pair) -> None:
-    """The next ranks are to have none of them."""
-    ours, theirs = pair
-    reader, writer = os.pipe()
-    socket.send_fds(theirs, [(100).to_bytes(4, "big")], [writer] * 3)
-    os.close(writer)
-    theirs.close()
-    with pytest.raises(ConnectionError):
-        fork_server.receive(ours)
-    assert os.read(reader, 1) == b""  # nobody can write
-    os.close(reader)
+@pytest.mark.promise(14)
+@pytest.mark.parametrize(
+    ("program", "printed"),
+    [
+        ("import torch.later", ""),
+        ("os.environ['NCCL_DEBUG'] = 'INFO'; import torch", ""),
+        ("import torch, torch.later; os.environ['A'] = '1'; import torch.later", ""),
+        ("os.environ['A'] = '1'; import torch", "again, A is set before torch is imported"),
+        ("os.environ['A'] = '1'; from torch import later", "again, A is set before torch"),
+        (
+            "import torch; os.environ['A'] = '1'; import torch.later",
+            "A is set after torch was imported, and may have no effect on torch.later",
+        ),
+        (
+            "import torch; os.environ['A'] = '1'; from torch import later",
+            "A is set after torch was imported, and may have no effect on torch.later",
+        ),
+    ],
+)
+def test_a_variable_that_a_program_sets_is_seen_or_named(
+    program: str, printed: str, tmp_path: Path
+) -> None:
+    """Before its first import it has its effect, after it the program is told; a submodule, too."""
+    (tmp_path / "torch").mkdir()
+    for name, text in STUBS.items():
+        (tmp_path / "torch" / name).write_text(text)
+    code = PROGRAM.format(root=ROOT, stubs=str(tmp_path)) + program
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    said = done.stdout.replace("\n", ", ") + done.stderr.partition("itself: ")[2]
+    said = said or done.stderr.removeprefix("runner: task.preload: ")
+    assert (done.returncode, bool(said)) == (0, bool(printed)), done
+    assert said.startswith(printed), done
