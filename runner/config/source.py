@@ -282,6 +282,8 @@ class ConfigFiles:
         """Yield a note for each config whose file shadows another."""
         for config in sorted(self.loaded):
             files = self.find(config)
+            if config == PRIMARY:  # the shipped one is merged below the own one, and hidden by none
+                files = [file for file in files if file.parent != shipped_folder()]
             if len(files) > 1:
                 yield f"{config}: {files[0]} (shadows {' and '.join(map(str, files[1:]))})"
 
