@@ -184,7 +184,7 @@ class OpensshConnection:
 
         def explain(code: int) -> Ending:
             said = said_in(self._said)
-            if code == OWN_FAULT and not self._is_open():
+            if code == OWN_FAULT and not self._is_open_after(EXIT_TIMEOUT_S):
                 said += said_in(self._login_said)
                 return Ending(None, f"the ssh connection was lost ({said[-1] if said else code})")
             if code == OWN_FAULT and said and said[0].startswith("mux_client"):
@@ -198,6 +198,13 @@ class OpensshConnection:
         """End it, but not that of the user."""
         if self._master:
             end_process(self._master)
+
+    def _is_open_after(self, seconds: float) -> bool:
+        """Return whether a login is open, after some time for ours to end if it was lost."""
+        if self._master:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._master.wait(seconds)
+        return self._is_open()
 
     def _is_open(self) -> bool:
         """Return whether a login is open: ours, or else one of the user's own."""
