@@ -1,7 +1,8 @@
-"""The order of all tests."""
+"""The order of all tests, and where the product keeps what it knows of its user."""
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -15,6 +16,12 @@ for signum, handler in (
     signal.signal(signum, handler)  # nohup, and the "&" of a shell, have us ignore them
 
 LAB = Path(__file__).parent / "lab"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def state_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Nobody's own: an index of runs and the notes that were said."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 
 @pytest.hookimpl(trylast=True)

@@ -6,7 +6,6 @@ CONTACT_FILE = "contact.json"
 PLAN_FILE = "plan.json"
 RESULT_FILE = "result.json"
 JOB_FILE = "job.json"  # where the launch is in a job of Slurm: what it begins with
-SAID_FILE = ".said.json"  # beside the records: which notes were said
 
 LATEST = "latest"
 """The name of the link to the last run launched from a folder."""

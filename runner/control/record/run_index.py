@@ -35,8 +35,16 @@ IGNORE_FILE = ".gitignore"
 
 
 def record_folder(name: str) -> Path | None:
-    """Return the record of a run by its id, or of this folder's `latest`; None for none."""
-    return next(_named(name), None)
+    """Return the record of a run by its id, or of this folder's `latest`; None for none.
+
+    Where somebody removed the latest record, the one before it becomes the latest.
+    """
+    found = next(_named(name), None)
+    if found is None and name == LATEST and any((place / LATEST).is_symlink() for place in _here()):
+        found = next(launched_here(), None)
+        if found:
+            set_latest(found)
+    return found
 
 
 def record_file(folder: Path) -> Path | None:
@@ -242,6 +250,11 @@ def _link(path: Path, target: Path) -> None:
 
 
 def _index() -> Path:
+    return state_folder() / RUNS_FOLDER
+
+
+def state_folder() -> Path:
+    """Return the folder in which the user's machine remembers runs and notes."""
     base = Path(os.environ.get("XDG_STATE_HOME", ""))
     state = base if base.is_absolute() else Path(expand_home("~/.local/state"))
-    return state / "runner" / RUNS_FOLDER
+    return state / "runner"

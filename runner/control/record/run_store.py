@@ -23,7 +23,6 @@ from runner.control.record.file_names import (
     OVERRIDES_FILE,
     PLAN_FILE,
     RESULT_FILE,
-    SAID_FILE,
     SWEEP_FILE,
 )
 from runner.control.record.metrics_record import record_metrics
@@ -106,11 +105,8 @@ class RunStore:
             with contextlib.suppress(OSError):
                 if path.is_dir():
                     ignore_file = path / run_index.IGNORE_FILE
-                    said_file = path / SAID_FILE
-                    entries = {*path.iterdir()}
-                    if entries <= {ignore_file, said_file}:  # no other run is in it
-                        for entry in entries:
-                            entry.unlink()
+                    if [*path.iterdir()] == [ignore_file]:  # no other run is in it
+                        ignore_file.unlink()
                     path.rmdir()
                 else:
                     path.unlink()

@@ -111,6 +111,9 @@ def next_step(row: Row, run_flags: str) -> str:
     )
 
 
+MAX_RUNS = 20
+"""The runs of a table, without those beyond them that have not ended."""
+
 HEADERS = ("RUN", "TASK", "BY", "STATE", "AGE", "NODES", "GPUS", "ATTEMPT", "PROGRESS", "FOLDER")
 GIVING_WAY = ("GPUS", "ATTEMPT", "FOLDER", "BY", "PROGRESS", "NODES", "AGE", "TASK", "STATE")
 """What has no column where there is not room for all, the first of these first."""
@@ -131,7 +134,10 @@ def render(
     """
     scope = " on the hosts that answered" if unreachable else ""
     nothing = f"nothing is running{scope} (--all shows ended runs)"
-    lines = _run_lines(runs, width, reader) or [f"no runs{scope}" if all_ else nothing]
+    shown = [row for at, row in enumerate(runs) if at < MAX_RUNS or not row.ended]
+    lines = _run_lines(shown, width, reader) or [f"no runs{scope}" if all_ else nothing]
+    if left_out := len(runs) - len(shown):
+        lines.append(f"{counted(left_out, 'older run')} not shown: --json has all")
     for name, count in unreadable_runs.items():
         if count:
             lines.append(f"{name}: {counted(count, 'run')} of other users, not readable")

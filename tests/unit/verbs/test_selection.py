@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from runner.cli.main import main
+from runner.control.record.run_index import state_folder
 from runner.control.record.run_store import RunStore
 from runner.core.errors import ConfigError
 from runner.core.spec import Node
@@ -109,7 +110,8 @@ def test_which_hosts_are_asked_is_said_once(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Who asks for JSON is no person: nothing is said, and nothing counts as said."""
-    said = project / "runs" / ".said.json"
+    assert project.is_dir()
+    said = state_folder() / "said.json"
     with monkeypatch.context() as typed:
         typed.setattr("sys.argv", ["runner", "ps", "--json"])
         Selection().contact_latest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,3 +74,13 @@ def test_unfinished_runs_are_found_wherever_their_records_are(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "none"))  # an index that was not written
     run_index.set_latest(first)
     assert list(run_index.unfinished()) == [first, pulled, lost]
+
+
+def test_the_latest_run_is_one_that_is_on_record(project: Path) -> None:
+    """Its record was removed: the one before it is the latest, and `runs/latest` leads to it."""
+    first = record(project / "runs" / "first", "first", launched_from=str(project))
+    shutil.rmtree(record(project / "runs" / "second", "second", launched_from=str(project)))
+    assert run_index.record_folder("latest") == first
+    assert (project / "runs" / "latest").resolve() == first
+    shutil.rmtree(first)
+    assert run_index.record_folder("latest") is None

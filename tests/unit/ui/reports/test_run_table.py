@@ -33,6 +33,15 @@ def test_folders_are_shown_where_a_run_is_of_another(
     assert [line.split()[-1] for line in lines] == ["FOLDER", ".", "~/there", "-"]
 
 
+def test_the_runs_of_months_are_counted() -> None:
+    """The youngest come first; one that is on is shown however old it is."""
+    runs = [replace(row(f"run-{number}", ""), ended=True) for number in range(22)]
+    runs[21] = replace(runs[21], ended=False)
+    _, *lines, last = render(runs, {}, {}, all_=True).splitlines()
+    assert [line.split()[0] for line in lines] == [f"run-{n}" for n in (*range(20), 21)]
+    assert last == "1 older run not shown: --json has all"
+
+
 def test_the_owner_of_a_run_is_named_where_it_is_not_the_reader() -> None:
     """As in `ps`; what is about to be removed takes one line for each run."""
     now = time.time()
