@@ -1,4 +1,4 @@
-"""Notifier of a supervisor: tells of the end, a relaunch and a stall where no launch does.
+"""Notifier of a supervisor: tells of the end and of a stall where no launch does.
 
 One process for each message, which records by itself what could not be told: the supervisor waits
 for none, and a message about the end may outlive it, by no more than its own deadline.
@@ -126,7 +126,7 @@ class Notifier:
         *,
         is_teller: bool,
     ) -> None:
-        """Tell of the end of the run, or of the attempt that follows, if it is up to this host.
+        """Tell of the end of the run, if no attempt follows and it is up to this host.
 
         After an election that is the leader; else `is_teller` says so.
         """
@@ -138,10 +138,7 @@ class Notifier:
             notify = _notify_of_voter(args) if is_teller else None
         if notify is None or not is_teller:
             return
-        upcoming = election.next_attempt if election is not None else None
-        if upcoming is not None:
-            nodes = tuple(node.name for node in upcoming.context.spec.nodes)
-            self.tell(notify, lambda subject: subject.relaunched(nodes, reason, seconds))
+        if election is not None and election.next_attempt is not None:
             return
         state, code = _outcome(end, ladder)
         failure = _failure(self._order.node, reason) if code and state != "stopped" else None

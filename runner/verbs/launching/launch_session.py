@@ -213,7 +213,6 @@ class LaunchSession:
         try:
             while upcoming := self._attempts.next(attempt.facts, monitor, verdict):
                 attempt = upcoming
-                self._notifier.relaunching(attempt.orders.plan, self._attempts.past)
                 with self._store.required():
                     self._store.write_plan(attempt.orders.plan)
                 monitor, verdict = self._run_attempt(attempt)
