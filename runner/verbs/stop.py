@@ -134,7 +134,7 @@ def _stop_attempt(run: FoundRun) -> AttemptMonitor:
     monitor = run.finder.pool.monitor(run.plan, record)
     monitor.attach(ranks=(), read_only=run.already_ended)
     if run.already_ended:
-        state = "is between two attempts" if run.relaunch_pending else "had ended"
+        state = "is between two attempts" if run.reported.relaunch_pending else "had ended"
         run.console.message(f"run {run.plan.run_id} {state}; looking for what is left of it")
     else:
         monitor.stop_by_user(f"stop requested by {user_at_host()}")
@@ -154,12 +154,13 @@ def _kill_leftovers(run: FoundRun, unfollowed: set[str]) -> dict[str, int | str]
     }
     names = leftovers.keys() - (unfollowed & unreachable.keys())
     try:
-        replies, problems = run.finder.broadcast(names).collect(
+        replies, problems = run.finder.pool.broadcast(names).collect(
             "kill_leftovers", {"run_id": run.plan.run_id}, "leftovers"
         )
     except Interrupted as error:
         message = f"interrupted; run {run.plan.run_id} was stopped, what is left is not known"
         raise Interrupted(error.exit_code, message) from None
-    leftovers.update({name: problem.message for name, problem in problems.items()})
+    for name in problems.keys() - unreachable.keys():  # else the first reason stays
+        leftovers[name] = problems[name].message
     leftovers.update({name: len(reply["survivors"]) for name, reply in replies.items()})
     return leftovers

@@ -90,8 +90,9 @@ def _ask_hosts(composed: LaunchRequest, known: RunStore) -> RunStore:
                 for problem in finder.unreachable.values():
                     note(f"asked again in vain: {problem}")
                 return found.store
-            if found.relaunch_pending or not found.has_ended_where_known:
-                state = "is about to be relaunched" if found.relaunch_pending else "has not ended"
+            if not found.has_ended:
+                is_pending = found.reported.relaunch_pending
+                state = "is about to be relaunched" if is_pending else "has not ended"
                 message = f"run {found.plan.run_id} {state}, as far as the hosts say"
                 flags = found.flags
                 hint = f"{this_program()} attach {flags}\n{this_program()} stacks {flags}"

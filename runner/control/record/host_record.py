@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+import time
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,32 +49,25 @@ def parse_record(payload: bytes, run_id: str, progress_pattern: str) -> HostReco
     return replace(record, plan=plan, info=replace(record.info, run_id=run_id))
 
 
-def newest_record(records: Mapping[str, HostRecord]) -> HostRecord:
-    """Return the record of the last attempt with the most nodes; what a host has of itself wins."""
-    best = max(records.values(), key=lambda record: (record.plan.attempt, len(record.plan.nodes)))
-    own = {
-        part.node: part
-        for name, record in records.items()
-        for part in record.plan.nodes
-        if part.node == name and record.plan.attempt == best.plan.attempt
-    }
-    nodes = tuple(own.get(part.node, part) for part in best.plan.nodes)
-    return replace(best, plan=replace(best.plan, nodes=nodes))
+def newest_record(records: Iterable[HostRecord]) -> HostRecord:
+    """Return the record of the last attempt, with the most nodes."""
+    return max(records, key=lambda record: (record.plan.attempt, len(record.plan.nodes)))
 
 
 def merge_statuses(
     replies: Mapping[str, Mapping[str, Any]], hosts: Mapping[str, str]
 ) -> list[RemoteRun]:
-    """Return the runs that hosts list in their replies, the oldest first.
+    """Return the runs that hosts list in their replies, the oldest first, by the clock here.
 
     `hosts` are those of all nodes that were asked, by their names of now, which are keys of the
     replies. Whose word counts for a node of a run: see `_speaker`.
     """
     claims: dict[str, dict[str, dict[str, HostRunStatus]]] = {}  # by run, node and name of now
-    for asked, reply in replies.items():
-        for status in reply["runs"]:
-            nodes = claims.setdefault(status.info.run_id, {})
-            nodes.setdefault(status.node, {})[asked] = status
+    for asked in filter(replies.__contains__, hosts):
+        ahead_s = replies[asked]["now"] - time.time()
+        for status in replies[asked]["runs"]:
+            by_name = claims.setdefault(status.info.run_id, {}).setdefault(status.node, {})
+            by_name[asked] = replace(status, changed_at=status.changed_at - ahead_s)
     runs = []
     for nodes in claims.values():
         speakers = {n: _speaker(n, by_name, replies, hosts) for n, by_name in nodes.items()}

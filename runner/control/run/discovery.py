@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Container
 from dataclasses import replace
 
 from runner.control.attempt.stop import user_at_host
 from runner.control.record import run_index
 from runner.control.record.host_record import (
     HostRecord,
-    merge_statuses,
     newest_record,
     parse_record,
 )
-from runner.control.rpc.wait import Broadcast
 from runner.control.run.hosts import HostPool, workdir_request
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts
@@ -33,9 +30,7 @@ class RunFinder:
         self.console = pool.console
         self.facts: dict[str, Facts] = {}
         self.unreachable: dict[str, Problem] = {}
-        self.unreadable_runs: dict[str, int] = {}  # how many runs of other users, by node
-        self.clock_offsets: dict[str, float] = {}  # the time on each host when it answered
-        self.shows_states = True  # of requests
+        self.hidden_runs: dict[str, int] = {}  # how many runs of other users, by node
         self._selector = selector  # by which any verb finds these hosts
         self._nodes = {node.name: node for node in pool.spec.nodes}
         self.reconnect_all()
@@ -55,23 +50,13 @@ class RunFinder:
             lambda node: workdir_request(spec, node)
         )
 
-    def broadcast(self, names: Container[str] | None = None) -> Broadcast:
-        """Return a broadcast to these hosts, or to all that are connected."""
-        connected = [name for name, each in self.pool.sessions.items() if not each.closed]
-        targets = [name for name in connected if names is None or name in names]
-        show = self.console.node_status if self.shows_states else lambda *_: None
-        return self.pool.broadcast(targets, show)
-
     def runs(self, run_id: str = "") -> list[RemoteRun]:
         """Return the runs on these hosts, the oldest first: all, or one."""
-        request = {"run_id": run_id, "others": list(self._nodes)}
-        answers, problems = self.broadcast().collect("runs", request, "runs")
-        self.unreachable.update(problems)
-        ordered = {name: answers[name] for name in self._nodes if name in answers}
-        for name, answer in ordered.items():
-            self.unreadable_runs[name] = answer["unreadable"]
-            self.clock_offsets[name] = answer["now"]
-        return merge_statuses(ordered, {name: node.host for name, node in self._nodes.items()})
+        runs, problems, self.hidden_runs = self.pool.runs(self.cluster_nodes, run_id)
+        for name in self.hidden_runs:
+            self.unreachable.pop(name, None)
+        self.unreachable = {**problems, **self.unreachable}  # the first reason stays
+        return runs
 
     def find(self, run_id: str, *, prefer_active: bool = False) -> RemoteRun:
         """Return a run by its id, for "" this user's latest of this machine; else raise NotReady.
@@ -110,7 +95,7 @@ class RunFinder:
     def load_record(self, run: RemoteRun) -> HostRecord:
         """Return the record of a run, as its hosts have it; raise NotReady if none can be read."""
         request = {"run_id": run.run_id}
-        answers, problems = self.broadcast({*run.by_host}).collect("run", request, "run")
+        answers, problems = self.pool.broadcast({*run.by_host}).collect("run", request, "run")
         records: dict[str, HostRecord] = {}
         for name, reply in answers.items():
             try:
@@ -121,7 +106,7 @@ class RunFinder:
                 problems[name] = Problem(name, message)
         if not records:
             raise NotReady([*problems.values()] or [self._run_not_found(run.run_id)])
-        return newest_record(records)
+        return newest_record(records.values())
 
     def retarget_to_run(self, plan: Plan) -> Spec:
         """Work with the nodes of a run from now on, with the limits it was started with.

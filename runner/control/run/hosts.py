@@ -10,16 +10,17 @@ import time
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from runner.control.attempt import observer
+from runner.control.record.host_record import merge_statuses
 from runner.control.rpc.facts import FactsCollector
 from runner.control.rpc.session import BoundedInbox, Connector, HostSession, Inbox
 from runner.control.rpc.wait import TICK_S, Broadcast, WaitLoop
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.plan import Plan
-from runner.core.model.results import PullResult
+from runner.core.model.results import PullResult, RemoteRun
 from runner.core.planning.notes import FoldNames
 from runner.core.protocol.events import Event
 from runner.core.protocol.frames import Frame
@@ -70,6 +71,14 @@ class Console(observer.Console, Protocol):
         """Show what waits until `give_up`, and end."""
 
 
+class RunListing(NamedTuple):
+    """The runs on some hosts, the oldest first."""
+
+    runs: list[RemoteRun]
+    problems: dict[str, Problem]  # of the hosts that did not answer
+    hidden: dict[str, int]  # how many runs of other users, by node
+
+
 class HostPool:
     """The hosts of one spec, with a session to each that could be reached.
 
@@ -86,6 +95,7 @@ class HostPool:
         self.inbox = inbox
         self.connector = Connector(spec, console.message)
         self.sessions: dict[str, HostSession] = {}
+        self._is_quiet = False
 
     def collect_facts(
         self,
@@ -155,13 +165,30 @@ class HostPool:
         facts.update({name: replace(facts[name], has_release=True) for name in lacking})
         return code_push.targets
 
-    def broadcast(
-        self, names: Container[str] | None = None, show: Callable[[str, str], None] | None = None
-    ) -> Broadcast:
+    def broadcast(self, names: Container[str] | None = None) -> Broadcast:
         """Return a broadcast to these nodes, or to all that were reached."""
         sessions = {n: each for n, each in self.sessions.items() if names is None or n in names}
-        show = show or self.console.node_status
+        show = self.console.node_status if not self._is_quiet else lambda *_: None
         return Broadcast(sessions, self.inbox, self.spec.lost_s, show)
+
+    @contextlib.contextmanager
+    def quietly(self) -> Iterator[None]:
+        """Show nothing of broadcasts."""
+        self._is_quiet = True
+        try:
+            yield
+        finally:
+            self._is_quiet = False
+
+    def runs(
+        self, nodes: Sequence[Node], run_id: str = "", timeout_s: float = math.inf
+    ) -> RunListing:
+        """Return the runs on the hosts of these nodes: all, or one."""
+        hosts = {node.name: node.host for node in nodes}
+        request = {"run_id": run_id, "others": [*hosts]}
+        answers, problems = self.broadcast(hosts).collect("runs", request, "runs", timeout_s)
+        hidden = {name: answers[name]["unreadable"] for name in hosts if name in answers}
+        return RunListing(merge_statuses(answers, hosts), problems, hidden)
 
     def monitor(
         self,

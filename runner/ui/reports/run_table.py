@@ -53,7 +53,6 @@ class Row:
 
 def rows(
     runs: Iterable[RemoteRun],
-    clock_offsets: Mapping[str, float],
     *,
     all_: bool = False,
     ends: Mapping[str, str] = {},
@@ -70,10 +69,9 @@ def rows(
         is_active = run.is_active
         if not is_active and not all_:
             continue
-        host_times = {name: clock_offsets[run.asked[name]] for name in seen}
-        age = max(host_times[name] - status.changed_at for name, status in seen.items())
+        since = min(status.changed_at for status in seen.values())
         if is_active and info.launched_at:
-            age = time.time() - info.launched_at
+            since = info.launched_at
         elastic = elastic_summary(info, seen) if is_active else ""
         progress = [status.progress for status in seen.values() if status.progress and is_active]
         unattended = [s.unattended_left_s for s in seen.values() if s.unattended_left_s is not None]
@@ -83,7 +81,7 @@ def rows(
                 task=info.task,
                 owner=info.launched_by or next(iter(seen.values())).owner,
                 state=ends.get(run.run_id) or aggregate_state(seen) + elastic,
-                age=max(0.0, age),
+                age=max(0.0, time.time() - since),
                 nodes=tuple(seen),
                 of=max(info.nnodes, len(seen)),
                 gpus=sum((info.gpus or {}).values()),

@@ -22,7 +22,7 @@ def test_a_host_that_answers_pings_alone_is_awaited_once() -> None:
 
     unreachable = {"b": Problem("b", NO_ANSWER), "c": Problem("c", NO_ANSWER)}
     run = SimpleNamespace(
-        finder=SimpleNamespace(unreachable=unreachable, broadcast=broadcast),
+        finder=SimpleNamespace(unreachable=unreachable, pool=SimpleNamespace(broadcast=broadcast)),
         all_nodes=("a", "b", "c"),
         reported=SimpleNamespace(by_host={}),
         plan=SimpleNamespace(run_id="run"),

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, cast
+import time
+from typing import Any
 
 import pytest
 
 from runner.control.record.host_record import merge_statuses
-from runner.control.run.found_run import FoundRun
 from runner.core.codec import decode, encode
 from runner.core.model.plan import NodePlan
 from runner.core.model.results import RemoteRun
@@ -20,7 +18,7 @@ from tests.golden import builders
 
 def reply(*statuses: HostRunStatus) -> dict[str, Any]:
     """What one host answers."""
-    return {"runs": list(statuses)}
+    return {"runs": list(statuses), "now": time.time()}
 
 
 def status(node: str, *, here: bool = True, **fields: Any) -> HostRunStatus:
@@ -116,16 +114,9 @@ def test_a_run_has_ended_if_it_cannot_go_on_elsewhere(
     states: dict[str, State], left: int, min_nodes: int, *, has_ended: bool
 ) -> None:
     """Where some of its hosts do not answer."""
-    info = RunInfo("r1", relaunches_left=left)
+    info = RunInfo("r1", nnodes=3, relaunches_left=left, min_nodes=min_nodes)
     by_host = {
-        node: status(node, info=info, state=state, alive=state is State.RUNNING)
-        for node, state in states.items()
+        node: status(node, info=info, state=state, alive=False) for node, state in states.items()
     }
-    found: Any = SimpleNamespace(
-        already_ended=False,
-        plan=replace(builders.plan(1, 1, 1), min_nodes=min_nodes),
-        reported=RemoteRun(replace(info, min_nodes=min_nodes), by_host, {n: n for n in by_host}),
-    )
-    known = cast("property", FoundRun.has_ended_where_known)
-    assert known.fget is not None
-    assert known.fget(found) == has_ended
+    run = RemoteRun(info, by_host, {node: node for node in by_host})
+    assert run.has_ended("a") == has_ended
