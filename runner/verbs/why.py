@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,8 @@ def why(selection: Selection, run: str, json_: bool) -> int:
     from runner.control.record.file_names import JOB_FILE, RESULT_FILE
     from runner.control.record.run_store import RunStore
     from runner.control.run.job_run import job_run
+    from runner.core.protocol.events import parse
+    from runner.core.protocol.paths import EVENTS_FILE
     from runner.ui.reports import report
 
     is_here = not (selection.overrides or selection.config_dirs)
@@ -63,8 +66,13 @@ def why(selection: Selection, run: str, json_: bool) -> int:
         rerun=store.rerun_without_lost(plan, verdict),
     )
     show_prose(report_text)
-    for text in store.failed_notifications():
-        note(text)
+    with contextlib.suppress(OSError), (store.folder / EVENTS_FILE).open("rb") as file:
+        for line in file:
+            if b'"kind":"notification_failed"' in line:
+                with contextlib.suppress(ValueError):
+                    event = parse(line.decode(errors="replace"))
+                    where = f"{event.node}: " if event.node else ""
+                    note(where + getattr(event.body, "text", ""))
     return 0
 
 
