@@ -1,7 +1,7 @@
 """File names in a run's record on the controller's machine."""
 
 CONFIG_FILE = "config.yaml"
-OVERRIDES_FILE = "overrides.yaml"
+OVERRIDES_FILE = "overrides.yaml"  # of a launch here
 CONTACT_FILE = "contact.json"
 PLAN_FILE = "plan.json"
 RESULT_FILE = "result.json"
@@ -15,6 +15,3 @@ HOSTS_FOLDER = "hosts"
 
 SWEEP_FILE = "sweep.json"
 """In the record of a run, its place in a sweep; in the folder of a sweep, its runs."""
-
-ORIGIN_FILE = "origin.json"
-"""In a record whose configuration and plan came from hosts: which these are."""

@@ -19,7 +19,6 @@ from runner.control.record.contact_file import read_contact, run_contact
 from runner.control.record.file_names import (
     CONFIG_FILE,
     CONTACT_FILE,
-    ORIGIN_FILE,
     OVERRIDES_FILE,
     PLAN_FILE,
     RESULT_FILE,
@@ -57,7 +56,7 @@ def try_lock_folder(folder: Path) -> int | None:
 
 
 class RunStore:
-    """`{config,overrides}.yaml`, `{contact,origin,plan,result}.json`, `events.jsonl`, `logs/`."""
+    """`{config,overrides}.yaml`, `{contact,plan,result}.json`, `events.jsonl`, `logs/`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -166,8 +165,6 @@ class RunStore:
                 run_index.register(plan.run_id, self.folder)
             self.logs.mkdir(mode=0o700, exist_ok=True)
             if not (self.folder / CONFIG_FILE).exists():
-                nodes = [share.node for share in plan.nodes]
-                self.write_json(ORIGIN_FILE, {"hosts": nodes})
                 self.write_text(CONFIG_FILE, request.config_yaml)
             if not (self.folder / CONTACT_FILE).exists():
                 self.write_json(CONTACT_FILE, run_contact(request))

@@ -66,7 +66,6 @@ from runner.ui.problems import find_errors, warning_lines
 from runner.ui.reports import report, tables
 from runner.ui.reports.dry_run import render_dry_run
 from runner.ui.reports.internal_fault import reporting_faults
-from runner.ui.reports.report import render_access
 from runner.verbs.shared.following import Ending, follow
 
 
@@ -159,8 +158,6 @@ def _dry_run(request: LaunchRequest, source: CodeSource) -> None:
         show(json.dumps(encode(plan)))
     else:
         show(render_dry_run(plan, assumptions))
-        if request.record_hosts:
-            show(render_access(request))
 
 
 def launch_warnings(spec: Spec, facts: Mapping[str, Facts]) -> list[str]:

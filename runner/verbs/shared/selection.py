@@ -62,10 +62,6 @@ class Selection:
         """
         with self.composer() as composer:
             composed = composer.compose(self.overrides, contact_keys)
-        if composed.record_hosts:
-            message = f"its record came from {join_some(composed.record_hosts)}, not from a launch"
-            hint = "--cluster NAME takes the YAML that is here"
-            raise ConfigError([Problem("rerun", message, hint)])
         for text in composed.notes:
             note(text)
         _note_once(f"files of {composed.spec.cluster.name}", composed.file_notes)
