@@ -86,15 +86,15 @@ def _ask_hosts(composed: LaunchRequest, known: RunStore) -> RunStore:
 
     Where they cannot, what is `known` is that, with a note; without an end there it is NotReady.
     """
-    from runner.control.run.found_run import FoundRun, complete_result, pull_run
+    from runner.control.run.found_run import FoundRun, pull_run, record_end
     from runner.core.protocol.remote_files import LOG, RECORD, SAMPLES
     from runner.verbs.shared.selection import open_run_finder
 
     try:
         with open_run_finder(composed, "why") as finder:
             found = FoundRun(composed, finder)
-            complete_result(found)
             if found.store.has_result and _has_logs(found.store):
+                record_end(found)
                 for problem in finder.unreachable.values():
                     note(f"asked again in vain: {problem}")
                 return found.store

@@ -186,7 +186,6 @@ def pull_run(run: FoundRun, kinds: Collection[str] = FILE_KINDS) -> dict[str, Pu
         NotReady: The folder cannot be written to, or another process does so.
     """
     store = run.store
-    complete_result(run)
     store.reopen(run.request, run.plan)
     store.unlock()
     try:
@@ -196,27 +195,24 @@ def pull_run(run: FoundRun, kinds: Collection[str] = FILE_KINDS) -> dict[str, Pu
         pull_command = f"{this_program()} pull {run.flags}"
         message = f"interrupted; what came is kept, and this continues from there: {pull_command}"
         raise Interrupted(error.exit_code, message) from None
+    record_end(run)
     if run.has_ended:
-        if not store.has_result:
-            _record_end(run)
         store.record_metrics(run.plan)
     return pulled
 
 
-def complete_result(run: FoundRun) -> None:
-    """Add to the result on record here what hosts could not prove when the run ended.
+def record_end(run: FoundRun) -> None:
+    """Record how a run ended that is over, or what hosts could not prove when it ended.
+
+    Nothing is recorded where all is known, or while another process writes the record.
 
     Raises:
-        NotReady: The result cannot be read.
+        NotReady: The result on record cannot be read.
     """
-    if run.already_ended and run_index.has_unproven_end(run.store.folder):
-        _record_end(run)
-
-
-def _record_end(run: FoundRun) -> None:
-    """Record how a run ended that is over, unless another process writes its record."""
     store = run.store
-    if not store.reopen(run.request, run.plan):
+    is_unproven = store.has_result and run_index.has_unproven_end(store.folder)
+    is_lacking = (is_unproven and run.already_ended) or (not store.has_result and run.has_ended)
+    if not is_lacking or not store.reopen(run.request, run.plan):
         return
     try:
         # All of it is over: there is nothing to tell.
