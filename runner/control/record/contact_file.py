@@ -1,7 +1,8 @@
 """Contact file: `contact.json`, by which any verb reaches the hosts of a run without its YAML.
 
 It has the settings of the launch as they were resolved on this machine, and nothing of its task,
-environment or secrets; no variable, folder or file of the user is needed to read it.
+environment or secrets; no variable, folder or file of the user is needed to read it. It is apart
+from `plan.json`: a job in a queue has no plan yet, and plans go to hosts, which need not know it.
 """
 
 from __future__ import annotations
