@@ -78,7 +78,8 @@ def why(selection: Selection, run: str, json_: bool) -> int:
 
 def _has_logs(store: RunStore) -> bool:
     verdict = store.read_result()[1]
-    return not verdict.has_begun or store.has_logs_of(verdict.nodes_that_ran)
+    ran = verdict.nodes_that_ran
+    return not verdict.has_begun or all(any((store.logs / node).glob("*")) for node in ran)
 
 
 def _ask_hosts(composed: LaunchRequest, known: RunStore) -> RunStore:

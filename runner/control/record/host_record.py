@@ -68,15 +68,17 @@ def merge_statuses(
         for status in replies[asked]["runs"]:
             by_name = claims.setdefault(status.info.run_id, {}).setdefault(status.node, {})
             by_name[asked] = replace(status, changed_at=status.changed_at - ahead_s)
-    runs = []
-    for nodes in claims.values():
-        speakers = {n: _speaker(n, by_name, replies, hosts) for n, by_name in nodes.items()}
+    runs: list[tuple[float, str, RemoteRun]] = []
+    for run_id, nodes in claims.items():
+        speakers = {node: _speaker(node, nodes[node], replies, hosts) for node in nodes}
         asked_names = {node: name for node, name in speakers.items() if name}
         by_host = {node: nodes[node][name] for node, name in asked_names.items()}
         if by_host:
             info = max((status.info for status in by_host.values()), key=lambda info: info.attempt)
-            runs.append(RemoteRun(info, by_host, asked_names))
-    return sorted(runs, key=_launched_at)
+            changed_at = max(status.changed_at for status in by_host.values())
+            run = RemoteRun(info, by_host, asked_names)
+            runs.append((info.launched_at or changed_at, run_id, run))
+    return [run for _, _, run in sorted(runs, key=lambda each: each[:2])]
 
 
 def _speaker(
@@ -87,21 +89,15 @@ def _speaker(
 ) -> str:
     """Return the name of the host that speaks for a node of a run, "" if nobody can be believed.
 
-    Of hosts that share a disk it is the one on which the run is. A host may lie: only the one
-    called like the node speaks for it, unless that one answered and the run is not on it. Nor do
-    two hosts that both say so.
+    A host may lie: only the one called like the node speaks for it, unless that one answered and
+    the run is not on it, but on one other.
     """
-    own = claims.get(node)
-    if own and own.here:
+    if node in claims and claims[node].here:
         return node
-    if node in hosts and node not in answered:
-        return ""
     here = [name for name, status in claims.items() if status.here]
-    if len({hosts[name] for name in here}) > 1:
+    is_silent = node in hosts and node not in answered
+    if is_silent or len({hosts[name] for name in here}) > 1:
         return ""
-    return next(iter([*here, *([node] if own else []), *claims]))
-
-
-def _launched_at(run: RemoteRun) -> tuple[float, str]:
-    last_change = max(status.changed_at for status in run.by_host.values())
-    return run.info.launched_at or last_change, run.run_id
+    if here:
+        return here[0]
+    return node if node in claims else next(iter(claims))  # of hosts that share its disk

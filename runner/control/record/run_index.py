@@ -66,14 +66,8 @@ def is_record_of(folder: Path, run: RunInfo) -> bool:
         return False
 
 
-def was_launched_here(run: RunInfo) -> bool:
-    """Return whether this machine has the record of a run's launch, not one begun by a verb."""
-    record = record_of(run)
-    return record is not None and bool(read_contact(record).launched_from)
-
-
 def folder_of(run: RunInfo) -> Path | None:
-    """Return the folder on this machine that a run was launched from, None if it is not known."""
+    """Return the folder that a run was launched from; None without a launch on record here."""
     record = record_of(run)
     place = _launch_place(record) if record else None
     return place.parent if place else None

@@ -218,10 +218,6 @@ class RunStore:
         except (OSError, ValueError, AttributeError, TypeError):
             return True  # `read_result` says what is wrong
 
-    def has_logs_of(self, nodes: Iterable[str]) -> bool:
-        """Return whether there is a log of each of these nodes."""
-        return all(any((self.logs / node).glob("*")) for node in nodes)
-
     def write_result(
         self, plan: Plan, verdict: Verdict, began_at: float, diagnosis: Diagnosis | None
     ) -> None:

@@ -82,8 +82,10 @@ class FoundRun:
     @property
     def all_nodes(self) -> tuple[str, ...]:
         """The nodes of this attempt and of those before it."""
-        shares = (share.node for share in self.plan.nodes)
-        return tuple(dict.fromkeys((*shares, *self.record.info.past_nodes)))
+        names = [share.node for share in self.plan.nodes]
+        for past in self.record.info.past_attempts:
+            names += past.nodes
+        return tuple(dict.fromkeys(names))
 
     def show_participants(self) -> None:
         """Show the contacted hosts that are part of the run, and not the others."""

@@ -42,12 +42,6 @@ class RunInfo:
     standby_nodes: Tuple[str, ...] = ()  # spares; their hosts have a record of it, too
     relaunches_left: int = field(default=0, metadata=COUNT)  # after this attempt
 
-    @property
-    def past_nodes(self) -> Tuple[str, ...]:
-        """All nodes of the attempts before it."""
-        names = (name for attempt in self.past_attempts for name in attempt.nodes)
-        return tuple(dict.fromkeys(names))
-
 
 @dataclass(frozen=True)
 class HostRunStatus:
