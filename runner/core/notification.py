@@ -19,7 +19,6 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 
 from runner.core.model.plan import Notify
 from runner.core.model.results import Failure
-from runner.core.outcome.first_failure import failure_text
 from runner.core.protocol.timing import NOTIFICATION_TIMEOUT_S
 from runner.core.text import describe_exit, format_duration, printable
 
@@ -65,22 +64,32 @@ class Subject:
     run_flags: str = ""  # the words that find the run; "" for its id alone
 
     def ended(
-        self, state: str, exit_code: int, seconds: float, failure: Optional[Failure], meaning: str
+        self,
+        state: str,
+        exit_code: int,
+        seconds: float,
+        reason: str = "",
+        failure: Optional[Failure] = None,
+        meaning: str = "",
     ) -> Message:
-        """Return the message about the end of the run."""
+        """Return the message about the end of the run, and its first failure where that is known.
+
+        What the `failure` means is known where its log is.
+        """
         text = f"{state} after {format_duration(seconds)}"
-        told = None
+        if reason:
+            text += f": {reason}"
+        is_wanted = exit_code == 0 or exit_code > _USERS_STOP
+        message = self._message("end" if is_wanted else "failure", state, text, seconds, "why")
+        message["exit_code"] = exit_code
         if failure is not None:
-            text += f": {failure_text(failure)}"
-            told = {
+            message["first_failure"] = {
                 "node": failure.node,
                 "rank": failure.rank,
                 "reason": self._clean(failure.reason),
                 "meaning": self._clean(meaning),
             }
-        is_wanted = exit_code == 0 or exit_code > _USERS_STOP
-        message = self._message("end" if is_wanted else "failure", state, text, seconds, "why")
-        return {**message, "exit_code": exit_code, "first_failure": told}
+        return message
 
     def stalled(self, stalled_s: float, seconds: float) -> Message:
         """Return the message about a run in which no rank has made progress for a while."""

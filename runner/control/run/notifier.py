@@ -13,7 +13,7 @@ from runner.control.record.run_store import RunStore
 from runner.core.model.plan import Plan
 from runner.core.notification import POLL_S, Message, Subject, deliver
 from runner.core.outcome.diagnosis import Diagnosis
-from runner.core.outcome.first_failure import START_REFUSED
+from runner.core.outcome.first_failure import START_REFUSED, failure_text
 from runner.core.outcome.verdict import Verdict
 from runner.core.planning.build_plan import notify_part
 from runner.core.protocol import events
@@ -81,12 +81,14 @@ class LaunchNotifier:
     def ended(self, verdict: Verdict, diagnosis: Diagnosis | None) -> None:
         """Tell of the end, unless a host has."""
         if self._subject and not (self._hosts_tell and self._hub_has_ended):
+            failure = verdict.first_failure
             message = self._subject.ended(
                 verdict.state,
                 verdict.exit_code,
                 verdict.seconds,
-                verdict.first_failure,
-                diagnosis.meaning if diagnosis else "",
+                reason=failure_text(failure) if failure else "",
+                failure=failure,
+                meaning=diagnosis.meaning if diagnosis else "",
             )
             self._send(message)
 

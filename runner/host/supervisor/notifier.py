@@ -7,14 +7,12 @@ for none, and a message about the end may outlive it, by no more than its own de
 from __future__ import annotations
 
 import contextlib
-import re
 import signal
 import time
 import traceback
 from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Set, Tuple
 
 from runner.core.model.plan import Notify, Order
-from runner.core.model.results import Failure
 from runner.core.protocol.events import (
     Ended,
     NotificationFailed,
@@ -39,9 +37,6 @@ if TYPE_CHECKING:
 MARGIN_S = 5.0  # to end a command that does not
 LAG_S = 1.5 * HEARTBEAT_S  # how late this host may hear of progress on another
 MAX_STALLED_S = 1e8  # more is what a host says that has no rank left
-_RANK = re.compile(r"rank (?P<rank>\d+) on (?P<node>\S+) (?P<reason>.+)", re.DOTALL)
-_LOSS = re.compile(r"lost (?P<node>\S+): (?P<reason>.+)", re.DOTALL)
-_PROGRAM = re.compile(r"(?P<reason>the program on (?P<node>\S+) .+)", re.DOTALL)
 
 MakeMessage = Callable[["Subject"], "Message"]
 
@@ -141,8 +136,8 @@ class Notifier:
         if election is not None and election.next_attempt is not None:
             return
         state, code = _outcome(end, ladder)
-        failure = _failure(self._order.node, reason) if code and state != "stopped" else None
-        self.tell(notify, lambda subject: subject.ended(state, code, seconds, failure, ""))
+        why = reason if code and state != "stopped" else ""
+        self.tell(notify, lambda subject: subject.ended(state, code, seconds, why))
 
 
 def _notify_of_voter(args: SupervisorArgs) -> Optional[Notify]:
@@ -169,12 +164,3 @@ def _outcome(end: Ended, ladder: StopLadder) -> Tuple[str, int]:
     if reason or end.state is not State.SUCCEEDED:
         return verdict.FAILED, verdict.FAILED_CODE
     return verdict.SUCCEEDED, 0
-
-
-def _failure(node: str, reason: str) -> Failure:
-    """Return the failure that a reason to stop tells of, which may be that of another node."""
-    for pattern in (_RANK, _LOSS, _PROGRAM):
-        if match := pattern.fullmatch(reason):
-            rank = match.groupdict().get("rank")
-            return Failure(match["node"], None if rank is None else int(rank), match["reason"])
-    return Failure(node, None, reason)
