@@ -141,7 +141,7 @@ def test_what_hosts_have_on_record_is_not_launched(project: Launcher) -> None:
     elsewhere = project.at_another_machine("elsewhere")
     pulled = elsewhere("pull", "first", "--cluster", "lab", "--config-dir", str(project.conf))
     assert pulled.code == 0, pulled
-    for words in (["rerun=first"], ["rerun=first", "dry_run=offline"], ["check", "rerun=first"]):
-        refused = elsewhere(*words)
+    for typed in (["rerun=first"], ["rerun=first", "dry_run=offline"], ["check", "rerun=first"]):
+        refused = elsewhere(*typed)
         assert refused.code == 2, refused
         assert "this machine has that run from its hosts" in refused.err

@@ -7,7 +7,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 from runner.control.record.run_store import RunStore
 from runner.core.model.plan import Plan
@@ -15,7 +14,6 @@ from runner.core.notification import POLL_S, Message, Subject, deliver
 from runner.core.outcome.diagnosis import Diagnosis
 from runner.core.outcome.first_failure import START_REFUSED, failure_text
 from runner.core.outcome.verdict import Verdict
-from runner.core.planning.build_plan import notify_part
 from runner.core.protocol import events
 from runner.core.protocol.events import Event
 from runner.core.protocol.timing import NOTIFICATION_TIMEOUT_S
@@ -50,12 +48,11 @@ class LaunchNotifier:
         self._is_stalled = False
         self._hosts_tell = False
         self._hub_has_ended = False
-        if notify := notify_part(self._spec):
-            nodes = tuple(node_plan.node for node_plan in plan.nodes)
+        if notify := plan.nodes[0].order.notify:
             self._subject = Subject(
                 run_id=plan.run_id,
                 attempt=plan.attempt,
-                notify=replace(notify, nodes=nodes),
+                notify=notify,
                 secrets=tuple(self._secrets.values()),
                 run_flags=self._run_flags,
             )
