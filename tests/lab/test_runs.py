@@ -195,6 +195,8 @@ def test_stop_names_silent_hosts_and_finishes_later(
     done = on_lab(*retry, seconds=60)
     assert done.code == 0, done
     assert lab.wait_idle() == {}
+    result = json.loads((on_lab.folder / "runs" / run_id / "result.json").read_text())
+    assert (result["state"], result["unverified"]) == ("stopped", [])
 
 
 @pytest.mark.all
