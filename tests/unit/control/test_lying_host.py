@@ -657,6 +657,17 @@ def altered(order: dict[str, Any]) -> Callable[[dict[str, Any]], list[Answer]]:
     return answer
 
 
+def test_a_host_whose_connection_broke_is_not_shown_as_it_was(world: World) -> None:
+    """It is asked all the same, and has a problem."""
+    request = LaunchRequest(SPEC, world.folder, "")
+    watch = HostWatch(request, RunFinder(Pool(None, world.folder), ""), is_run=False)
+    watch.poll()
+    assert (watch.problems, LIAR in watch.samples) == ({}, True)
+    watch.finder.pool.sessions[LIAR].close()
+    watch.poll()
+    assert [*watch.problems] == [LIAR]
+
+
 def test_no_host_says_which_machine_is_contacted(world: World) -> None:
     """A node of the run that the YAML lacks is named, with the key that adds it."""
     finder = RunFinder(Pool(None, world.folder), "")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from runner.control.record.host_record import merge_statuses
+from runner.control.record.host_record import HostRecord, merge_statuses, newest_record
 from runner.core.codec import decode, encode
 from runner.core.model.plan import NodePlan
 from runner.core.model.results import RemoteRun
@@ -64,6 +65,15 @@ def test_no_host_speaks_for_another(
 ) -> None:
     """One that lies would prove that nothing is left on a host that nobody reached."""
     assert merged(replies, silent=silent).asked == asked
+
+
+def test_of_two_answers_the_newest_attempt_wins() -> None:
+    """Of one attempt that of the most nodes: some may have joined."""
+    info = RunInfo("r1")
+    old, joined = HostRecord(builders.plan(1), "", info), HostRecord(builders.plan(1, 1), "", info)
+    new = HostRecord(replace(builders.plan(1), attempt=1), "", info)
+    assert newest_record([old, joined]) == joined
+    assert newest_record([old, new, joined]) == new
 
 
 @pytest.mark.parametrize(
