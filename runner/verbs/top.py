@@ -158,8 +158,8 @@ class HostWatch:
 
         on_node: dict[str, list[str]] = defaultdict(list)
         for run in self._runs:
-            for asked in run.asked.values() if run.is_active else ():
-                on_node[asked].append(run.run_id)
+            for name in run.by_host if run.is_active else ():
+                on_node[name].append(run.run_id)
         names = dict.fromkeys([node.name for node in self.finder.cluster_nodes])
         nodes = []
         hints: dict[str, str] = {}  # told once for the nodes with the same problem

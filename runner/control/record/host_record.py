@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -55,49 +55,25 @@ def newest_record(records: Iterable[HostRecord]) -> HostRecord:
 
 
 def merge_statuses(
-    replies: Mapping[str, Mapping[str, Any]], hosts: Mapping[str, str]
+    replies: Mapping[str, Mapping[str, Any]], names: Sequence[str]
 ) -> list[RemoteRun]:
     """Return the runs that hosts list in their replies, the oldest first, by the clock here.
 
-    `hosts` are those of all nodes that were asked, by their names of now, which are keys of the
-    replies. Whose word counts for a node of a run: see `_speaker`.
+    A host speaks for itself alone: for the node of a run that is called like it, or for the one on
+    it that is called like no node of now. All nodes that were asked are in `names`.
     """
-    claims: dict[str, dict[str, dict[str, HostRunStatus]]] = {}  # by run, node and name of now
-    for asked in filter(replies.__contains__, hosts):
-        ahead_s = replies[asked]["now"] - time.time()
-        for status in replies[asked]["runs"]:
-            by_name = claims.setdefault(status.info.run_id, {}).setdefault(status.node, {})
-            by_name[asked] = replace(status, changed_at=status.changed_at - ahead_s)
+    found: dict[str, dict[str, HostRunStatus]] = {}  # by run, and by name of now
+    for name in filter(replies.__contains__, names):
+        ahead_s = replies[name]["now"] - time.time()
+        for status in replies[name]["runs"]:
+            is_own = status.node == name
+            if is_own or (status.here and status.node not in names):
+                by_host = found.setdefault(status.info.run_id, {})
+                if is_own or name not in by_host:
+                    by_host[name] = replace(status, changed_at=status.changed_at - ahead_s)
     runs: list[tuple[float, str, RemoteRun]] = []
-    for run_id, nodes in claims.items():
-        speakers = {node: _speaker(node, nodes[node], replies, hosts) for node in nodes}
-        asked_names = {node: name for node, name in speakers.items() if name}
-        by_host = {node: nodes[node][name] for node, name in asked_names.items()}
-        if by_host:
-            info = max((status.info for status in by_host.values()), key=lambda info: info.attempt)
-            changed_at = max(status.changed_at for status in by_host.values())
-            run = RemoteRun(info, by_host, asked_names)
-            runs.append((info.launched_at or changed_at, run_id, run))
+    for run_id, by_host in found.items():
+        info = max((status.info for status in by_host.values()), key=lambda info: info.attempt)
+        changed_at = max(status.changed_at for status in by_host.values())
+        runs.append((info.launched_at or changed_at, run_id, RemoteRun(info, by_host)))
     return [run for _, _, run in sorted(runs, key=lambda each: each[:2])]
-
-
-def _speaker(
-    node: str,
-    claims: Mapping[str, HostRunStatus],
-    answered: Container[str],
-    hosts: Mapping[str, str],
-) -> str:
-    """Return the name of the host that speaks for a node of a run, "" if nobody can be believed.
-
-    A host may lie: only the one called like the node speaks for it, unless that one answered and
-    the run is not on it, but on one other.
-    """
-    if node in claims and claims[node].here:
-        return node
-    here = [name for name, status in claims.items() if status.here]
-    is_silent = node in hosts and node not in answered
-    if is_silent or len({hosts[name] for name in here}) > 1:
-        return ""
-    if here:
-        return here[0]
-    return node if node in claims else next(iter(claims))  # of hosts that share its disk

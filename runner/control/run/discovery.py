@@ -76,21 +76,15 @@ class RunFinder:
         if folder:
             latest = describe_run(found.info, folder)
             self.console.message(f"note: your latest run there is {latest}")
-        if any(node != asked for node, asked in found.asked.items()):
-            self._call_nodes_as_recorded(found)
-        return found
-
-    def _call_nodes_as_recorded(self, run: RemoteRun) -> None:
-        """Give the hosts of a run the names that they have in it; they may have others by now."""
-        nodes: dict[str, Node] = {}
-        for name, asked in run.asked.items():
-            nodes[name] = replace(self._nodes[asked], name=name)
-        # What is called like a node of the run, and is another machine, takes no part.
-        taken = {*run.asked, *run.asked.values()}
-        nodes.update({name: node for name, node in self._nodes.items() if name not in taken})
-        self._nodes = nodes
+        renamed = {name: s.node for name, s in found.by_host.items() if s.node != name}
+        if not renamed or len({*renamed.values()}) < len(renamed):  # two cannot be one node
+            return found
+        # They have other names by now; what is asked about a run names its nodes.
+        names = {name: renamed.get(name, name) for name in self._nodes}
+        self._nodes = {new: replace(self._nodes[old], name=new) for old, new in names.items()}
         self.pool.close_sessions()
         self.reconnect_all()
+        return (self.runs(found.run_id) or [found])[-1]
 
     def load_record(self, run: RemoteRun) -> HostRecord:
         """Return the record of a run, as its hosts have it; raise NotReady if none can be read."""

@@ -184,11 +184,11 @@ class HostPool:
         self, nodes: Sequence[Node], run_id: str = "", timeout_s: float = math.inf
     ) -> RunListing:
         """Return the runs on the hosts of these nodes: all, or one."""
-        hosts = {node.name: node.host for node in nodes}
-        request = {"run_id": run_id, "others": [*hosts]}
-        answers, problems = self.broadcast(hosts).collect("runs", request, "runs", timeout_s)
-        hidden = {name: answers[name]["unreadable"] for name in hosts if name in answers}
-        return RunListing(merge_statuses(answers, hosts), problems, hidden)
+        names = [node.name for node in nodes]
+        request = {"run_id": run_id, "others": names}
+        answers, problems = self.broadcast(names).collect("runs", request, "runs", timeout_s)
+        hidden = {name: answers[name]["unreadable"] for name in names if name in answers}
+        return RunListing(merge_statuses(answers, names), problems, hidden)
 
     def monitor(
         self,

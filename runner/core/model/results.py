@@ -93,8 +93,7 @@ class RemoteRun:
     """A run as its hosts describe it: those that answered and have it."""
 
     info: RunInfo
-    by_host: Dict[str, HostRunStatus]  # by the node's name in the run
-    asked: Dict[str, str]  # the name that each of them has now
+    by_host: Dict[str, HostRunStatus]  # by the node's name of now
 
     @property
     def run_id(self) -> str:

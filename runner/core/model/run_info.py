@@ -90,7 +90,7 @@ def current_hosts(statuses: Mapping[str, HostRunStatus]) -> Dict[str, HostRunSta
     """
     last_attempt = max((status.info.attempt for status in statuses.values()), default=0)
     hosts = {n: s for n, s in statuses.items() if s.alive or s.info.attempt == last_attempt}
-    return {n: s for n, s in hosts.items() if n not in s.info.standby_nodes} or hosts
+    return {n: s for n, s in hosts.items() if s.node not in s.info.standby_nodes} or hosts
 
 
 def aggregate_state(statuses: Mapping[str, HostRunStatus]) -> str:
