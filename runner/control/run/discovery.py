@@ -3,23 +3,61 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from runner.control.attempt.stop import user_at_host
 from runner.control.record import run_index
-from runner.control.record.host_record import (
-    HostRecord,
-    newest_record,
-    parse_record,
-)
 from runner.control.run.hosts import HostPool, workdir_request
+from runner.core.codec import decode, parse_json
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts
 from runner.core.model.plan import Plan
 from runner.core.model.results import RemoteRun
-from runner.core.model.run_info import describe_run
+from runner.core.model.run_info import RunInfo, describe_run
+from runner.core.protocol.frames import decompress
 from runner.core.shell import this_program
 from runner.core.spec import Node, Spec
+
+MAX_RECORD = 256 << 20  # bytes
+
+
+@dataclass(frozen=True)
+class HostRecord:
+    """What a host has on record of a run: its plan, its configuration and `info`."""
+
+    plan: Plan
+    config_yaml: str
+    info: RunInfo
+
+
+def parse_record(payload: bytes, run_id: str, progress_pattern: str) -> HostRecord:
+    """Return the record in a host's reply; raise ValueError unless all of it is of that run.
+
+    Its pattern is one's own: one from a host could take for ever on a line.
+    """
+    try:
+        reply = parse_json(decompress(payload, MAX_RECORD))
+        plan, info = (parse_json(reply[name]) for name in ("plan", "info"))
+        record = HostRecord(decode(Plan, plan), reply["config"], decode(RunInfo, info))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(str(error)) from None
+    if not record.plan.nodes or not isinstance(record.config_yaml, str):
+        raise ValueError("it has no nodes or no configuration")
+    for part in record.plan.nodes:
+        if {record.plan.run_id, part.order.run_id} != {run_id} or part.order.node != part.node:
+            raise ValueError(f"its order for {part.node} is of another run or node")
+    nodes = []
+    for part in record.plan.nodes:
+        order = replace(part.order, progress_pattern=progress_pattern)
+        nodes.append(replace(part, order=order))
+    plan = replace(record.plan, nodes=tuple(nodes))
+    return replace(record, plan=plan, info=replace(record.info, run_id=run_id))
+
+
+def newest_record(records: Iterable[HostRecord]) -> HostRecord:
+    """Return the record of the last attempt, with the most nodes."""
+    return max(records, key=lambda record: (record.plan.attempt, len(record.plan.nodes)))
 
 
 class RunFinder:

@@ -9,9 +9,8 @@ from dataclasses import replace
 
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.record import run_index
-from runner.control.record.host_record import HostRecord
 from runner.control.record.run_store import RunStore
-from runner.control.run.discovery import RunFinder
+from runner.control.run.discovery import HostRecord, RunFinder
 from runner.control.run.hosts import leave_on_signal
 from runner.control.run.job_run import refuse_unbegun
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady

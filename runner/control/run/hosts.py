@@ -10,10 +10,9 @@ import time
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from runner.control.attempt import observer
-from runner.control.record.host_record import merge_statuses
 from runner.control.rpc.facts import FactsCollector
 from runner.control.rpc.session import BoundedInbox, Connector, HostSession, Inbox
 from runner.control.rpc.wait import TICK_S, Broadcast, WaitLoop
@@ -21,6 +20,7 @@ from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.plan import Plan
 from runner.core.model.results import PullResult, RemoteRun
+from runner.core.model.run_info import HostRunStatus
 from runner.core.planning.notes import FoldNames
 from runner.core.protocol.events import Event
 from runner.core.protocol.frames import Frame
@@ -77,6 +77,31 @@ class RunListing(NamedTuple):
     runs: list[RemoteRun]
     problems: dict[str, Problem]  # of the hosts that did not answer
     hidden: dict[str, int]  # how many runs of other users, by node
+
+
+def merge_statuses(
+    replies: Mapping[str, Mapping[str, Any]], names: Sequence[str]
+) -> list[RemoteRun]:
+    """Return the runs that hosts list in their replies, the oldest first, by the clock here.
+
+    A host speaks for itself alone: for the node of a run that is called like it, or for the one on
+    it that is called like no node of now. All nodes that were asked are in `names`.
+    """
+    found: dict[str, dict[str, HostRunStatus]] = {}  # by run, and by name of now
+    for name in filter(replies.__contains__, names):
+        ahead_s = replies[name]["now"] - time.time()
+        for status in replies[name]["runs"]:
+            is_own = status.node == name
+            if is_own or (status.here and status.node not in names):
+                by_host = found.setdefault(status.info.run_id, {})
+                if is_own or name not in by_host:
+                    by_host[name] = replace(status, changed_at=status.changed_at - ahead_s)
+    runs: list[tuple[float, str, RemoteRun]] = []
+    for run_id, by_host in found.items():
+        info = max((status.info for status in by_host.values()), key=lambda info: info.attempt)
+        changed_at = max(status.changed_at for status in by_host.values())
+        runs.append((info.launched_at or changed_at, run_id, RemoteRun(info, by_host)))
+    return [run for _, _, run in sorted(runs, key=lambda each: each[:2])]
 
 
 class HostPool:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from runner.control.record.host_record import HostRecord, merge_statuses, newest_record
+from runner.control.run.discovery import HostRecord, newest_record
+from runner.control.run.hosts import merge_statuses
 from runner.core.codec import decode, encode
 from runner.core.model.plan import NodePlan
 from runner.core.model.results import RemoteRun
