@@ -1,7 +1,8 @@
-"""The order of all tests, and what each begins with."""
+"""The order of all tests, and where the product keeps what it knows of its user."""
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -23,6 +24,12 @@ def nothing_on_record(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
     if LAB not in request.path.parents:
         folder: Path = request.getfixturevalue("tmp_path")
         monkeypatch.setenv("XDG_STATE_HOME", str(folder.with_name(f"{folder.name}-state")))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def state_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Nobody's own: an index of runs and the notes that were said."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 
 @pytest.hookimpl(trylast=True)

@@ -304,7 +304,6 @@ class Composer:
             overrides=tuple(typed),
             contact_words=contact_words(composed.typed, spec.cluster.name),
             recorded_code=recorded_code,
-            record_hosts=record.hosts if record else (),
             names_program=self._names_program(composed),
         )
 

@@ -94,7 +94,7 @@ def layers_of(composed: Composed) -> list[Layer]:
     layers = []
     if composed.record:
         file = composed.record.config_file
-        lines = {} if composed.record.hosts else read(file).lines
+        lines = read(file).lines
         content = unresolved(composed.record.config)
         layers.append(Layer(RECORD, display_path(file), content, lines))
     for default in loader.compute_defaults_list(*given).defaults:

@@ -16,10 +16,9 @@ from runner.config.source import SCHEMA, display_path, parse
 from runner.control.record import run_index
 from runner.control.record.file_names import (
     CONFIG_FILE,
-    CONTACT_FILE,
     JOB_FILE,
     LATEST,
-    ORIGIN_FILE,
+    OVERRIDES_FILE,
     PLAN_FILE,
     SWEEP_FILE,
 )
@@ -44,7 +43,6 @@ class RecordedRun:
     plan: Plan
     config: DictConfig  # unresolved, without the keys that each run sets itself
     config_file: Path
-    hosts: tuple[str, ...]  # that this record came from, if it was not made by a launch
 
     def primary_config(self, replaced: Collection[str]) -> DictConfig:
         """Return it as a primary config without the groups for which another file is chosen."""
@@ -97,6 +95,10 @@ def find_record(name: str, cwd: Path) -> RecordedRun:
         raise ConfigError([_no_such_run(name, folder)])
     folder = folder.resolve() if folder.is_symlink() else folder  # latest
     config_file = folder / CONFIG_FILE
+    if config_file.exists() and not (folder / OVERRIDES_FILE).exists():
+        message = "this machine has that run from its hosts: no launch here made the record"
+        hint = f"{display_path(config_file)} has what ran; launch it by your own YAML"
+        raise ConfigError([Problem(KEY, message, f"{hint}\nverbs take --cluster NAME")])
     plan_file = folder / "plan.0.json"
     if not plan_file.exists():  # that of a later attempt may have come from its hosts
         plan_file = folder / PLAN_FILE
@@ -121,26 +123,12 @@ def find_record(name: str, cwd: Path) -> RecordedRun:
     runs_there = plan.nodes and not (plan.release or plan.tasks_hash)
     if runs_there and isinstance(project, str) and not project.startswith(("/", "~", "$")):
         content["cluster"]["project"] = plan.nodes[0].cwd  # not below the folder of now
-    hosts = _hosts_of_origin(folder)
     dropped = [*PER_RUN_KEYS, "defaults", "hydra"]  # Hydra would call what the last two name
     if "${" in str(content.get("run_dir", "")):  # not the folder of that one run
         dropped.remove("run_dir")
-    if hosts:  # whose pattern could take for ever on a line
-        dropped.append("progress")
     for key in dropped:
         content.pop(key, None)
-    return RecordedRun(plan, OmegaConf.create(content), config_file, hosts)
-
-
-def _hosts_of_origin(folder: Path) -> tuple[str, ...]:
-    """Return the hosts that a record came from; none if a launch made it."""
-    file = folder / ORIGIN_FILE
-    if not file.exists() and (folder / CONTACT_FILE).exists():
-        return ()
-    try:  # what `pull` puts below `hosts` has neither file
-        return tuple(map(str, json.loads(file.read_text(encoding="utf-8"))["hosts"])) or ("a host",)
-    except (OSError, ValueError, KeyError, TypeError):
-        return ("a host",)
+    return RecordedRun(plan, OmegaConf.create(content), config_file)
 
 
 def _no_such_run(name: str, folder: Path) -> Problem:

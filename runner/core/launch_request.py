@@ -43,7 +43,6 @@ class LaunchRequest:
     contact_words: Tuple[str, ...] = ()  # those by which any verb reaches the same hosts
     config_dirs: Tuple[str, ...] = ()  # the folders of YAML that it named
     recorded_code: Optional[RecordedCode] = None  # to run with, if this is a past run again
-    record_hosts: Tuple[str, ...] = ()  # whose record it repeats, if no launch here made that
     sweep: Optional[SweepPlace] = None  # if it is one of a sweep
     on_record: bool = False  # whether the record in `run_dir` says all of this by the run's id
     launched_at: float = 0.0  # since 1970; with the run's id it tells a run from all others

@@ -1,6 +1,6 @@
 """Notifications: messages about a run as JSON, and the commands that get them.
 
-Messages tell of the end of a run, of a relaunch and of a stall. A launch and a host both send them.
+Messages tell of the end of a run and of a stall. A launch sends them, or a host where none is left.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import signal
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from runner.core.model.order import Notify
 from runner.core.model.results import Failure
-from runner.core.outcome.first_failure import failure_text
 from runner.core.protocol.timing import NOTIFICATION_TIMEOUT_S
-from runner.core.text import describe_exit, format_duration, join_some, printable
+from runner.core.text import describe_exit, format_duration, printable
 
 MESSAGE_VERSION = 1
 MAX_NODES = 256  # that are named
@@ -32,6 +32,7 @@ MIN_HIDDEN_CHARS = 4
 """Shorter values of secrets are not looked for: `1` would be found everywhere."""
 
 POLL_S = 0.05
+KILLED = f"it was killed: it took longer than {NOTIFICATION_TIMEOUT_S:g} s, or nobody waits for it"
 _USERS_STOP = 128
 """Exit codes above tell the signal of a user."""
 
@@ -63,28 +64,31 @@ class Subject:
     run_flags: str = ""  # the words that find the run; "" for its id alone
 
     def ended(
-        self, state: str, exit_code: int, seconds: float, failure: Optional[Failure], meaning: str
+        self,
+        state: str,
+        exit_code: int,
+        seconds: float,
+        reason: str = "",
+        failure: Optional[Failure] = None,
+        meaning: str = "",
     ) -> Message:
-        """Return the message about the end of the run."""
+        """Return the message about the end of the run, and its first failure where that is known.
+
+        What the `failure` means is known where its log is.
+        """
         text = f"{state} after {format_duration(seconds)}"
-        told = None
+        if reason:
+            text += f": {reason}"
+        is_wanted = exit_code == 0 or exit_code > _USERS_STOP
+        message = self._message("end" if is_wanted else "failure", state, text, seconds, "why")
+        message["exit_code"] = exit_code
         if failure is not None:
-            text += f": {failure_text(failure)}"
-            told = {
+            message["first_failure"] = {
                 "node": failure.node,
                 "rank": failure.rank,
                 "reason": self._clean(failure.reason),
                 "meaning": self._clean(meaning),
             }
-        is_wanted = exit_code == 0 or exit_code > _USERS_STOP
-        message = self._message("end" if is_wanted else "failure", state, text, seconds, "why")
-        return {**message, "exit_code": exit_code, "first_failure": told}
-
-    def relaunched(self, nodes: Tuple[str, ...], reason: str, seconds: float) -> Message:
-        """Return the message about the attempt that follows this one, on `nodes`."""
-        text = f"is relaunched as attempt {self.attempt + 2} on {join_some(nodes)}: {reason}"
-        message = self._message("relaunch", "restarting", text, seconds, "attach")
-        message.update(attempt=self.attempt + 1, nodes=nodes[:MAX_NODES], node_count=len(nodes))
         return message
 
     def stalled(self, stalled_s: float, seconds: float) -> Message:
@@ -127,43 +131,6 @@ def _hide(text: str, secrets: Iterable[str]) -> str:
     return text
 
 
-class _Command(threading.Thread):
-    """A shell command under way, which reads a message on its standard input."""
-
-    def __init__(self, target: str, payload: bytes, cwd: str, environ: Mapping[str, str]) -> None:
-        super().__init__(daemon=True, name="notify")
-        self.target = target
-        self.output = b""
-        self._payload = payload
-        self.process = subprocess.Popen(  # noqa: S603 (as the user wrote it)
-            ["/bin/sh", "-c", target],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            cwd=cwd,
-            env=dict(environ),
-            start_new_session=True,
-        )
-        self.start()
-
-    def run(self) -> None:
-        self.output, _ = self.process.communicate(self._payload)
-
-    def end(self, why_killed: str) -> str:
-        """Kill what is left of it; return why it failed, "" if it did not."""
-        code = self.process.poll()
-        with contextlib.suppress(OSError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.join(1.0)
-        if code == 0:
-            return ""
-        printed = " ".join(self.output.decode(errors="replace").split())
-        reason = why_killed
-        if code is not None:
-            reason = describe_exit(code, None) if code > 0 else describe_exit(None, -code)
-        return f"{reason}: {printed}" if printed else reason
-
-
 def deliver(
     targets: Sequence[str],
     message: Message,
@@ -179,26 +146,52 @@ def deliver(
     deadline = time.monotonic() + NOTIFICATION_TIMEOUT_S
     payload = json.dumps(message).encode() + b"\n"
     variables = {f"RUNNER_{name.upper()}": message[name] for name in ("run_id", "event", "state")}
-    commands: List[_Command] = []
-    reasons: List[Tuple[str, str]] = []
-    for target in targets:
-        try:
-            commands.append(_Command(target, payload, cwd, {**environ, **variables}))
-        except OSError as error:
-            reasons.append((target, f"cannot be started: {error.strerror}"))
-    while any(command.process.poll() is None for command in commands):
-        if is_cancelled() or time.monotonic() >= deadline:
-            break
+
+    def is_over() -> bool:
+        return is_cancelled() or time.monotonic() >= deadline
+
+    def run(target: str) -> Tuple[str, str]:
+        reason = _run(target, payload, cwd, {**environ, **variables}, is_over)
+        return _shorten(target, MAX_SHOWN), _shorten(_hide(reason, secrets), MAX_FAILURE)
+
+    with ThreadPoolExecutor(len(targets)) as pool:
+        return [(target, reason) for target, reason in pool.map(run, targets) if reason]
+
+
+def _run(
+    target: str, payload: bytes, cwd: str, environ: Mapping[str, str], is_over: Callable[[], bool]
+) -> str:
+    """Run a shell command on a message; return why it failed, "" if it did not."""
+    try:
+        process = subprocess.Popen(  # noqa: S603 (as the user wrote it)
+            ["/bin/sh", "-c", target],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=cwd,
+            env=dict(environ),
+            start_new_session=True,
+        )
+    except OSError as error:
+        return f"cannot be started: {error.strerror}"
+    printed: List[bytes] = []
+    exchange = threading.Thread(
+        target=lambda: printed.append(process.communicate(payload)[0]), daemon=True
+    )
+    exchange.start()
+    while process.poll() is None and not is_over():
         time.sleep(POLL_S)
-    why_killed = f"it took longer than {NOTIFICATION_TIMEOUT_S:g} s, and was killed"
-    if is_cancelled():
-        why_killed = "it was killed, as nobody waits for it any more"
-    reasons += [(command.target, command.end(why_killed)) for command in commands]
-    return [
-        (_shorten(target, MAX_SHOWN), _shorten(_hide(reason, secrets), MAX_FAILURE))
-        for target, reason in reasons
-        if reason
-    ]
+    code = process.poll()
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)  # what it left in the background, too
+    exchange.join(1.0)
+    if code == 0:
+        return ""
+    reason = KILLED
+    if code is not None:
+        reason = describe_exit(code, None) if code > 0 else describe_exit(None, -code)
+    text = " ".join(b"".join(printed).decode(errors="replace").split())
+    return f"{reason}: {text}" if text else reason
 
 
 def _shorten(text: str, limit: int) -> str:

@@ -530,7 +530,7 @@ class Spec:
         "how often the load of hosts and GPUs goes to `samples.jsonl`", "interval or off", 5.0
     )
     notify: Tuple[str, ...] = setting(
-        "told of end, failure, relaunch and stall; see see-a-run.md", "commands of a shell", ()
+        "told of end, failure and stall; see see-a-run.md", "commands of a shell", ()
     )
     grace_s: float = setting("the time from TERM to KILL when a run is stopped", "seconds", 15.0)
     lost_s: float = setting("a host that is silent for so long is lost", "seconds", 15.0)

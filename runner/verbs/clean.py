@@ -8,10 +8,9 @@ from typing import Any
 import click
 
 from runner.control.attempt.stop import user_at_host
-from runner.control.record.host_record import merge_statuses
 from runner.control.run.hosts import workdir_request
 from runner.core.codec import encode
-from runner.core.errors import Interrupted
+from runner.core.errors import Interrupted, NotReady
 from runner.core.model.run_info import RunInfo
 from runner.core.planning.readiness import workdir_problems
 from runner.ui.output import show, show_prose
@@ -54,9 +53,10 @@ def clean(selection: Selection, older_than: str, dry_run: bool, yes: bool, json_
         old = sorted({run_id for reply in cleaned.values() for run_id in reply["runs"]})
         runs = {run_id: RunInfo(run_id) for run_id in old}
         if old:
-            listings = pool.broadcast().all("runs", {"others": others}, reply_kind="runs")
-            listed = merge_statuses(listings, {node.name: node.host for node in spec.nodes})
-            runs.update({run.run_id: run.info for run in listed if run.run_id in runs})
+            listed = pool.runs(spec.nodes)
+            if listed.problems:
+                raise NotReady([*listed.problems.values()])
+            runs.update({run.run_id: run.info for run in listed.runs if run.run_id in runs})
         if not dry_run and any(each["runs"] or each["releases"] for each in cleaned.values()):
             confirm(pool, "remove", list(runs.values()), yes=yes)
             request |= {"dry_run": False, "only": old}

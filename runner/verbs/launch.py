@@ -9,11 +9,10 @@ from pathlib import Path
 import click
 
 from runner.config.kinds import suggest
-from runner.config.words import key_of, names_file
+from runner.config.words import names_file
 from runner.core.errors import ConfigError, Interrupted, Problem
 from runner.core.launch_request import LaunchRequest
 from runner.core.shell import this_program
-from runner.core.text import join_some
 from runner.ui.output import note
 from runner.verbs.shared.selection import Selection
 from runner.verbs.shared.verb import verb
@@ -33,8 +32,7 @@ from runner.verbs.shared.verb import verb
     },
 )
 @click.option("-m", "--multirun", is_flag=True, help="a run for each of KEY=VALUE1,VALUE2")
-@click.option("-y", "--yes", is_flag=True, help="with rerun: repeat a record that came from hosts")
-def launch(selection: Selection, multirun: bool, yes: bool, words: Sequence[str]) -> int:
+def launch(selection: Selection, multirun: bool, words: Sequence[str]) -> int:
     """Start a PyTorch job on every machine of a cluster, and stay until it has ended.
 
     Words without a flag set keys: KEY=VALUE. What follows the program's file, or `--`, is for the
@@ -44,13 +42,6 @@ def launch(selection: Selection, multirun: bool, yes: bool, words: Sequence[str]
         runs = _compose(selection, words, is_sweep=multirun)
     except KeyboardInterrupt:
         raise Interrupted(130) from None
-    if yes and not any(key_of(word) == "rerun" for word in selection.settings):
-        message = "there is nothing to confirm: it goes with rerun=RUN_ID"
-        raise ConfigError([Problem("--yes", message)])
-    if runs[0].record_hosts and not (yes or "offline" in runs[0].spec.dry_run):
-        message = f"its record came from {join_some(runs[0].record_hosts)}, not from a launch here"
-        hint = "dry_run=offline shows what it would run, and where; --yes launches it"
-        raise ConfigError([Problem("rerun", message, hint)])
     # Imported here, because what was typed is judged first.
     if len(runs) == 1:
         from runner.verbs.launching.launch_session import run

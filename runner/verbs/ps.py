@@ -48,9 +48,9 @@ def ps(selection: Selection, all_: bool, json_: bool) -> int:
         if record and RunStore(record).has_result:
             with contextlib.suppress(NotReady):
                 ends[run.run_id] = RunStore(record).read_result()[1].state
-    rows = run_table.rows(runs, finder.clock_offsets, all_=all_, ends=ends, folders=folders)
+    rows = run_table.rows(runs, all_=all_, ends=ends, folders=folders)
     silent = finder.unreachable
-    hidden = finder.unreadable_runs
+    hidden = finder.hidden_runs
     if json_:
         data = {
             "runs": [encode(row) for row in rows],

@@ -59,7 +59,7 @@ def stacks(selection: Selection, run: str, json_: bool) -> int:
 def _look(finder: RunFinder, plan: Plan) -> tuple[dict[str, list[Stack]], dict[str, Problem]]:
     """Return the stacks on each host that answers, and the problems of the others."""
     request = {"run_id": plan.run_id, "reason": f"asked for by {user_at_host()}"}
-    answers, problems = finder.broadcast().collect("dump_stacks", request, "stacks_dumped")
+    answers, problems = finder.pool.broadcast().collect("dump_stacks", request, "stacks_dumped")
     found: dict[str, list[Stack]] = {}
     for name, answer in answers.items():
         dumps = parse_dumps(answer["payload"].decode(errors="replace"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import signal
@@ -14,7 +15,7 @@ from runner.control.attempt.stop import user_at_host
 from runner.control.record import run_index
 from runner.control.record.file_names import LATEST
 from runner.control.run.discovery import RunFinder
-from runner.control.run.found_run import FoundRun, complete_result
+from runner.control.run.found_run import FoundRun, record_end
 from runner.control.run.job_run import job_run
 from runner.core.errors import (
     SIGNAL_EXIT_BASE,
@@ -115,26 +116,20 @@ def _stop_run(
     verdict = run.verdict(monitor)
     leftovers = _kill_leftovers(run, monitor.unfollowed)
     is_proven = not any(leftovers.values())
-    if run.owns_record and verdict.state == STOPPED and is_proven and not run.store.has_result:
-        diagnosis = run.store.diagnose(run.plan, verdict)
-        run.store.write_result(run.plan, verdict, run.record.info.launched_at, diagnosis)
-    run.store.unlock()
-    if is_proven and run_index.has_unproven_end(run.store.folder):
-        run.reported = finder.find(run_id)
-        complete_result(run)
+    if is_proven and run.store.folder.exists():
+        with contextlib.suppress(NotReady):
+            run.reported = finder.find(run_id)
+            record_end(run)
     text = run_table.render_stop(run_id, run.flags, verdict, leftovers)
     return {"run_id": run_id, "state": verdict.state, "left": leftovers}, text
 
 
 def _stop_attempt(run: FoundRun) -> AttemptMonitor:
     """Stop one attempt, and follow it to its end."""
-    # Where the launch is on, that writes the record.
-    run.owns_record = run.store.folder.exists() and run.store.reopen(run.request, run.plan)
-    record = run.store.append if run.owns_record else lambda _: None
-    monitor = run.finder.pool.monitor(run.plan, record)
+    monitor = run.finder.pool.monitor(run.plan)
     monitor.attach(ranks=(), read_only=run.already_ended)
     if run.already_ended:
-        state = "is between two attempts" if run.relaunch_pending else "had ended"
+        state = "is between two attempts" if run.reported.relaunch_pending else "had ended"
         run.console.message(f"run {run.plan.run_id} {state}; looking for what is left of it")
     else:
         monitor.stop_by_user(f"stop requested by {user_at_host()}")
@@ -154,12 +149,13 @@ def _kill_leftovers(run: FoundRun, unfollowed: set[str]) -> dict[str, int | str]
     }
     names = leftovers.keys() - (unfollowed & unreachable.keys())
     try:
-        replies, problems = run.finder.broadcast(names).collect(
+        replies, problems = run.finder.pool.broadcast(names).collect(
             "kill_leftovers", {"run_id": run.plan.run_id}, "leftovers"
         )
     except Interrupted as error:
         message = f"interrupted; run {run.plan.run_id} was stopped, what is left is not known"
         raise Interrupted(error.exit_code, message) from None
-    leftovers.update({name: problem.message for name, problem in problems.items()})
+    for name in problems.keys() - unreachable.keys():  # else the first reason stays
+        leftovers[name] = problems[name].message
     leftovers.update({name: len(reply["survivors"]) for name, reply in replies.items()})
     return leftovers

@@ -141,7 +141,7 @@ class HostWatch:
         if finder.unreachable and now >= self._retry_at:
             finder.reconnect_all()
             self._retry_at = time.monotonic() + RETRY_S
-        answers, problems = finder.broadcast().collect("sample", {}, "sampled", ANSWER_S)
+        answers, problems = finder.pool.broadcast().collect("sample", {}, "sampled", ANSWER_S)
         self.samples.update((name, answer["sample"]) for name, answer in answers.items())
         is_due = now >= self._runs_due
         if is_due:
@@ -158,8 +158,8 @@ class HostWatch:
 
         on_node: dict[str, list[str]] = defaultdict(list)
         for run in self._runs:
-            for asked in run.asked.values() if run.is_active else ():
-                on_node[asked].append(run.run_id)
+            for name in run.by_host if run.is_active else ():
+                on_node[name].append(run.run_id)
         names = dict.fromkeys([node.name for node in self.finder.cluster_nodes])
         nodes = []
         hints: dict[str, str] = {}  # told once for the nodes with the same problem
@@ -174,15 +174,13 @@ class HostWatch:
             kind = (problem.shared or problem).hint if problem else ""
             hint = problem.hint if problem and hints.setdefault(kind, name) == name else ""
             nodes.append(NodeView(name, sample, silence, hint, tuple(on_node[name])))
-        rows = run_table.rows(self._runs, self.finder.clock_offsets)
+        rows = run_table.rows(self._runs)
         return ClusterView(self._title, tuple(nodes), tuple(rows))
 
     def _look_for_end(self) -> None:
         from runner.core.model.run_info import aggregate_state
 
         run = self._runs[-1] if self._run and self._runs else None
-        if run is None or run.is_active:
-            return
-        silent = () if run.is_complete else tuple(self.problems)
-        if not silent or (run.tells_end and not run.may_go_on_elsewhere):
+        if run is not None and run.has_ended():
+            silent = () if run.is_complete else tuple(self.problems)
             self.end = RunEnd(run.run_id, aggregate_state(run.by_host), silent)

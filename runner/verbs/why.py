@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,8 @@ def why(selection: Selection, run: str, json_: bool) -> int:
     from runner.control.record.file_names import JOB_FILE, RESULT_FILE
     from runner.control.record.run_store import RunStore
     from runner.control.run.job_run import job_run
+    from runner.core.protocol.events import parse
+    from runner.core.protocol.paths import EVENTS_FILE
     from runner.ui.reports import report
 
     is_here = not (selection.overrides or selection.config_dirs)
@@ -63,14 +66,20 @@ def why(selection: Selection, run: str, json_: bool) -> int:
         rerun=store.rerun_without_lost(plan, verdict),
     )
     show_prose(report_text)
-    for text in store.failed_notifications():
-        note(text)
+    with contextlib.suppress(OSError), (store.folder / EVENTS_FILE).open("rb") as file:
+        for line in file:
+            if b'"kind":"notification_failed"' in line:
+                with contextlib.suppress(ValueError):
+                    event = parse(line.decode(errors="replace"))
+                    where = f"{event.node}: " if event.node else ""
+                    note(where + getattr(event.body, "text", ""))
     return 0
 
 
 def _has_logs(store: RunStore) -> bool:
     verdict = store.read_result()[1]
-    return not verdict.has_begun or store.has_logs_of(verdict.nodes_that_ran)
+    ran = verdict.nodes_that_ran
+    return not verdict.has_begun or all(any((store.logs / node).glob("*")) for node in ran)
 
 
 def _ask_hosts(composed: LaunchRequest, known: RunStore) -> RunStore:
@@ -78,20 +87,21 @@ def _ask_hosts(composed: LaunchRequest, known: RunStore) -> RunStore:
 
     Where they cannot, what is `known` is that, with a note; without an end there it is NotReady.
     """
-    from runner.control.run.found_run import FoundRun, complete_result, pull_run
+    from runner.control.run.found_run import FoundRun, pull_run, record_end
     from runner.core.protocol.remote_files import LOG, RECORD, SAMPLES
     from runner.verbs.shared.selection import open_run_finder
 
     try:
         with open_run_finder(composed, "why") as finder:
             found = FoundRun(composed, finder)
-            complete_result(found)
             if found.store.has_result and _has_logs(found.store):
+                record_end(found)
                 for problem in finder.unreachable.values():
                     note(f"asked again in vain: {problem}")
                 return found.store
-            if found.relaunch_pending or not found.has_ended_where_known:
-                state = "is about to be relaunched" if found.relaunch_pending else "has not ended"
+            if not found.has_ended:
+                is_pending = found.reported.relaunch_pending
+                state = "is about to be relaunched" if is_pending else "has not ended"
                 message = f"run {found.plan.run_id} {state}, as far as the hosts say"
                 flags = found.flags
                 hint = f"{this_program()} attach {flags}\n{this_program()} stacks {flags}"

@@ -6,18 +6,14 @@ import dataclasses
 import json
 import re
 import shlex
-import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hydra.core.global_hydra import GlobalHydra
 
-from runner.cli.main import main
 from runner.config.compose import Composer
-from runner.config.rerun import find_record
 from runner.core.codec import encode
 from runner.core.errors import ConfigError
 from runner.core.launch_request import LaunchRequest, RecordedCode
@@ -54,7 +50,7 @@ def record(composed: LaunchRequest, code: CodeRef) -> None:
         task=composed.spec.task.name,
         **dataclasses.asdict(code),
     )
-    (run / "contact.json").write_text("{}")
+    (run / "overrides.yaml").write_text("[]\n")
     (run / "plan.json").write_text(json.dumps(encode(planned)))
     (run.parent / "latest").unlink(missing_ok=True)
     (run.parent / "latest").symlink_to(run.name)
@@ -210,23 +206,12 @@ def test_a_damaged_record(
 
 
 @pytest.mark.promise(12)
-def test_record_of_hosts_is_confirmed(
-    first: LaunchRequest, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Without `--yes` it is not launched; `dry_run=offline` shows what it would do."""
-    (first.run_dir / "origin.json").write_text('{"hosts": ["gpu01", "gpu02"]}')
-    record = find_record("first", Path.cwd())
-    assert record.hosts == ("gpu01", "gpu02")
-    assert "progress" not in record.config, "its pattern could search one line for ever"
-    shutil.copytree(first.run_dir, "copied/gpu01", ignore=lambda *_: ["contact.json"])
-    Path("copied/gpu01/origin.json").unlink()
-    assert find_record("./copied/gpu01", Path.cwd()).hosts == ("a host",)
-
-    GlobalHydra.instance().clear()  # of the composer that made the record
-    for words in ([], ["dry_run=true"]):
-        assert main(["rerun=first", *words]) == 2
-        refused = "error: rerun: its record came from gpu01, gpu02, not from a launch here\n"
-        assert refused in capsys.readouterr().err
+@pytest.mark.usefixtures("first")
+def test_a_record_that_came_from_hosts_is_not_repeated(wrong: Callable[..., str]) -> None:
+    """What a host says is not executed."""
+    Path("runs/first/overrides.yaml").unlink()
+    told = "rerun: this machine has that run from its hosts: no launch here made the record"
+    assert told in wrong("rerun=first")
 
 
 @pytest.mark.promise(12)

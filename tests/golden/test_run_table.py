@@ -60,3 +60,13 @@ def test_the_table_of_runs(width: int, check_screen: Check) -> None:
     """What has no room beside the rest is on a second line of its run."""
     parts = [f"{title}\n{shown(runs, width)}\n" for title, runs in TABLES.items()]
     check_screen(f"ps-{width}.txt", "\n".join(parts))
+
+
+def test_the_runs_of_months_are_counted() -> None:
+    """The youngest come first; one that is on is shown however old it is."""
+    runs = [replace(ENDED, run_id=f"run-{number}") for number in range(22)]
+    runs[21] = replace(runs[21], ended=False)
+    lines = render(runs, {}, {}, all_=True).splitlines()
+    shown = [line.split()[0] for line in lines if line.startswith("run-")]
+    assert shown == [f"run-{n}" for n in (*range(20), 21)]
+    assert lines[-1] == "1 older run not shown: --json has all"

@@ -21,7 +21,6 @@ SWEPT: Any = SimpleNamespace(
     run_dir=Path("nowhere"),
     sweep=SweepPlace("s", 1, 2, ("task.args.lr=1",)),
     overrides=("cluster=pair", "task.args.lr=1"),
-    record_hosts=(),
     config_dirs=(),
 )
 COMPOSE = "runner.verbs.launch._compose"

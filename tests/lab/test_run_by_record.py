@@ -184,18 +184,18 @@ def test_a_run_of_another_machine_is_named_and_asked_about(lab: Lab, on_lab: Lau
     assert not info.exists()
 
 
-def test_a_run_is_found_whatever_its_nodes_are_called_now(lab: Lab, on_lab: Launcher) -> None:
-    """A node renamed, another's name reused, another YAML: verbs know the run's own."""
+def test_a_run_is_found_where_a_node_was_renamed(lab: Lab, on_lab: Launcher) -> None:
+    """In another YAML, or since: `ps` has the names of now, verbs about the run know its own."""
     machines = {"a": lab["node1"].address, "b": lab["node2"].address}
     nodes = {name: {"host": address} for name, address in machines.items()}
     lab.write_cluster(on_lab.conf, "one", names=[], nodes=nodes)
-    renamed = {"b": {"host": machines["a"]}, "c": {"host": machines["b"]}}
+    renamed = {"a": {"host": machines["a"]}, "c": {"host": machines["b"]}}
     lab.write_cluster(on_lab.conf, "other", names=[], nodes=renamed)
     run = run_id(detached(on_lab, "cluster=one", "task.outputs=[x]"))
     laptop = at_another_machine(on_lab)
     there = ("--cluster", "other")
     (row,) = json.loads(laptop("ps", *there, "--json").out)["runs"]
-    assert (row["run_id"], row["state"], row["nodes"]) == (run, "running", ["a", "b"])
+    assert (row["run_id"], row["state"], row["nodes"]) == (run, "running", ["a", "c"])
     for verb in ("logs", f"pull {run}"):
         laptop.succeed(*verb.split(), *there)
     assert {log.name for log in (laptop.folder / "runs" / run / "logs").iterdir()} == {"a", "b"}

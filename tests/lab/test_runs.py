@@ -188,6 +188,8 @@ def test_stop_names_silent_hosts_and_finishes_later(
     lab["node2"].plug()
     done = on_lab.succeed(*retry, seconds=60)
     assert lab.wait_idle() == {}
+    result = json.loads((on_lab.folder / "runs" / run_id / "result.json").read_text())
+    assert (result["state"], result["unverified"]) == ("stopped", [])
 
 
 @pytest.mark.all

@@ -6,11 +6,12 @@ import contextlib
 import math
 import os
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from runner.control.history.files import Problems, read_as, read_config, read_lines
 from runner.control.history.series import read_loads, read_metrics
+from runner.control.record.contact_file import RunContact
 from runner.control.record.file_names import (
     CONFIG_FILE,
     CONTACT_FILE,
@@ -29,7 +30,7 @@ from runner.core.errors import reason_of
 from runner.core.history import MAX_POINTS, LogTail, RunData
 from runner.core.model.plan import Plan
 from runner.core.model.run_info import RunInfo
-from runner.core.outcome.diagnosis import Diagnosis
+from runner.core.outcome.diagnosis import RunResult
 from runner.core.outcome.verdict import Verdict
 from runner.core.protocol.events import Event, parse
 from runner.core.protocol.paths import EVENTS_FILE, PROGRAM_LOG, STREAMS, is_run_id, rank_source
@@ -42,30 +43,6 @@ MAX_LOGS = 1000
 
 _PLAN = re.compile(r"plan\.([0-9]{1,6})\.json")
 _LOG = re.compile(rf"({PROGRAM_LOG}|rank_[0-9]{{1,9}})\.({'|'.join(STREAMS)})")
-
-
-@dataclass(frozen=True)
-class RecordedId:
-    """What `contact.json` has in every version of how hosts are reached."""
-
-    run_id: str
-
-
-@dataclass(frozen=True)
-class RecordedLaunch:
-    """What of `contact.json` is told of a run."""
-
-    run: RecordedId
-    launched_at: float = 0.0
-
-
-@dataclass(frozen=True)
-class RecordedEnd:
-    """What `result.json` has besides the verdict."""
-
-    attempt: int
-    ended: float
-    diagnosis: Diagnosis | None = None
 
 
 def read_run(folder: Path, *, is_whole: bool = True) -> RunData:
@@ -101,15 +78,14 @@ def _read_outline(folder: Path, problems: Problems) -> RunData:
     """Return the small parts of a record."""
     plans = read_plans(folder, problems)
     last = plans[-1] if plans else None
-    launch = read_as(RecordedLaunch, folder / CONTACT_FILE, problems)
-    run = launch.run if launch else last
+    result = read_as(RunResult, folder / RESULT_FILE, problems)
+    if last and result and result.attempt < last.attempt:
+        result = None
+    contact = None if result else read_as(RunContact, folder / CONTACT_FILE, problems)
+    run = last or result or contact
     if run is None:
         problems.add(CONTACT_FILE, "neither it nor a plan can be read")
-    verdict = read_as(Verdict, folder / RESULT_FILE, problems)
-    end = read_as(RecordedEnd, folder / RESULT_FILE, problems)
-    if last and end and end.attempt < last.attempt:
-        verdict = None
-        end = None
+    launched_at = result.began if result else getattr(contact, "launched_at", None)
     files = sorted(folder.glob(f"{HOSTS_FOLDER}/*/run.json"))  # where `pull` has been
     infos = (read_as(RunInfo, file, Problems()) for file in files)
     return RunData(
@@ -118,10 +94,10 @@ def _read_outline(folder: Path, problems: Problems) -> RunData:
         cluster=last.cluster if last else "",
         task=last.task if last else "",
         launched_by=next((info.launched_by for info in infos if info), ""),
-        launched_at=(launch.launched_at or None) if launch else None,
-        ended_at=end.ended if end else None,
-        verdict=verdict,
-        diagnosis=end.diagnosis if end else None,
+        launched_at=launched_at or None,
+        ended_at=result.ended if result else None,
+        verdict=result,
+        diagnosis=result.diagnosis if result else None,
         plans=plans,
         config=read_config(folder / CONFIG_FILE, problems),
     )

@@ -1,7 +1,8 @@
 """Contact file: `contact.json`, by which any verb reaches the hosts of a run without its YAML.
 
 It has the settings of the launch as they were resolved on this machine, and nothing of its task,
-environment or secrets; no variable, folder or file of the user is needed to read it.
+environment or secrets; no variable, folder or file of the user is needed to read it. It is apart
+from `plan.json`: a job in a queue has no plan yet, and plans go to hosts, which need not know it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from runner.core.spec import Cluster, Deploy, Node, Progress, Spec
 
 @dataclass(frozen=True)
 class RunContact:
-    """Fields of `Spec`."""
+    """Content of the file: fields of `Spec`, and the last three of `LaunchRequest`."""
 
     run_id: str
     cluster: Cluster
@@ -33,22 +34,18 @@ class RunContact:
     progress: Progress
     ui: str
     console_ranks: tuple[int, ...] | None
-
-
-@dataclass(frozen=True)
-class RecordedContact:
-    """Content of the file."""
-
-    run: RunContact
     config_dirs: tuple[str, ...] = ()
     launched_at: float = 0.0  # as its hosts have it on record
     launched_from: str = ""  # the folder; "" in a record that was begun later
 
 
-def recorded_contact(request: LaunchRequest) -> RecordedContact:
+SPEC_FIELDS = [field.name for field in fields(RunContact)][:-3]
+
+
+def run_contact(request: LaunchRequest) -> RunContact:
     """Return the content of the file."""
     spec = request.spec
-    values = {field.name: getattr(spec, field.name) for field in fields(RunContact)}
+    values = {name: getattr(spec, name) for name in SPEC_FIELDS}
     values["nodes"] = tuple(replace(node, env={}) for node in (*spec.nodes, *spec.spares))
     values["cluster"] = replace(
         spec.cluster,
@@ -59,8 +56,8 @@ def recorded_contact(request: LaunchRequest) -> RecordedContact:
         project="" if spec.deploy.enabled else spec.cluster.project,
     )
     folders = tuple(str(Path(expand_home(folder)).absolute()) for folder in request.config_dirs)
-    return RecordedContact(
-        run=RunContact(**values),
+    return RunContact(
+        **values,
         config_dirs=folders,
         launched_at=request.launched_at,
         launched_from=request.launched_from,
@@ -71,19 +68,18 @@ def read_contact(folder: Path) -> LaunchRequest:
     """Return how the hosts of a run on record are reached; its task is not known from there.
 
     Raises:
-        ConfigError: The file cannot be read; another version wrote the record, or it is damaged.
+        ConfigError: The file cannot be read, or is damaged.
     """
     file = folder / CONTACT_FILE
     try:
-        contact = decode(RecordedContact, json.loads(file.read_text(encoding="utf-8")))
+        contact = decode(RunContact, json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         hint = "--cluster NAME finds the run on the hosts of that cluster"
         raise ConfigError(
             [Problem(str(file), f"cannot be read: {reason_of(error)}", hint)]
         ) from error
-    values = {field.name: getattr(contact.run, field.name) for field in fields(RunContact)}
     return LaunchRequest(
-        spec=Spec(**values),
+        spec=Spec(**{name: getattr(contact, name) for name in SPEC_FIELDS}),
         run_dir=folder,
         config_yaml="",
         config_dirs=contact.config_dirs,

@@ -1,12 +1,11 @@
 """File names in a run's record on the controller's machine."""
 
 CONFIG_FILE = "config.yaml"
-OVERRIDES_FILE = "overrides.yaml"
+OVERRIDES_FILE = "overrides.yaml"  # of a launch here
 CONTACT_FILE = "contact.json"
 PLAN_FILE = "plan.json"
 RESULT_FILE = "result.json"
 JOB_FILE = "job.json"  # where the launch is in a job of Slurm: what it begins with
-SAID_FILE = ".said.json"  # beside the records: which notes were said
 
 LATEST = "latest"
 """The name of the link to the last run launched from a folder."""
@@ -16,6 +15,3 @@ HOSTS_FOLDER = "hosts"
 
 SWEEP_FILE = "sweep.json"
 """In the record of a run, its place in a sweep; in the folder of a sweep, its runs."""
-
-ORIGIN_FILE = "origin.json"
-"""In a record whose configuration and plan came from hosts: which these are."""

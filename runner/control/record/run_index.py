@@ -35,8 +35,16 @@ IGNORE_FILE = ".gitignore"
 
 
 def record_folder(name: str) -> Path | None:
-    """Return the record of a run by its id, or of this folder's `latest`; None for none."""
-    return next(_named(name), None)
+    """Return the record of a run by its id, or of this folder's `latest`; None for none.
+
+    Where somebody removed the latest record, the one before it becomes the latest.
+    """
+    found = next(_named(name), None)
+    if found is None and name == LATEST and any((place / LATEST).is_symlink() for place in _here()):
+        found = next(launched_here(), None)
+        if found:
+            set_latest(found)
+    return found
 
 
 def record_file(folder: Path) -> Path | None:
@@ -58,14 +66,8 @@ def is_record_of(folder: Path, run: RunInfo) -> bool:
         return False
 
 
-def was_launched_here(run: RunInfo) -> bool:
-    """Return whether this machine has the record of a run's launch, not one begun by a verb."""
-    record = record_of(run)
-    return record is not None and bool(read_contact(record).launched_from)
-
-
 def folder_of(run: RunInfo) -> Path | None:
-    """Return the folder on this machine that a run was launched from, None if it is not known."""
+    """Return the folder that a run was launched from; None without a launch on record here."""
     record = record_of(run)
     place = _launch_place(record) if record else None
     return place.parent if place else None
@@ -128,22 +130,35 @@ def code_places(folder: Path) -> tuple[Path, ...]:
 
 
 def named_records(words: Sequence[str]) -> list[Path]:
-    """Return the records that words mean, each once; raise ConfigError for one that means none.
-
-    A word is a run id or its unique beginning, `latest`, the folder of a record, or the id or the
-    folder of a sweep, which means all its runs.
-    """
-    found = [record.absolute() for word in words for record in _records_of_word(word)]
+    """Return the records that words mean, each once; raise ConfigError for one that means none."""
+    found: list[Path] = []
+    for word in words:
+        records = records_of_word(word)
+        if not records and word == LATEST:
+            raise _unknown("no run was launched from this folder", "name a run by its id")
+        if not records:
+            hint = f"where hosts have it: {this_program()} pull --cluster NAME --run {word}"
+            if "-sweep-" in word:
+                hint = "a sweep is known where it was launched: ask there, or name its folder"
+            raise _unknown(f"{word} is not on record on this machine", hint)
+        found += [record.absolute() for record in records]
     return list(dict.fromkeys(found))
 
 
-def _records_of_word(word: str) -> list[Path]:
+def records_of_word(word: str) -> list[Path]:
+    """Return the records that a word means; [] for an id that none here has.
+
+    A word is a run id or its unique beginning, `latest`, the folder of a record, or the id or the
+    folder of a sweep, which means all its runs.
+
+    Raises:
+        ConfigError: It is none of these, or the beginning of several.
+    """
     if "/" in word or word.startswith((".", "~")):
         return _records_in(Path(expand_home(word)))
-    if exact := record_folder(word):
-        return [exact]
-    if word == LATEST:
-        raise _unknown("no run was launched from this folder", "name a run by its id")
+    exact = record_folder(word)
+    if exact or word == LATEST:
+        return [exact] if exact else []
     if not is_run_id(word):
         hint = "a run id, its beginning, latest, a folder, or a sweep's id is meant"
         raise _unknown(f"{word!r} is no run id", hint)
@@ -154,14 +169,9 @@ def _records_of_word(word: str) -> list[Path]:
         folder = file.parent.resolve()
         if folder not in on_record:  # a sweep: it is beside the records of its runs
             found[folder.name] = folder
-    if word in found or len(found) == 1:
-        return _records_in(found.get(word) or next(iter(found.values())))
-    if found:
+    if len(found) > 1 and word not in found:
         raise _unknown(f"{word} is no run; so begin {join_some([*found])}", "type more of it")
-    hint = f"where hosts have it: {this_program()} pull --cluster NAME --run {word}"
-    if "-sweep-" in word:
-        hint = "a sweep is known where it was launched: ask there, or name its folder"
-    raise _unknown(f"{word} is not on record on this machine", hint)
+    return _records_in(found.get(word) or next(iter(found.values()))) if found else []
 
 
 def _records_in(folder: Path) -> list[Path]:
@@ -186,7 +196,7 @@ def _records_in(folder: Path) -> list[Path]:
 
 
 def _unknown(message: str, hint: str) -> ConfigError:
-    return ConfigError([Problem("RUN", message, hint)])
+    return ConfigError([Problem("--run", message, hint)])
 
 
 def register(run_id: str, folder: Path) -> None:
@@ -242,6 +252,11 @@ def _link(path: Path, target: Path) -> None:
 
 
 def _index() -> Path:
+    return state_folder() / RUNS_FOLDER
+
+
+def state_folder() -> Path:
+    """Return the folder in which the user's machine remembers runs and notes."""
     base = Path(os.environ.get("XDG_STATE_HOME", ""))
     state = base if base.is_absolute() else Path(expand_home("~/.local/state"))
-    return state / "runner" / RUNS_FOLDER
+    return state / "runner"

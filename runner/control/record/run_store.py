@@ -15,15 +15,13 @@ from runner.control.atomic_file import replace_file
 from runner.control.code import worktree
 from runner.control.code.code_store import find_release
 from runner.control.record import run_index
-from runner.control.record.contact_file import read_contact, recorded_contact
+from runner.control.record.contact_file import read_contact, run_contact
 from runner.control.record.file_names import (
     CONFIG_FILE,
     CONTACT_FILE,
-    ORIGIN_FILE,
     OVERRIDES_FILE,
     PLAN_FILE,
     RESULT_FILE,
-    SAID_FILE,
     SWEEP_FILE,
 )
 from runner.control.record.metrics_record import record_metrics
@@ -31,7 +29,7 @@ from runner.core.codec import decode, encode
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.launch_request import LaunchRequest
 from runner.core.model.plan import Plan
-from runner.core.outcome.diagnosis import Diagnosis, diagnose
+from runner.core.outcome.diagnosis import Diagnosis, RunResult, diagnose
 from runner.core.outcome.known_failures import ProjectFiles
 from runner.core.outcome.verdict import LOST, Verdict
 from runner.core.protocol.events import Event, parse
@@ -57,13 +55,14 @@ def try_lock_folder(folder: Path) -> int | None:
 
 
 class RunStore:
-    """`{config,overrides}.yaml`, `{contact,origin,plan,result}.json`, `events.jsonl`, `logs/`."""
+    """`{config,overrides}.yaml`, `{contact,plan,result}.json`, `events.jsonl`, `logs/`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.logs = folder / "logs"
         self.write_error = ""
-        self._created: list[Path] = []
+        self._made: list[Path] = []  # folders
+        self._is_reserved = False
         self._has_begun = False
         self._sizes: dict[Path, int] = {}
         self._known_events: set[tuple[Any, ...]] | None = None
@@ -85,11 +84,11 @@ class RunStore:
             missing = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
             for path in reversed(missing):
                 path.mkdir(mode=0o700, exist_ok=path != self.folder)  # others may make the parents
-                self._created.append(path)
+                self._made.append(path)
             if not any(self.folder.iterdir()):
-                for folder in {*self._created[:1], self.folder}:
+                self._is_reserved = True
+                for folder in {*self._made[:1], self.folder}:
                     run_index.ignore_folder(folder)
-                self._created.append(self.folder / run_index.IGNORE_FILE)
                 return
         except OSError as error:
             self.discard()
@@ -101,18 +100,17 @@ class RunStore:
         """Remove what was written, unless the run is on record as begun."""
         if self._has_begun:
             return
-        for path in reversed(self._created):
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            for path in self.folder.iterdir() if self._is_reserved else ():
                 if path.is_dir():
-                    ignore_file = path / run_index.IGNORE_FILE
-                    said_file = path / SAID_FILE
-                    entries = {*path.iterdir()}
-                    if entries <= {ignore_file, said_file}:  # no other run is in it
-                        for entry in entries:
-                            entry.unlink()
                     path.rmdir()
                 else:
                     path.unlink()
+            for folder in reversed(self._made):
+                ignore_file = folder / run_index.IGNORE_FILE
+                if [*folder.iterdir()] == [ignore_file]:  # no other run is in it
+                    ignore_file.unlink()
+                folder.rmdir()
 
     @contextlib.contextmanager
     def required(self) -> Iterator[None]:
@@ -129,9 +127,8 @@ class RunStore:
         self._lock_fd = try_lock_folder(self.folder)
         if not (self.folder / CONFIG_FILE).exists():  # written when its job was submitted
             self.write_request(request)
-        self._created.append(self.logs)
         self.logs.mkdir(mode=0o700, exist_ok=True)
-        self.write_json(CONTACT_FILE, recorded_contact(request))
+        self.write_json(CONTACT_FILE, run_contact(request))
         if plan:
             self.write_plan(plan)
         self._has_begun = True
@@ -145,7 +142,7 @@ class RunStore:
         self.write_text(CONFIG_FILE, request.config_yaml)
         lines = [f"- {json.dumps(word, ensure_ascii=False)}\n" for word in request.overrides]
         self.write_text(OVERRIDES_FILE, "".join(lines) or "[]\n")
-        self.write_json(CONTACT_FILE, recorded_contact(request))
+        self.write_json(CONTACT_FILE, run_contact(request))
         if request.sweep:
             self.write_json(SWEEP_FILE, request.sweep)
 
@@ -167,11 +164,9 @@ class RunStore:
                 run_index.register(plan.run_id, self.folder)
             self.logs.mkdir(mode=0o700, exist_ok=True)
             if not (self.folder / CONFIG_FILE).exists():
-                nodes = [share.node for share in plan.nodes]
-                self.write_json(ORIGIN_FILE, {"hosts": nodes})
                 self.write_text(CONFIG_FILE, request.config_yaml)
             if not (self.folder / CONTACT_FILE).exists():
-                self.write_json(CONTACT_FILE, recorded_contact(request))
+                self.write_json(CONTACT_FILE, run_contact(request))
             if plan.attempt > self._last_planned_attempt():
                 self.write_plan(plan)
         except (OSError, ConfigError) as error:
@@ -222,18 +217,19 @@ class RunStore:
         except (OSError, ValueError, AttributeError, TypeError):
             return True  # `read_result` says what is wrong
 
-    def has_logs_of(self, nodes: Iterable[str]) -> bool:
-        """Return whether there is a log of each of these nodes."""
-        return all(any((self.logs / node).glob("*")) for node in nodes)
-
     def write_result(
         self, plan: Plan, verdict: Verdict, began_at: float, diagnosis: Diagnosis | None
     ) -> None:
         """Record how the run ended, and why; `began_at` in seconds since 1970."""
-        times = {"began": began_at, "ended": began_at + verdict.seconds}
-        outcome = {**encode(verdict), "diagnosis": diagnosis}
+        result = RunResult(
+            **vars(verdict),
+            run_id=plan.run_id,
+            attempt=plan.attempt,
+            began=began_at,
+            ended=began_at + verdict.seconds,
+            diagnosis=diagnosis,
+        )
         try:
-            result = {"run_id": plan.run_id, "attempt": plan.attempt, **times, **outcome}
             self.write_json(RESULT_FILE, result)
         except OSError as error:
             message = f"cannot write in {self.folder}: {error.strerror}"
@@ -261,18 +257,6 @@ class RunStore:
             self._known_events.add(_event_key(event))
         line = b"\n" * self._has_torn_line + event.to_line().encode()
         self._has_torn_line = not self._append(self.folder / EVENTS_FILE, line)
-
-    def failed_notifications(self) -> list[str]:
-        """Return, in words, which notifications did not reach whom they were for."""
-        found = []
-        with contextlib.suppress(OSError), (self.folder / EVENTS_FILE).open("rb") as file:
-            for line in file:
-                if b'"kind":"notification_failed"' in line:
-                    with contextlib.suppress(ValueError):
-                        event = parse(line.decode(errors="replace"))
-                        where = f"{event.node}: " if event.node else ""
-                        found.append(where + getattr(event.body, "text", ""))
-        return found
 
     def write_log(self, node: str, name: str, offset: int, data: bytes) -> None:
         """Append a chunk of a stream, nothing twice nor beyond a gap."""
@@ -380,7 +364,6 @@ class RunStore:
 
     def write_text(self, name: str, text: str) -> None:
         """Write a file of the record, whole or not at all; raise OSError."""
-        self._created.append(self.folder / name)
         replace_file(self.folder / name, [text.encode()])
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.code.snapshot import Snapshot
 from runner.control.code.source import CodeOnHosts, CodeSource, RerunCode
-from runner.control.record.host_record import merge_statuses
 from runner.control.record.said_notes import unsaid
 from runner.control.run.hosts import HostPool
 from runner.core.errors import Interrupted, NotReady, Problem
@@ -192,11 +191,8 @@ class Attempts:
     def _say_other_runs(self) -> None:
         """Name the runs that are on the same hosts, as far as these answer in time."""
         spec = self._pool.spec
-        hosts = {node.name: node.host for node in spec.nodes}
-        broadcast = self._pool.broadcast(hosts, show=lambda *_: None)
-        request = {"others": [*hosts]}
-        answers, _ = broadcast.collect("runs", request, "runs", OTHER_RUNS_TIMEOUT_S)
-        runs = merge_statuses(answers, hosts)
+        with self._pool.quietly():
+            runs = self._pool.runs(spec.nodes, timeout_s=OTHER_RUNS_TIMEOUT_S).runs
         others = [run for run in runs if run.is_active and run.run_id != spec.run_id]
         if not others:
             return

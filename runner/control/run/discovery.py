@@ -3,26 +3,61 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Container
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from runner.control.attempt.stop import user_at_host
 from runner.control.record import run_index
-from runner.control.record.host_record import (
-    HostRecord,
-    merge_statuses,
-    newest_record,
-    parse_record,
-)
-from runner.control.rpc.wait import Broadcast
 from runner.control.run.hosts import HostPool, workdir_request
+from runner.core.codec import decode, parse_json
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts
 from runner.core.model.plan import Plan
 from runner.core.model.results import RemoteRun
-from runner.core.model.run_info import describe_run
+from runner.core.model.run_info import RunInfo, describe_run
+from runner.core.protocol.frames import decompress
 from runner.core.shell import this_program
 from runner.core.spec import Node, Spec
+
+MAX_RECORD = 256 << 20  # bytes
+
+
+@dataclass(frozen=True)
+class HostRecord:
+    """What a host has on record of a run: its plan, its configuration and `info`."""
+
+    plan: Plan
+    config_yaml: str
+    info: RunInfo
+
+
+def parse_record(payload: bytes, run_id: str, progress_pattern: str) -> HostRecord:
+    """Return the record in a host's reply; raise ValueError unless all of it is of that run.
+
+    Its pattern is one's own: one from a host could take for ever on a line.
+    """
+    try:
+        reply = parse_json(decompress(payload, MAX_RECORD))
+        plan, info = (parse_json(reply[name]) for name in ("plan", "info"))
+        record = HostRecord(decode(Plan, plan), reply["config"], decode(RunInfo, info))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(str(error)) from None
+    if not record.plan.nodes or not isinstance(record.config_yaml, str):
+        raise ValueError("it has no nodes or no configuration")
+    for part in record.plan.nodes:
+        if {record.plan.run_id, part.order.run_id} != {run_id} or part.order.node != part.node:
+            raise ValueError(f"its order for {part.node} is of another run or node")
+    nodes = []
+    for part in record.plan.nodes:
+        order = replace(part.order, progress_pattern=progress_pattern)
+        nodes.append(replace(part, order=order))
+    plan = replace(record.plan, nodes=tuple(nodes))
+    return replace(record, plan=plan, info=replace(record.info, run_id=run_id))
+
+
+def newest_record(records: Iterable[HostRecord]) -> HostRecord:
+    """Return the record of the last attempt, with the most nodes."""
+    return max(records, key=lambda record: (record.plan.attempt, len(record.plan.nodes)))
 
 
 class RunFinder:
@@ -33,9 +68,7 @@ class RunFinder:
         self.console = pool.console
         self.facts: dict[str, Facts] = {}
         self.unreachable: dict[str, Problem] = {}
-        self.unreadable_runs: dict[str, int] = {}  # how many runs of other users, by node
-        self.clock_offsets: dict[str, float] = {}  # the time on each host when it answered
-        self.shows_states = True  # of requests
+        self.hidden_runs: dict[str, int] = {}  # how many runs of other users, by node
         self._selector = selector  # by which any verb finds these hosts
         self._nodes = {node.name: node for node in pool.spec.nodes}
         self.reconnect_all()
@@ -55,23 +88,13 @@ class RunFinder:
             lambda node: workdir_request(spec, node)
         )
 
-    def broadcast(self, names: Container[str] | None = None) -> Broadcast:
-        """Return a broadcast to these hosts, or to all that are connected."""
-        connected = [name for name, each in self.pool.sessions.items() if not each.closed]
-        targets = [name for name in connected if names is None or name in names]
-        show = self.console.node_status if self.shows_states else lambda *_: None
-        return self.pool.broadcast(targets, show)
-
     def runs(self, run_id: str = "") -> list[RemoteRun]:
         """Return the runs on these hosts, the oldest first: all, or one."""
-        request = {"run_id": run_id, "others": list(self._nodes)}
-        answers, problems = self.broadcast().collect("runs", request, "runs")
-        self.unreachable.update(problems)
-        ordered = {name: answers[name] for name in self._nodes if name in answers}
-        for name, answer in ordered.items():
-            self.unreadable_runs[name] = answer["unreadable"]
-            self.clock_offsets[name] = answer["now"]
-        return merge_statuses(ordered, {name: node.host for name, node in self._nodes.items()})
+        runs, problems, self.hidden_runs = self.pool.runs(self.cluster_nodes, run_id)
+        for name in self.hidden_runs:
+            self.unreachable.pop(name, None)
+        self.unreachable = {**problems, **self.unreachable}  # the first reason stays
+        return runs
 
     def find(self, run_id: str, *, prefer_active: bool = False) -> RemoteRun:
         """Return a run by its id, for "" this user's latest of this machine; else raise NotReady.
@@ -91,26 +114,20 @@ class RunFinder:
         if folder:
             latest = describe_run(found.info, folder)
             self.console.message(f"note: your latest run there is {latest}")
-        if any(node != asked for node, asked in found.asked.items()):
-            self._call_nodes_as_recorded(found)
-        return found
-
-    def _call_nodes_as_recorded(self, run: RemoteRun) -> None:
-        """Give the hosts of a run the names that they have in it; they may have others by now."""
-        nodes: dict[str, Node] = {}
-        for name, asked in run.asked.items():
-            nodes[name] = replace(self._nodes[asked], name=name)
-        # What is called like a node of the run, and is another machine, takes no part.
-        taken = {*run.asked, *run.asked.values()}
-        nodes.update({name: node for name, node in self._nodes.items() if name not in taken})
-        self._nodes = nodes
+        renamed = {name: s.node for name, s in found.by_host.items() if s.node != name}
+        if not renamed or len({*renamed.values()}) < len(renamed):  # two cannot be one node
+            return found
+        # They have other names by now; what is asked about a run names its nodes.
+        names = {name: renamed.get(name, name) for name in self._nodes}
+        self._nodes = {new: replace(self._nodes[old], name=new) for old, new in names.items()}
         self.pool.close_sessions()
         self.reconnect_all()
+        return (self.runs(found.run_id) or [found])[-1]
 
     def load_record(self, run: RemoteRun) -> HostRecord:
         """Return the record of a run, as its hosts have it; raise NotReady if none can be read."""
         request = {"run_id": run.run_id}
-        answers, problems = self.broadcast({*run.by_host}).collect("run", request, "run")
+        answers, problems = self.pool.broadcast({*run.by_host}).collect("run", request, "run")
         records: dict[str, HostRecord] = {}
         for name, reply in answers.items():
             try:
@@ -121,7 +138,7 @@ class RunFinder:
                 problems[name] = Problem(name, message)
         if not records:
             raise NotReady([*problems.values()] or [self._run_not_found(run.run_id)])
-        return newest_record(records)
+        return newest_record(records.values())
 
     def retarget_to_run(self, plan: Plan) -> Spec:
         """Work with the nodes of a run from now on, with the limits it was started with.

@@ -9,9 +9,8 @@ from dataclasses import replace
 
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.record import run_index
-from runner.control.record.host_record import HostRecord
 from runner.control.record.run_store import RunStore
-from runner.control.run.discovery import RunFinder
+from runner.control.run.discovery import HostRecord, RunFinder
 from runner.control.run.hosts import leave_on_signal
 from runner.control.run.job_run import job_run
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady
@@ -75,34 +74,18 @@ class FoundRun:
         return is_complete and not any(status.is_active for status in statuses.values())
 
     @property
-    def has_ended_where_known(self) -> bool:
-        """Whether no host that answered is active, and the run cannot be going on elsewhere.
-
-        It can if it is elastic, if its hosts or its launch may relaunch it; and if all
-        that is known is that members have succeeded: the hub alone waits for the others.
-        """
-        if self.already_ended:
-            return True
-        order = self.plan.nodes[0].order
-        may_be_relaunched = self.plan.min_nodes or order.relaunches_left
-        if may_be_relaunched or self.reported.may_go_on_elsewhere:
-            return False
-        statuses = current_hosts(self.reported.by_host)
-        if any(status.is_active for status in statuses.values()):
-            return False
-        return order.node in statuses or self.reported.tells_end
-
-    @property
-    def relaunch_pending(self) -> bool:
-        """Whether its launch was about to relaunch it."""
-        statuses = current_hosts(self.reported.by_host)
-        return any(status.relaunch_pending for status in statuses.values())
+    def has_ended(self) -> bool:
+        """Whether it cannot be going on, also where no host has answered."""
+        is_over = self.already_ended and not self.reported.relaunch_pending
+        return is_over or self.reported.has_ended(hub=self.plan.nodes[0].node)
 
     @property
     def all_nodes(self) -> tuple[str, ...]:
         """The nodes of this attempt and of those before it."""
-        shares = (share.node for share in self.plan.nodes)
-        return tuple(dict.fromkeys((*shares, *self.record.info.past_nodes)))
+        names = [share.node for share in self.plan.nodes]
+        for past in self.record.info.past_attempts:
+            names += past.nodes
+        return tuple(dict.fromkeys(names))
 
     def show_participants(self) -> None:
         """Show the contacted hosts that are part of the run, and not the others."""
@@ -150,20 +133,18 @@ class FoundRun:
             has_failed = 0 < verdict.exit_code < SIGNAL_EXIT_BASE
             hosts_decide = monitor.peer_status.hosts_decide
             may_follow = has_failed and self.reported.info.relaunches_left
-            was_over = self.already_ended and not self.relaunch_pending
+            was_over = self.already_ended and not self.reported.relaunch_pending
             if not may_follow or hosts_decide or is_being_ended or was_over:
                 return None
             timeout_s = ANNOUNCE_TIMEOUT_S
-        self.finder.shows_states = False
         try:
-            return self._wait_for_start(time.monotonic() + timeout_s)
+            with self.finder.pool.quietly():
+                return self._wait_for_start(time.monotonic() + timeout_s)
         except Interrupted as error:
             if not self.outcome_unknown:  # then the verdict is wanted at once
                 return None
             message = f"left run {self.plan.run_id}; its next attempt is about to start"
             raise Interrupted(error.exit_code, message) from None
-        finally:
-            self.finder.shows_states = True
 
     def _wait_for_start(self, deadline: float) -> HostRecord | None:
         """Return the record of the next attempt, if possible once all of its hosts have it."""
@@ -181,9 +162,9 @@ class FoundRun:
                 has_begun = self.reported.info.attempt > self.plan.attempt
                 if record is None and has_begun:
                     record = self.finder.load_record(self.reported)
-                if record is None and (self.relaunch_pending or has_begun):
+                if record is None and (self.reported.relaunch_pending or has_begun):
                     deadline = time.monotonic() + START_TIMEOUT_S
-            if self.relaunch_pending and not self.outcome_unknown:
+            if self.reported.relaunch_pending and not self.outcome_unknown:
                 who = self.reported.info.launched_by
                 self.console.message(f"{who} is about to relaunch the run")
                 self.outcome_unknown = True
@@ -207,7 +188,6 @@ def pull_run(run: FoundRun, kinds: Collection[str] = FILE_KINDS) -> dict[str, Pu
         NotReady: The folder cannot be written to, or another process does so.
     """
     store = run.store
-    complete_result(run)
     store.reopen(run.request, run.plan)
     store.unlock()
     try:
@@ -217,27 +197,24 @@ def pull_run(run: FoundRun, kinds: Collection[str] = FILE_KINDS) -> dict[str, Pu
         pull_command = f"{this_program()} pull {run.flags}"
         message = f"interrupted; what came is kept, and this continues from there: {pull_command}"
         raise Interrupted(error.exit_code, message) from None
-    if run.has_ended_where_known and not run.relaunch_pending:
-        if not store.has_result:
-            _record_end(run)
+    record_end(run)
+    if run.has_ended:
         store.record_metrics(run.plan)
     return pulled
 
 
-def complete_result(run: FoundRun) -> None:
-    """Add to the result on record here what hosts could not prove when the run ended.
+def record_end(run: FoundRun) -> None:
+    """Record how a run ended that is over, or what hosts could not prove when it ended.
+
+    Nothing is recorded where all is known, or while another process writes the record.
 
     Raises:
-        NotReady: The result cannot be read.
+        NotReady: The result on record cannot be read.
     """
-    if run.already_ended and run_index.has_unproven_end(run.store.folder):
-        _record_end(run)
-
-
-def _record_end(run: FoundRun) -> None:
-    """Record how a run ended that is over, unless another process writes its record."""
     store = run.store
-    if not store.reopen(run.request, run.plan):
+    is_unproven = store.has_result and run_index.has_unproven_end(store.folder)
+    is_lacking = (is_unproven and run.already_ended) or (not store.has_result and run.has_ended)
+    if not is_lacking or not store.reopen(run.request, run.plan):
         return
     try:
         # All of it is over: there is nothing to tell.

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from runner.control.attempt import observer
 from runner.control.rpc.facts import FactsCollector
@@ -19,7 +19,8 @@ from runner.control.rpc.wait import TICK_S, Broadcast, WaitLoop
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.plan import Plan
-from runner.core.model.results import PullResult
+from runner.core.model.results import PullResult, RemoteRun
+from runner.core.model.run_info import HostRunStatus
 from runner.core.planning.notes import FoldNames
 from runner.core.protocol.events import Event
 from runner.core.protocol.frames import Frame
@@ -70,6 +71,39 @@ class Console(observer.Console, Protocol):
         """Show what waits until `give_up`, and end."""
 
 
+class RunListing(NamedTuple):
+    """The runs on some hosts, the oldest first."""
+
+    runs: list[RemoteRun]
+    problems: dict[str, Problem]  # of the hosts that did not answer
+    hidden: dict[str, int]  # how many runs of other users, by node
+
+
+def merge_statuses(
+    replies: Mapping[str, Mapping[str, Any]], names: Sequence[str]
+) -> list[RemoteRun]:
+    """Return the runs that hosts list in their replies, the oldest first, by the clock here.
+
+    A host speaks for itself alone: for the node of a run that is called like it, or for the one on
+    it that is called like no node of now. All nodes that were asked are in `names`.
+    """
+    found: dict[str, dict[str, HostRunStatus]] = {}  # by run, and by name of now
+    for name in filter(replies.__contains__, names):
+        ahead_s = replies[name]["now"] - time.time()
+        for status in replies[name]["runs"]:
+            is_own = status.node == name
+            if is_own or (status.here and status.node not in names):
+                by_host = found.setdefault(status.info.run_id, {})
+                if is_own or name not in by_host:
+                    by_host[name] = replace(status, changed_at=status.changed_at - ahead_s)
+    runs: list[tuple[float, str, RemoteRun]] = []
+    for run_id, by_host in found.items():
+        info = max((status.info for status in by_host.values()), key=lambda info: info.attempt)
+        changed_at = max(status.changed_at for status in by_host.values())
+        runs.append((info.launched_at or changed_at, run_id, RemoteRun(info, by_host)))
+    return [run for _, _, run in sorted(runs, key=lambda each: each[:2])]
+
+
 class HostPool:
     """The hosts of one spec, with a session to each that could be reached.
 
@@ -86,6 +120,7 @@ class HostPool:
         self.inbox = inbox
         self.connector = Connector(spec, console.message)
         self.sessions: dict[str, HostSession] = {}
+        self._is_quiet = False
 
     def collect_facts(
         self,
@@ -155,13 +190,30 @@ class HostPool:
         facts.update({name: replace(facts[name], has_release=True) for name in lacking})
         return code_push.targets
 
-    def broadcast(
-        self, names: Container[str] | None = None, show: Callable[[str, str], None] | None = None
-    ) -> Broadcast:
+    def broadcast(self, names: Container[str] | None = None) -> Broadcast:
         """Return a broadcast to these nodes, or to all that were reached."""
         sessions = {n: each for n, each in self.sessions.items() if names is None or n in names}
-        show = show or self.console.node_status
+        show = self.console.node_status if not self._is_quiet else lambda *_: None
         return Broadcast(sessions, self.inbox, self.spec.lost_s, show)
+
+    @contextlib.contextmanager
+    def quietly(self) -> Iterator[None]:
+        """Show nothing of broadcasts."""
+        self._is_quiet = True
+        try:
+            yield
+        finally:
+            self._is_quiet = False
+
+    def runs(
+        self, nodes: Sequence[Node], run_id: str = "", timeout_s: float = math.inf
+    ) -> RunListing:
+        """Return the runs on the hosts of these nodes: all, or one."""
+        names = [node.name for node in nodes]
+        request = {"run_id": run_id, "others": names}
+        answers, problems = self.broadcast(names).collect("runs", request, "runs", timeout_s)
+        hidden = {name: answers[name]["unreadable"] for name in names if name in answers}
+        return RunListing(merge_statuses(answers, names), problems, hidden)
 
     def monitor(
         self,

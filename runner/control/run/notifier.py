@@ -6,17 +6,14 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 
 from runner.control.record.run_store import RunStore
 from runner.core.model.plan import Plan
-from runner.core.model.run_info import PastAttempt
 from runner.core.notification import POLL_S, Message, Subject, deliver
 from runner.core.outcome.diagnosis import Diagnosis
-from runner.core.outcome.first_failure import START_REFUSED
+from runner.core.outcome.first_failure import START_REFUSED, failure_text
 from runner.core.outcome.verdict import Verdict
-from runner.core.planning.build_plan import notify_part
 from runner.core.protocol import events
 from runner.core.protocol.events import Event
 from runner.core.protocol.timing import NOTIFICATION_TIMEOUT_S
@@ -28,7 +25,7 @@ KILL_S = 0.5
 
 
 class LaunchNotifier:
-    """Tells of the attempts of one launch, and of its end."""
+    """Tells of the stalls of one launch, and of its end."""
 
     def __init__(
         self, spec: Spec, store: RunStore, say: Callable[[str], None], run_flags: str, cwd: str
@@ -51,12 +48,11 @@ class LaunchNotifier:
         self._is_stalled = False
         self._hosts_tell = False
         self._hub_has_ended = False
-        if notify := notify_part(self._spec):
-            nodes = tuple(node_plan.node for node_plan in plan.nodes)
+        if notify := plan.nodes[0].order.notify:
             self._subject = Subject(
                 run_id=plan.run_id,
                 attempt=plan.attempt,
-                notify=replace(notify, nodes=nodes),
+                notify=notify,
                 secrets=tuple(self._secrets.values()),
                 run_flags=self._run_flags,
             )
@@ -76,24 +72,20 @@ class LaunchNotifier:
         elif isinstance(body, events.Stalled) and not self._is_stalled:
             self._is_stalled = True
             if self._subject and not self._hosts_tell:
-                self._send(self._subject.stalled(body.seconds, self._seconds))
-
-    def relaunching(self, upcoming: Plan, past_attempts: Sequence[PastAttempt]) -> None:
-        """Tell that another attempt follows, unless that of the last attempt was told."""
-        is_new = past_attempts and past_attempts[-1].attempt == upcoming.attempt - 1
-        if self._subject and is_new:
-            nodes = tuple(node_plan.node for node_plan in upcoming.nodes)
-            self._send(self._subject.relaunched(nodes, past_attempts[-1].reason, self._seconds))
+                seconds = time.monotonic() - self._began_at
+                self._send(self._subject.stalled(body.seconds, seconds))
 
     def ended(self, verdict: Verdict, diagnosis: Diagnosis | None) -> None:
         """Tell of the end, unless a host has."""
         if self._subject and not (self._hosts_tell and self._hub_has_ended):
+            failure = verdict.first_failure
             message = self._subject.ended(
                 verdict.state,
                 verdict.exit_code,
                 verdict.seconds,
-                verdict.first_failure,
-                diagnosis.meaning if diagnosis else "",
+                reason=failure_text(failure) if failure else "",
+                failure=failure,
+                meaning=diagnosis.meaning if diagnosis else "",
             )
             self._send(message)
 
@@ -110,26 +102,23 @@ class LaunchNotifier:
                 return
             time.sleep(POLL_S)
 
-    @property
-    def _seconds(self) -> float:
-        return time.monotonic() - self._began_at
-
     def _send(self, message: Message) -> None:
         """Deliver in a thread: neither the run nor its console waits."""
-        thread = threading.Thread(target=self._deliver, args=(message,), daemon=True)
+
+        def send() -> None:
+            environ = {**os.environ, **self._secrets}
+            secrets = tuple(self._secrets.values())
+            targets = self._spec.notify
+            is_cancelled = self._cancelled.is_set
+            failed = deliver(targets, message, environ, self._cwd, secrets, is_cancelled)
+            for target, reason in failed:
+                body = events.NotificationFailed(target, reason, message["event"])
+                self._say(f"note: {body.text}")
+                seq = next(self._seq)
+                times = (time.time(), time.monotonic())
+                event = Event(message["run_id"], "", message["attempt"], seq, *times, body)
+                self._store.append(event)
+
+        thread = threading.Thread(target=send, daemon=True)
         self._threads.append(thread)
         thread.start()
-
-    def _deliver(self, message: Message) -> None:
-        """Run the commands; say and record which of them failed."""
-        environ = {**os.environ, **self._secrets}
-        secrets = tuple(self._secrets.values())
-        targets = self._spec.notify
-        is_cancelled = self._cancelled.is_set
-        for target, reason in deliver(targets, message, environ, self._cwd, secrets, is_cancelled):
-            body = events.NotificationFailed(target, reason, message["event"])
-            self._say(f"note: {body.text}")
-            seq = next(self._seq)
-            attempt = message["attempt"]
-            times = (time.time(), time.monotonic())
-            self._store.append(Event(message["run_id"], "", attempt, seq, *times, body))

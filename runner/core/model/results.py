@@ -91,36 +91,41 @@ class RemoteRun:
     """A run as its hosts describe it: those that answered and have it."""
 
     info: RunInfo
-    by_host: Dict[str, HostRunStatus]  # by the node's name in the run
-    asked: Dict[str, str]  # the name that each of them has now
+    by_host: Dict[str, HostRunStatus]  # by the node's name of now
 
     @property
     def run_id(self) -> str:
         return self.info.run_id
 
     @property
+    def relaunch_pending(self) -> bool:
+        """Whether its launch is about to relaunch it."""
+        return any(status.relaunch_pending for status in current_hosts(self.by_host).values())
+
+    @property
     def is_active(self) -> bool:
         """Whether processes of it may still run, or follow in another attempt."""
         statuses = current_hosts(self.by_host).values()
-        return any(status.is_active or status.relaunch_pending for status in statuses)
+        return self.relaunch_pending or any(status.is_active for status in statuses)
 
     @property
     def is_complete(self) -> bool:
         """Whether all hosts of its last attempt answered."""
         return len(current_hosts(self.by_host)) >= self.info.nnodes
 
-    @property
-    def may_go_on_elsewhere(self) -> bool:
-        """Whether it may be on where no answer comes from: elastic, or relaunched."""
-        statuses = current_hosts(self.by_host).values()
-        left = (status.info.relaunches_left for status in statuses)
-        return bool(self.info.min_nodes or any(left))
+    def has_ended(self, hub: str = "") -> bool:
+        """Return whether no host that answered is active, and no silent one can be.
 
-    @property
-    def tells_end(self) -> bool:
-        """Whether a host tells the end of all: one that succeeded tells nothing of the others."""
-        statuses = current_hosts(self.by_host).values()
-        return any(status.state in (State.FAILED, State.STOPPED) for status in statuses)
+        One can if the run is elastic or may be relaunched; and if all that is known is that
+        members have succeeded: the hub alone waits for the others.
+        """
+        statuses = current_hosts(self.by_host)
+        if self.is_active or self.is_complete:
+            return not self.is_active
+        if self.info.min_nodes or any(each.info.relaunches_left for each in statuses.values()):
+            return False
+        has_failed = any(each.state in (State.FAILED, State.STOPPED) for each in statuses.values())
+        return has_failed or hub in statuses
 
 
 @dataclass(frozen=True)

@@ -42,11 +42,6 @@ class RunInfo:
     standby_nodes: Tuple[str, ...] = ()  # spares; their hosts have a record of it, too
     relaunches_left: int = field(default=0, metadata=COUNT)  # after this attempt
 
-    @property
-    def past_nodes(self) -> Tuple[str, ...]:
-        names = (name for attempt in self.past_attempts for name in attempt.nodes)
-        return tuple(dict.fromkeys(names))
-
 
 @dataclass(frozen=True)
 class HostRunStatus:
@@ -95,7 +90,7 @@ def current_hosts(statuses: Mapping[str, HostRunStatus]) -> Dict[str, HostRunSta
     """
     last_attempt = max((status.info.attempt for status in statuses.values()), default=0)
     hosts = {n: s for n, s in statuses.items() if s.alive or s.info.attempt == last_attempt}
-    return {n: s for n, s in hosts.items() if n not in s.info.standby_nodes} or hosts
+    return {n: s for n, s in hosts.items() if s.node not in s.info.standby_nodes} or hosts
 
 
 def aggregate_state(statuses: Mapping[str, HostRunStatus]) -> str:

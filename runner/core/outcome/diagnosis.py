@@ -40,6 +40,17 @@ class Diagnosis:
     remedy: str = ""  # what to do about it, "" if unknown
 
 
+@dataclass(frozen=True)
+class RunResult(Verdict):
+    """How a run ended, as `result.json` has it."""
+
+    run_id: str = ""
+    attempt: int = 0  # the last one
+    began: float = 0.0  # in seconds since 1970
+    ended: float = 0.0
+    diagnosis: Optional[Diagnosis] = None
+
+
 def diagnose(
     plan: Plan,
     verdict: Verdict,

@@ -94,7 +94,8 @@ def read_run(folder: RunPaths) -> Optional[HostRunStatus]:
         state = State.STARTING  # at least before a power cut
     if not alive and state is not None and not state.is_terminal:
         state = final_state(folder, info.attempt) or state
-    relaunch_pending = not alive and time.time() < mtime(folder.relaunch_marker)
+    may_follow = not (alive or os.path.lexists(folder.stop_marker))
+    relaunch_pending = may_follow and time.time() < mtime(folder.relaunch_marker)
     lost_node = not alive and state is State.STOPPED and lost_a_node(folder, info.attempt)
     ends_at = mtime(folder.unattended) if alive else 0.0
     return HostRunStatus(

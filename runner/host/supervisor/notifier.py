@@ -1,4 +1,4 @@
-"""Notifier of a supervisor: tells of the end, a relaunch and a stall where no launch does.
+"""Notifier of a supervisor: tells of the end and of a stall where no launch does.
 
 One process for each message, which records by itself what could not be told: the supervisor waits
 for none, and a message about the end may outlive it, by no more than its own deadline.
@@ -7,14 +7,12 @@ for none, and a message about the end may outlive it, by no more than its own de
 from __future__ import annotations
 
 import contextlib
-import re
 import signal
 import time
 import traceback
 from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Set, Tuple
 
 from runner.core.model.order import Notify, Order
-from runner.core.model.results import Failure
 from runner.core.protocol.events import (
     Ended,
     NotificationFailed,
@@ -38,9 +36,6 @@ if TYPE_CHECKING:
 MARGIN_S = 5.0  # to end a command that does not
 LAG_S = 1.5 * HEARTBEAT_S  # how late this host may hear of progress on another
 MAX_STALLED_S = 1e8  # more is what a host says that has no rank left
-_RANK = re.compile(r"rank (?P<rank>\d+) on (?P<node>\S+) (?P<reason>.+)", re.DOTALL)
-_LOSS = re.compile(r"lost (?P<node>\S+): (?P<reason>.+)", re.DOTALL)
-_PROGRAM = re.compile(r"(?P<reason>the program on (?P<node>\S+) .+)", re.DOTALL)
 
 MakeMessage = Callable[["Subject"], "Message"]
 
@@ -117,19 +112,15 @@ class Notifier:
         self._children.append(BoundedChild(send, NOTIFICATION_TIMEOUT_S + MARGIN_S))
 
     def tell_outcome(self, end: Ended, ladder: StopLadder, upcoming: Optional[Upcoming]) -> None:
-        """Tell of the end of the run, or of the attempt that follows."""
+        """Tell of the end of the run, if no attempt follows."""
         notify = self._order.notify
         seconds = self.seconds
         reason = ladder.reason
-        if notify is None:
-            return
-        if upcoming is not None:
-            nodes = upcoming.nodes
-            self.tell(notify, lambda subject: subject.relaunched(nodes, reason, seconds))
+        if notify is None or upcoming is not None:
             return
         state, code = _outcome(end, ladder)
-        failure = _failure(self._order.node, reason) if code and state != "stopped" else None
-        self.tell(notify, lambda subject: subject.ended(state, code, seconds, failure, ""))
+        why = reason if code and state != "stopped" else ""
+        self.tell(notify, lambda subject: subject.ended(state, code, seconds, why))
 
 
 def _outcome(end: Ended, ladder: StopLadder) -> Tuple[str, int]:
@@ -148,12 +139,3 @@ def _outcome(end: Ended, ladder: StopLadder) -> Tuple[str, int]:
     if reason or end.state is not State.SUCCEEDED:
         return verdict.FAILED, verdict.FAILED_CODE
     return verdict.SUCCEEDED, 0
-
-
-def _failure(node: str, reason: str) -> Failure:
-    """Return the failure that a reason to stop tells of, which may be that of another node."""
-    for pattern in (_RANK, _LOSS, _PROGRAM):
-        if match := pattern.fullmatch(reason):
-            rank = match.groupdict().get("rank")
-            return Failure(match["node"], None if rank is None else int(rank), match["reason"])
-    return Failure(node, None, reason)

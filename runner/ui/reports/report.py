@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
 
-from runner.core.launch_request import LaunchRequest
 from runner.core.model.plan import NodePlan, Plan
 from runner.core.model.results import Failure, NodeResult
 from runner.core.outcome.diagnosis import Diagnosis
@@ -79,24 +78,6 @@ def code_name(release: str, commit: str) -> str:
         return f"release {release}"
     changes = " and later changes" if commit.endswith("+") else ""
     return f"release {release}, commit {commit[:12]}{changes}"
-
-
-def render_access(request: LaunchRequest) -> str:
-    """Return where a launch logs in, and what it takes from here."""
-    spec = request.spec
-    ssh = spec.cluster.ssh
-    jump = f" by way of {', '.join(ssh.jump)}" if ssh.jump else ""
-    rows = []
-    for node in (*spec.nodes, *spec.spares):
-        login = "@".join(filter(None, (node.user or ssh.user, node.host)))
-        port = f" port {node.port or ssh.port}" if node.port or ssh.port else ""
-        is_here = node.transport == "local"
-        rows.append((node.name, "this machine" if is_here else f"ssh {login}{port}{jump}"))
-    pushes = spec.pushes_code and not request.recorded_code
-    taken = [f"the code in {spec.cluster.project}"] if pushes else []
-    taken += [f"secret {name}" for name in sorted(spec.secrets)]
-    rows.append(("from here", ", ".join(taken) or "nothing"))
-    return "\n".join(["", "# access", *aligned(rows, indent="#  ")])
 
 
 def ended_notice(run_flags: str) -> str:

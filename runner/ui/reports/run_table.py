@@ -53,7 +53,6 @@ class Row:
 
 def rows(
     runs: Iterable[RemoteRun],
-    clock_offsets: Mapping[str, float],
     *,
     all_: bool = False,
     ends: Mapping[str, str] = {},
@@ -70,10 +69,9 @@ def rows(
         is_active = run.is_active
         if not is_active and not all_:
             continue
-        host_times = {name: clock_offsets[run.asked[name]] for name in seen}
-        age = max(host_times[name] - status.changed_at for name, status in seen.items())
+        since = min(status.changed_at for status in seen.values())
         if is_active and info.launched_at:
-            age = time.time() - info.launched_at
+            since = info.launched_at
         elastic = elastic_summary(info, seen) if is_active else ""
         progress = [status.progress for status in seen.values() if status.progress and is_active]
         unattended = [s.unattended_left_s for s in seen.values() if s.unattended_left_s is not None]
@@ -83,7 +81,7 @@ def rows(
                 task=info.task,
                 owner=info.launched_by or next(iter(seen.values())).owner,
                 state=ends.get(run.run_id) or aggregate_state(seen) + elastic,
-                age=max(0.0, age),
+                age=max(0.0, time.time() - since),
                 nodes=tuple(seen),
                 of=max(info.nnodes, len(seen)),
                 gpus=sum((info.gpus or {}).values()),
@@ -111,6 +109,9 @@ def next_step(row: Row, run_flags: str) -> str:
     )
 
 
+MAX_RUNS = 20
+"""The runs of a table, without those beyond them that have not ended."""
+
 HEADERS = ("RUN", "TASK", "BY", "STATE", "AGE", "NODES", "GPUS", "ATTEMPT", "PROGRESS", "FOLDER")
 GIVING_WAY = ("GPUS", "ATTEMPT", "FOLDER", "BY", "PROGRESS", "NODES", "AGE", "TASK", "STATE")
 """What has no column where there is not room for all, the first of these first."""
@@ -131,7 +132,10 @@ def render(
     """
     scope = " on the hosts that answered" if unreachable else ""
     nothing = f"nothing is running{scope} (--all shows ended runs)"
-    lines = _run_lines(runs, width, reader) or [f"no runs{scope}" if all_ else nothing]
+    shown = [row for at, row in enumerate(runs) if at < MAX_RUNS or not row.ended]
+    lines = _run_lines(shown, width, reader) or [f"no runs{scope}" if all_ else nothing]
+    if left_out := len(runs) - len(shown):
+        lines.append(f"{counted(left_out, 'older run')} not shown: --json has all")
     for name, count in unreadable_runs.items():
         if count:
             lines.append(f"{name}: {counted(count, 'run')} of other users, not readable")

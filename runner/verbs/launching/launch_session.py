@@ -65,7 +65,6 @@ from runner.ui.problems import find_errors, warning_lines
 from runner.ui.reports import report, tables
 from runner.ui.reports.dry_run import render_dry_run
 from runner.ui.reports.internal_fault import reporting_faults
-from runner.ui.reports.report import render_access
 from runner.verbs.shared.following import Ending, follow
 
 
@@ -156,8 +155,6 @@ def _dry_run(request: LaunchRequest, source: CodeSource) -> None:
         show(json.dumps(encode(plan)))
     else:
         show(render_dry_run(plan, assumptions))
-        if request.record_hosts:
-            show(render_access(request))
 
 
 def launch_warnings(spec: Spec, facts: Mapping[str, Facts]) -> list[str]:
@@ -210,7 +207,6 @@ class LaunchSession:
         try:
             while upcoming := self._attempts.next(attempt.facts, monitor, verdict):
                 attempt = upcoming
-                self._notifier.relaunching(attempt.plan, self._attempts.past)
                 with self._store.required():
                     self._store.write_plan(attempt.plan)
                 monitor, verdict = self._run_attempt(attempt)

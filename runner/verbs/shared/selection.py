@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from runner.config.words import chosen_cluster, hydra_value, key_of
 from runner.control.record import run_index
 from runner.control.record.contact_file import read_contact
-from runner.control.record.file_names import LATEST, SWEEP_FILE
+from runner.control.record.file_names import LATEST
 from runner.control.record.said_notes import unsaid
 from runner.core.errors import ConfigError, Problem
 from runner.core.launch_request import LaunchRequest
@@ -62,10 +62,6 @@ class Selection:
         """
         with self.composer() as composer:
             composed = composer.compose(self.overrides, contact_keys)
-        if composed.record_hosts:
-            message = f"its record came from {join_some(composed.record_hosts)}, not from a launch"
-            hint = "--cluster NAME takes the YAML that is here"
-            raise ConfigError([Problem("rerun", message, hint)])
         for text in composed.notes:
             note(text)
         _note_once(f"files of {composed.spec.cluster.name}", composed.file_notes)
@@ -143,12 +139,19 @@ def record_of(run: str) -> Path | None:
     The beginning of an id will do as for `contact_for_run`.
     """
     _check_run_id(run)
-    folder = run_index.record_folder(run or LATEST)
-    if folder or run not in ("", LATEST):
-        return folder or _record_of_shortened(run)
-    message = "no run was launched from this folder"
-    hint = "--run ID names one, --cluster NAME takes your latest one there"
-    raise ConfigError([Problem("--run", message, hint)])
+    found = run_index.records_of_word(run or LATEST)
+    if not found and run in ("", LATEST):
+        message = "no run was launched from this folder"
+        hint = "--run ID names one, --cluster NAME takes your latest one there"
+        raise ConfigError([Problem("--run", message, hint)])
+    if len(found) > 1:
+        names = join_some([folder.name for folder in found])
+        raise ConfigError([Problem("--run", f"{run} is a sweep, of {names}", "name one of them")])
+    if found and run not in ("", LATEST, found[0].name):
+        name = run_index.records().get(found[0], run)
+        if name != run:
+            note(f"{run} is {name}")
+    return found[0] if found else None
 
 
 def _note_once(subject: str, notes: Sequence[str]) -> None:
@@ -160,21 +163,6 @@ def _check_run_id(run: str) -> None:
     if run and not is_run_id(run):
         hint = f"`{this_program()} ps --all` lists the runs; or give latest"
         raise ConfigError([Problem("--run", f"{run!r} is not a run id", hint)])
-
-
-def _record_of_shortened(run: str) -> Path | None:
-    """Return the record of the only run whose id begins so; raise ConfigError for several."""
-    found = {name: f for f, name in run_index.records().items() if name.startswith(run)}
-    file = Path(run_index.RUNS_FOLDER, run, SWEEP_FILE)
-    if file.is_file():
-        message = f"{run} is a sweep, whose runs are in {file}"
-        raise ConfigError([Problem("--run", message, "name one of them")])
-    if len(found) > 1:
-        message = f"no run on record is named {run}; so begin {join_some([*found])}"
-        raise ConfigError([Problem("--run", message, "type more of it")])
-    for name in found:
-        note(f"{run} is {name}")
-    return next(iter(found.values()), None)
 
 
 def _about_run(request: LaunchRequest, run_id: str) -> LaunchRequest:

@@ -40,10 +40,11 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
         store = RunStore(tmp_path / "runs" / run_id)
         store.reserve()
         store.create(replace(request(store.folder, "{}\n"), launched_at=1.7e9))
-        store.write_plan(replace(plan(1, 1), run_id=run_id, release=release))
+        ran = replace(plan(1, 1), run_id=run_id, release=release)
+        store.write_plan(ran)
         (store.folder / "metrics.jsonl").write_text(metrics)
         if has_ended:
-            store.write_result(plan(1, 1), Verdict("succeeded", 0, 1.0), 1.7e9, None)
+            store.write_result(ran, Verdict("succeeded", 0, 1.0), 1.7e9, None)
         return f"runs/{run_id}"
 
     return made
@@ -144,7 +145,7 @@ def test_a_record_without_its_plan_is_said_to_be_damaged(
 
 
 @pytest.mark.parametrize(
-    "contact", [None, "{torn", '{"run": {"run_id": "x", "cluster": "two"}, "launched_at": 1.7e9}']
+    "contact", [None, "{torn", '{"run_id": "x", "cluster": "two", "launched_at": 1.7e9}']
 )
 def test_an_end_on_record_needs_nothing_of_how_hosts_are_reached(
     make: Make, capsys: pytest.CaptureFixture[str], contact: str | None
@@ -158,8 +159,7 @@ def test_an_end_on_record_needs_nothing_of_how_hosts_are_reached(
     assert "succeeded after 1.0 s" in capsys.readouterr().out
     for argv in (["why", "--json"], ["compare"], ["report"], ["export", "--tensorboard", "tb"]):
         assert main([*argv, ID.format(0)]) == 0
-    is_damaged = contact == "{torn"
-    assert ("damaged" in capsys.readouterr().err) == is_damaged
+    assert "damaged" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("is_interrupted", [False, True])

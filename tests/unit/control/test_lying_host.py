@@ -167,8 +167,8 @@ def elastic(plan: Plan) -> Plan:
 def listing_of_a_liar(pool: Pool) -> None:
     finder = RunFinder(pool, "")
     runs = finder.runs()
-    rows = run_table.rows(runs, finder.clock_offsets, all_=True)
-    shown(run_table.render(rows, finder.unreachable, finder.unreadable_runs, all_=True))
+    rows = run_table.rows(runs, all_=True)
+    shown(run_table.render(rows, finder.unreachable, finder.hidden_runs, all_=True))
     for run in runs:
         record = finder.load_record(run)
         shown(report.run_header(record.plan))
@@ -336,11 +336,8 @@ def plan_of(world: World, monkeypatch: pytest.MonkeyPatch) -> PlanOf:
     return read
 
 
-def test_a_host_speaks_for_itself_alone(plan_of: PlanOf) -> None:
-    """An order of another run or host is refused: a stop would end those."""
-    plan = plan_of(cwd="/")
-    assert plan.node(HONEST) == PLAN.node(HONEST)
-    assert plan.node(LIAR).order.cwd == "/"
+def test_order_of_another_run_is_refused(plan_of: PlanOf) -> None:
+    """A stop of this run would end the other one; the record of an honest host is used."""
     assert plan_of(run_id="0101-0000-other-beef") == plan_of(node=HONEST) == PLAN
 
 
@@ -348,6 +345,17 @@ def test_pattern_of_a_host_is_not_used_here(plan_of: PlanOf) -> None:
     """It may search one line for ever; in its place is that of one's own YAML."""
     plan = plan_of(r"it (\d+)", progress_pattern="(a+)+$")
     assert {node.order.progress_pattern for node in plan.nodes} == {r"it (\d+)"}
+
+
+def test_a_host_whose_connection_broke_is_not_shown_as_it_was(world: World) -> None:
+    """It is asked all the same, and has a problem."""
+    request = LaunchRequest(SPEC, world.folder, "")
+    watch = HostWatch(request, RunFinder(Pool(None, world.folder), ""), is_run=False)
+    watch.poll()
+    assert (watch.problems, LIAR in watch.samples) == ({}, True)
+    watch.finder.pool.sessions[LIAR].close()
+    watch.poll()
+    assert [*watch.problems] == [LIAR]
 
 
 def test_no_host_says_which_machine_is_contacted(world: World) -> None:

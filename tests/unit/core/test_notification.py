@@ -11,7 +11,7 @@ import pytest
 
 from runner.core.model.order import Notify
 from runner.core.model.results import Failure
-from runner.core.notification import MAX_NODES, Message, Subject, deliver
+from runner.core.notification import KILLED, MAX_NODES, Message, Subject, deliver
 from tests.lab.waiting import PATIENCE, wait_until
 
 SUBJECT = Subject(
@@ -33,7 +33,7 @@ SUBJECT = Subject(
 )
 def test_an_end(state: str, code: int, event: str) -> None:
     """What a user wanted is no failure."""
-    data = SUBJECT.ended(state, code, 62.0, None, "")
+    data = SUBJECT.ended(state, code, 62.0)
     assert (data["event"], data["state"], data["exit_code"]) == (event, state, code)
     assert data["text"] == f"run 0101-0000-x-abcd (resnet18 on lab3) {state} after 1 m 02 s"
     assert data["hint"] == "runner why --run 0101-0000-x-abcd"
@@ -46,7 +46,7 @@ def test_a_message_is_small_and_has_no_secret() -> None:
     notify = Notify(("true",), "c", "t", nodes)
     big = Subject("r", 3, notify, secrets=("key-1", "two\nlines"), told_by="gpu1")
     failure = Failure("gpu1", None, "pass\x1b[31mword key-1 two\nlines" + "é" * 5000)
-    data = big.ended("failed", 1, 1.0, failure, "key-1 " * 1000)
+    data = big.ended("failed", 1, 1.0, failure.reason, failure, "key-1 " * 1000)
     text = json.dumps(data)
     assert len(text.encode()) < 60_000
     assert "key-1" not in text
@@ -54,10 +54,9 @@ def test_a_message_is_small_and_has_no_secret() -> None:
     assert "\x1b" not in data["text"]
     assert (len(data["nodes"]), data["node_count"]) == (MAX_NODES, 2000)
     assert big.stalled(5.0, 6.0)["exit_code"] is None
-    assert big.relaunched(("gpu1",), "why", 1.0)["attempt"] == 4
 
 
-MESSAGE: Message = SUBJECT.ended("succeeded", 0, 1.0, None, "")
+MESSAGE: Message = SUBJECT.ended("succeeded", 0, 1.0)
 
 
 def test_a_command_is_killed_once_nobody_waits_for_it(tmp_path: Path) -> None:
@@ -77,7 +76,7 @@ def test_a_command_is_killed_once_nobody_waits_for_it(tmp_path: Path) -> None:
     cancelled.set()
     work.join(60 * PATIENCE)
 
-    assert failed == [(command, "it was killed, as nobody waits for it any more")]
+    assert failed == [(command, KILLED)]
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
 

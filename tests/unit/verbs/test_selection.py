@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from runner.cli.main import main
+from runner.control.record.run_index import state_folder
 from runner.control.record.run_store import RunStore
 from runner.control.rpc.wait import NO_ANSWER
 from runner.control.run.found_run import FoundRun
@@ -113,7 +114,8 @@ def test_which_hosts_are_asked_is_said_once(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Who asks for JSON is no person: nothing is said, and nothing counts as said."""
-    said = project / "runs" / ".said.json"
+    assert project.is_dir()
+    said = state_folder() / "said.json"
     with monkeypatch.context() as typed:
         typed.setattr("sys.argv", ["runner", "ps", "--json"])
         Selection().contact_latest()
@@ -158,7 +160,7 @@ def test_a_host_that_answers_pings_alone_is_awaited_once() -> None:
 
     unreachable = {"b": Problem("b", NO_ANSWER), "c": Problem("c", NO_ANSWER)}
     run = SimpleNamespace(
-        finder=SimpleNamespace(unreachable=unreachable, broadcast=broadcast),
+        finder=SimpleNamespace(unreachable=unreachable, pool=SimpleNamespace(broadcast=broadcast)),
         all_nodes=("a", "b", "c"),
         reported=SimpleNamespace(by_host={}),
         plan=SimpleNamespace(run_id="run"),

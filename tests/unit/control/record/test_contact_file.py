@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runner.control.record.contact_file import read_contact, recorded_contact
+from runner.control.record.contact_file import read_contact, run_contact
 from runner.control.record.file_names import CONTACT_FILE
 from runner.core.codec import encode
 from runner.core.errors import ConfigError
@@ -34,7 +34,7 @@ def test_what_reaches_the_hosts_comes_back(tmp_path: Path) -> None:
     secret = {"KEY": Secret("s-1")}
     asked = request(tmp_path, **fields, env={"HF_TOKEN": "e-1"}, secrets=secret)
     asked = replace(asked, config_dirs=("more",))
-    text = json.dumps(encode(recorded_contact(asked)))
+    text = json.dumps(encode(run_contact(asked)))
     assert not [word for word in ("s-1", "e-1", "t-1", "train.py") if word in text]
     (tmp_path / CONTACT_FILE).write_text(text)
     found = read_contact(tmp_path)
@@ -47,7 +47,7 @@ def test_what_reaches_the_hosts_comes_back(tmp_path: Path) -> None:
     assert found.selector == ""
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps({"run": {"run_id": "x"}})])
+@pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps({"run_id": "x"})])
 def test_a_damaged_file_is_one_problem(tmp_path: Path, text: str) -> None:
     """It names the file, and the way on."""
     (tmp_path / CONTACT_FILE).write_text(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -100,3 +101,13 @@ def test_the_beginning_of_a_sweeps_id_means_its_runs(project: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=told):
             run_index.named_records([word])
+
+
+def test_the_latest_run_is_one_that_is_on_record(project: Path) -> None:
+    """Its record was removed: the one before it is the latest, and `runs/latest` leads to it."""
+    first = record(project / "runs" / "first", "first", launched_from=str(project))
+    shutil.rmtree(record(project / "runs" / "second", "second", launched_from=str(project)))
+    assert run_index.record_folder("latest") == first
+    assert (project / "runs" / "latest").resolve() == first
+    shutil.rmtree(first)
+    assert run_index.record_folder("latest") is None

@@ -95,7 +95,7 @@ def test_a_record_that_was_cut_off_is_made_good(store: RunStore) -> None:
 
     assert RunStore(store.folder).reopen(request(store.folder, config_yaml="seed: 2\n"), plan(1))
 
-    assert names(store.folder) == {*RECORD, "origin.json", "plan.json"}
+    assert names(store.folder) == {*RECORD, "plan.json"}
     assert (store.folder.parent / "latest").readlink() == Path("second")
 
 

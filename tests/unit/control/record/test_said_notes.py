@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from runner.control.record import run_index
 from runner.control.record.said_notes import unsaid
 
 
 @pytest.fixture
 def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file in which a project keeps them."""
+    """The file in which they are kept."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs").mkdir()
-    return tmp_path / "runs" / ".said.json"
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return run_index.state_folder() / "said.json"
 
 
 def test_a_note_is_said_once_and_again_when_it_is_news(said: Path) -> None:
@@ -29,19 +30,34 @@ def test_a_note_is_said_once_and_again_when_it_is_news(said: Path) -> None:
     assert said.stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.parametrize("damage", ["{", "[1]", '"x"', '{"plan": 5}', "\udc80"])
-def test_a_file_that_cannot_be_read_is_written_anew(said: Path, damage: str) -> None:
-    """The note is said, and nothing is raised."""
-    said.write_bytes(damage.encode(errors="surrogateescape"))
+def test_each_folder_is_told(said: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing is written into it: a `runs/` of the user's own may be pushed as code."""
     assert unsaid("plan", ["a"]) == ["a"]
-    assert json.loads(said.read_text()) == {"plan": ["a"]}
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path / "runs")
+    assert unsaid("plan", ["a"]) == ["a"]
+    monkeypatch.chdir(tmp_path)
+    assert unsaid("plan", ["a"]) == []
+    assert said.exists()
+    assert [*(tmp_path / "runs").iterdir()] == []
+
+
+@pytest.mark.parametrize("damage", ["{", "[1]", '"x"', '{"HERE": {"plan": 5}}', "\udc80"])
+def test_a_file_that_cannot_be_read_is_written_anew(
+    said: Path, tmp_path: Path, damage: str
+) -> None:
+    """The note is said, and nothing is raised."""
+    said.parent.mkdir(parents=True)
+    said.write_bytes(damage.replace("HERE", str(tmp_path)).encode(errors="surrogateescape"))
+    assert unsaid("plan", ["a"]) == ["a"]
+    assert json.loads(said.read_text()) == {str(tmp_path): {"plan": ["a"]}}
 
 
 def test_where_nothing_can_be_kept_it_is_said_each_time(said: Path) -> None:
-    """No folder is made for it."""
-    said.parent.rmdir()
+    """It ends no launch."""
+    said.parent.parent.mkdir()
+    said.parent.touch()
     assert [unsaid("plan", ["a"]) for _ in range(2)] == [["a"], ["a"]]
-    assert not said.parent.exists()
 
 
 def test_a_program_is_told_nothing(said: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from runner.control.record.host_record import merge_statuses
-from runner.control.run.found_run import FoundRun
+from runner.control.run.discovery import HostRecord, newest_record
+from runner.control.run.hosts import merge_statuses
 from runner.core.codec import decode, encode
 from runner.core.model.plan import NodePlan
 from runner.core.model.results import RemoteRun
@@ -20,7 +20,7 @@ from tests.golden import builders
 
 def reply(*statuses: HostRunStatus) -> dict[str, Any]:
     """What one host answers."""
-    return {"runs": list(statuses)}
+    return {"runs": list(statuses), "now": time.time()}
 
 
 def status(node: str, *, here: bool = True, **fields: Any) -> HostRunStatus:
@@ -28,44 +28,33 @@ def status(node: str, *, here: bool = True, **fields: Any) -> HostRunStatus:
     return HostRunStatus(**{**known, "changed_at": 0.0, "node": node, "here": here, **fields})
 
 
-def test_the_host_on_which_a_run_is_speaks_for_it() -> None:
-    """Hosts of one disk see the folders of the others; their names may have changed places."""
-    swapped = {
-        "b": reply(status("a"), status("b", here=False)),
-        "a": reply(status("a", here=False), status("b")),
-    }
-    run = merged(swapped)
-    assert run.asked == {"a": "b", "b": "a"}
-    assert all(each.here and each.alive for each in run.by_host.values())
-
-
-def merged(replies: dict[str, dict[str, Any]], *, silent: str = "") -> RemoteRun:
-    """Return the one run in these replies; the hosts in `silent` did not answer."""
-    hosts = {name: f"host-{name}" for name in (*replies, *silent)}
-    (run,) = merge_statuses(replies, hosts)
-    return run
-
-
 @pytest.mark.promise(12)
 @pytest.mark.parametrize(
-    ("replies", "silent", "asked"),
+    ("replies", "silent", "nodes"),
     [
         ({"b": reply(status("a"), status("b"))}, "a", {"b": "b"}),
         ({"c": reply(status("a")), "a": reply(status("a"))}, "", {"a": "a"}),
-        (
-            {"b": reply(status("a"), status("b")), "x": reply(status("a"))},
-            "",
-            {"b": "b"},
-        ),
-        ({"b": reply(status("b")), "x": reply(status("a"))}, "", {"b": "b", "a": "x"}),
+        ({"b": reply(status("b", here=False))}, "", {"b": "b"}),
+        ({"b": reply(status("a", here=False))}, "", {}),
+        ({"b": reply(status("b")), "x": reply(status("a"))}, "", {"b": "b", "x": "a"}),
     ],
-    ids=["its host is silent", "its host has it", "two say so", "renamed"],
+    ids=["its host is silent", "its host has it", "shared disk", "of another host", "renamed"],
 )
 def test_no_host_speaks_for_another(
-    replies: dict[str, dict[str, Any]], silent: str, asked: dict[str, str]
+    replies: dict[str, dict[str, Any]], silent: str, nodes: dict[str, str]
 ) -> None:
     """One that lies would prove that nothing is left on a host that nobody reached."""
-    assert merged(replies, silent=silent).asked == asked
+    runs = merge_statuses(replies, [*replies, *silent])
+    assert {name: each.node for run in runs for name, each in run.by_host.items()} == nodes
+
+
+def test_of_two_answers_the_newest_attempt_wins() -> None:
+    """Of one attempt that of the most nodes: some may have joined."""
+    info = RunInfo("r1")
+    old, joined = HostRecord(builders.plan(1), "", info), HostRecord(builders.plan(1, 1), "", info)
+    new = HostRecord(replace(builders.plan(1), attempt=1), "", info)
+    assert newest_record([old, joined]) == joined
+    assert newest_record([old, new, joined]) == new
 
 
 @pytest.mark.parametrize(
@@ -116,16 +105,9 @@ def test_a_run_has_ended_if_it_cannot_go_on_elsewhere(
     states: dict[str, State], left: int, min_nodes: int, *, has_ended: bool
 ) -> None:
     """Where some of its hosts do not answer."""
-    info = RunInfo("r1", relaunches_left=left)
+    info = RunInfo("r1", nnodes=3, relaunches_left=left, min_nodes=min_nodes)
     by_host = {
-        node: status(node, info=info, state=state, alive=state is State.RUNNING)
-        for node, state in states.items()
+        node: status(node, info=info, state=state, alive=False) for node, state in states.items()
     }
-    found: Any = SimpleNamespace(
-        already_ended=False,
-        plan=replace(builders.plan(1, 1, 1), min_nodes=min_nodes),
-        reported=RemoteRun(replace(info, min_nodes=min_nodes), by_host, {n: n for n in by_host}),
-    )
-    known = cast("property", FoundRun.has_ended_where_known)
-    assert known.fget is not None
-    assert known.fget(found) == has_ended
+    run = RemoteRun(info, by_host)
+    assert run.has_ended("a") == has_ended

@@ -25,7 +25,10 @@ def test_how_many_nodes_an_elastic_run_has(least: int, alive: int, text: str) ->
 def test_who_only_stands_by_is_no_node_of_a_run() -> None:
     """Unless nobody else is left who tells of it."""
     info = RunInfo("r", "lab", "train", attempt=1, standby_nodes=("n2",))
-    on, over = (HostRunStatus(info, "ada", State.RUNNING, alive, 1.0) for alive in (True, False))
+    seen = {
+        node: HostRunStatus(info, "ada", State.RUNNING, alive, 1.0, node=node)
+        for node, alive in {"n0": True, "n1": False, "n2": True}.items()
+    }
 
-    assert list(current_hosts({"n0": on, "n1": over, "n2": on})) == ["n0", "n1"]
-    assert list(current_hosts({"n2": on})) == ["n2"]
+    assert list(current_hosts(seen)) == ["n0", "n1"]
+    assert list(current_hosts({"n2": seen["n2"]})) == ["n2"]

@@ -121,4 +121,4 @@ def test_its_record_is_that_of_the_orders() -> None:
     assert (after.spares, after.world_size, after.master_port) == ((), 8, 29600)
     past = PastAttempt(0, ("a", "b", "c"), "lost b", 9.0, ("b",))
     info = run_info(after, "ada@desk", 1700000000.0, (past,))
-    assert (info.attempt, info.relaunches_left, info.past_nodes) == (1, 1, ("a", "b", "c"))
+    assert (info.attempt, info.relaunches_left, info.past_attempts) == (1, 1, (past,))
