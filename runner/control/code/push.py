@@ -2,8 +2,8 @@
 
 Each host first tells which disk it stores releases on. One host of each disk gets the manifest and
 replies what it lacks; one stream of just those contents follows. Only then do the others that share
-the disk look at it, and take that host's word. No host gets more than `WINDOW` bytes ahead of the
-slowest, so the memory used does not grow with the number of hosts.
+the disk look at it, and take that host's word. No host is sent more than it writes in `AHEAD_S`, so
+that a stop overtakes the rest; all wait for the slowest.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from runner.core.planning.readiness import free_space_hint
 from runner.core.protocol.frames import Frame, FrameError
 from runner.core.spec import Spec
 
-WINDOW = 2 << 20
-"""Bytes queued for one host beyond which all hosts wait for it."""
+AHEAD_S = 0.5
+MIN_AHEAD = 512 << 10
+MAX_AHEAD = 16 << 20
+"""How far the stream may be ahead of what a host has written, in seconds of its speed; in bytes."""
 
 CHUNK = 256 << 10
 SAMPLE = 16 << 10
@@ -61,6 +63,8 @@ class PushTarget:
     queued: int = 0  # bytes of the stream queued for it so far, of `total`
     total: int = 0  # bytes it lacks
     sent: int = 0  # the bytes of `queued` after compression
+    taken: int = 0  # those of `sent` that it has written
+    began_at: float = 0.0
     is_new: bool = False  # it did not have the release before
     problem: Problem | None = None
 
@@ -68,6 +72,13 @@ class PushTarget:
     def is_done(self) -> bool:
         """Whether nothing more is to come from it."""
         return self.state in ("stored", "failed")
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the stream is to wait for it."""
+        speed = self.taken / max(0.001, time.monotonic() - self.began_at)
+        limit = min(MAX_AHEAD, max(MIN_AHEAD, AHEAD_S * speed))
+        return self.state == "receiving" and self.sent - self.taken > limit
 
 
 class CodePush(WaitLoop):
@@ -138,6 +149,9 @@ class CodePush(WaitLoop):
             target.is_new = frame.data["new"]
             self._show(name, "has the code")
             self._release_shared(target.store_id, stored=True)
+        elif frame.kind == "taken":
+            target.taken += frame.data["bytes"]
+            return True
         elif frame.kind == "refused":
             self._on_lost(name, f"could not store the code: {frame.data['reason']}")
         return frame.kind in ANSWERED_STATES
@@ -197,6 +211,7 @@ class CodePush(WaitLoop):
         leaders = [target for target in self.targets.values() if target.state == "lacking"]
         for target in leaders:
             target.state = "receiving"
+            target.began_at = time.monotonic()
         if leaders:
             self._stream = self._stream_to(leaders)
 
@@ -204,8 +219,7 @@ class CodePush(WaitLoop):
         """Queue a slice of the stream; return whether more can be queued at once."""
         deadline = time.monotonic() + SLICE_S
         while self._stream is not None and time.monotonic() < deadline:
-            receiving = (t for t in self.targets.values() if t.state == "receiving")
-            if any(target.session.unsent > WINDOW for target in receiving):
+            if any(target.is_ahead for target in self.targets.values()):
                 return False
             if next(self._stream, None) is None:
                 self._stream = None
@@ -248,8 +262,8 @@ class CodePush(WaitLoop):
         self._next_report = now + REPORT_S
         for name, target in self.targets.items():
             if target.state == "receiving":
-                taken = max(0, target.queued - target.session.unsent)
-                self._show(name, f"{round(100 * taken / (target.total or 1))} %")
+                written = target.queued * target.taken // (target.sent or 1)
+                self._show(name, f"{round(100 * written / (target.total or 1))} %")
             elif target.state == "storing":
                 self._show(name, "storing")
 

@@ -97,6 +97,13 @@ class Store:
 
 
 @dataclass(frozen=True)
+class Taken:
+    """So many bytes of the stream of missing files were written."""
+
+    bytes: int = field(metadata=COUNT)
+
+
+@dataclass(frozen=True)
 class Stored:
     """The host has a release; `new` if it did not have it before."""
 
@@ -198,6 +205,7 @@ REPLY_TYPES: Dict[str, Type[Any]] = {
     "sampled": Sampled,
     "store": Store,
     "stored": Stored,
+    "taken": Taken,
 }
 """The fields of each kind of reply; those of a kind that is not in the table are refused."""
 

@@ -29,8 +29,9 @@ from runner.host.peers.connection import (
     PeerDisconnected,
 )
 from runner.host.peers.dialler import Dialler
-from runner.host.process.bounded_child import BoundedChild, report_facts
+from runner.host.process.bounded_child import BoundedChild, report_facts, wait_all
 from runner.host.process.event_loop import EventLoop
+from runner.host.process.jobs import pause
 
 LISTEN_TIMEOUT_S = 60.0  # after which a listener ends by itself
 DIAL_TIMEOUT_S = 20.0
@@ -288,9 +289,6 @@ def _bind(address: str) -> socket.socket:
 class Handler(RequestHandler):
     """The part of one host in a probe."""
 
-    _listen_request: Optional[Frame] = None
-    _probe_request: Optional[Frame] = None
-
     def on_listen(self, frame: Frame) -> None:
         """Listen for the other hosts until this agent ends; the answer is the port."""
         node = frame.data["node"]
@@ -299,8 +297,19 @@ class Handler(RequestHandler):
         agent_pid = os.getpid()
         reserved_port, _, _ = self.context.require_facts().reserved.numbers
         arguments = (node, token, address, reserved_port, agent_pid, report_facts)
-        self._listen_request = frame
-        self._start("listener", lambda: serve(*arguments), LISTEN_TIMEOUT_S)
+        earlier = self.children.pop("listener", None)
+        if earlier is not None:
+            earlier.kill()
+        child = BoundedChild(lambda: serve(*arguments), LISTEN_TIMEOUT_S)
+        report = child.report()
+        while "ready" not in report and child.code is None:
+            pause(POLL_S)
+            child.advance()
+            report = child.report()
+        self.children["listener"] = child
+        failure = "" if "ready" in report else child.text or "its listener ended"
+        error = failure or report.get("error", "")
+        self.context.answer(frame, "listening", port=report.get("port", 0), error=error)
 
     def on_probe(self, frame: Frame) -> None:
         """Dial the other hosts; the answer is a HostProbe."""
@@ -311,49 +320,17 @@ class Handler(RequestHandler):
         def report_result(target_index: int, result: ProbeResult) -> None:
             report_facts(**{str(target_index): encode(result)})
 
-        self._probe_request = frame
-        dial = functools.partial(test_all, node, targets, token, report_result)
-        self._start("dialer", dial if targets else None, DIAL_TIMEOUT_S)
-
-    def _start(self, name: str, body: Optional[Callable[[], None]], limit_s: float) -> None:
-        if name in self.children:
-            self.children.pop(name).kill()
-        if body is not None:
-            self.children[name] = BoundedChild(body, limit_s)
-
-    @property
-    def busy(self) -> bool:
-        """Whether an answer is pending."""
-        return self._listen_request is not None or self._probe_request is not None
-
-    def advance(self) -> None:
-        """Answer with the results that are complete."""
-        for child in self.children.values():
-            child.advance()
-        if self._listen_request is not None:
-            self._reply_listening(self._listen_request)
-        if self._probe_request is not None:
-            self._reply_results(self._probe_request)
-
-    def _reply_listening(self, frame: Frame) -> None:
-        child = self.children["listener"]
-        report = child.report()
-        if "ready" not in report and child.code is None:
-            return
-        self._listen_request = None
-        failure = "" if "ready" in report else child.text or "its listener ended"
-        error = failure or report.get("error", "")
-        self.context.answer(frame, "listening", port=report.get("port", 0), error=error)
-
-    def _reply_results(self, frame: Frame) -> None:
-        dialer = self.children.get("dialer")
-        if dialer is not None and dialer.code is None:
-            return
-        self._probe_request = None
-        if dialer is not None and dialer.code and not dialer.timed_out:
-            self.context.refuse(frame, dialer.text or f"its child ended with {dialer.code}")
-            return
-        results = dialer.report() if dialer is not None else {}
+        results: Dict[str, Any] = {}
+        if targets:
+            dial = functools.partial(test_all, node, targets, token, report_result)
+            child = BoundedChild(dial, DIAL_TIMEOUT_S)
+            try:
+                wait_all([child])
+            finally:
+                child.kill()
+            if child.code and not child.timed_out:
+                raise ValueError(child.text or f"its child ended with {child.code}")
+            results = child.report()
         host_probe = HostProbe(
             results=tuple(decode(ProbeResult, result) for result in results.values())
         )

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 import traceback
-from typing import Any, Callable, Dict, List, NoReturn, Tuple
+from typing import Any, Callable, Dict, List, NoReturn, Sequence, Tuple
 
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.timing import KILL_TIMEOUT_S
@@ -181,6 +181,13 @@ def _run(
 
 class Handler(RequestHandler):
     """One command at a time, in the environment that the setup lines left."""
+
+    at_once = frozenset({"exec", "more_output", "kill"})
+
+    @property
+    def pipes(self) -> Sequence[int]:
+        """Those of the command."""
+        return [pipe for command in self.children.values() for pipe in command.pipes]
 
     def on_exec(self, frame: Frame) -> None:
         """Start the command; `window` is how many bytes of its output may be sent at first."""

@@ -18,10 +18,10 @@ from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.timing import UNRESPONSIVE_S
 from runner.host.agent.log_reader import Answer, LogReader
-from runner.host.agent.request_queue import LoopCall, RequestSteps
 from runner.host.agent.server import BUSY_POLL_S, IDLE_POLL_S, AgentContext, RequestHandler
 from runner.host.process import procfs
 from runner.host.process.file_worker import Submit
+from runner.host.process.jobs import in_loop
 from runner.host.storage import run_owner
 from runner.host.storage.run_folder import (
     has_ended,
@@ -42,21 +42,23 @@ RECONNECT_S, RECONNECT_PENDING_S = 2.0, 0.2  # between tries; with commands pend
 class Handler(RequestHandler):
     """The run that this agent's controller follows."""
 
+    at_once = frozenset({"follow", "read", "command"})
+
     _run: Optional[FollowedRun] = None
     by_launch = False  # whether the controller started the run, and is to tell of its end
 
     def __init__(self, context: AgentContext) -> None:
         super().__init__(context)
         self._polling, self._next_poll = False, 0.0
-        self._is_joining = False  # what comes next is about the run that will be followed
+        self._deferred: Optional[List[Frame]] = None  # about a run that is not followed yet
 
-    def on_follow(self, frame: Frame) -> RequestSteps:
+    def on_follow(self, frame: Frame) -> None:
         """Follow a run that another agent started, or was to start."""
-        self._is_joining = True
+        self._deferred = []
         self.by_launch = bool(frame.data.get("by_launch"))
-        return self._join(frame)
+        self.context.start(frame, self._join)
 
-    def _join(self, frame: Frame) -> RequestSteps:
+    def _join(self, frame: Frame) -> None:
         order = decode(Order, frame.data["order"])
         folder = RunPaths(order.workdir, order.run_id, order.node)
         try:
@@ -69,42 +71,45 @@ class Handler(RequestHandler):
             if not frame.data.get("read_only"):
                 run_owner.require_local(folder)
             ended = _is_superseded(folder, order)  # a stop reaches the later attempt all the same
-            yield functools.partial(self._begin, frame, RunSocket(folder), order, ended=ended)
+            run_socket = RunSocket(folder)
+            in_loop(lambda: self._begin(frame, run_socket, order, ended=ended))
         finally:
-            self._is_joining = False
+            self.context.jobs.post(self._take_deferred)
 
     def _begin(self, frame: Frame, run_socket: RunSocket, order: Order, *, ended: bool) -> None:
         self.follow(run_socket, order, ended=ended, read_only=bool(frame.data.get("read_only")))
         self.context.answer(frame, "following")
 
-    def on_read(self, frame: Frame) -> Optional[RequestSteps]:
-        """Read a file of the run; the answer may come much later."""
-        return self._once_joined(self._read, frame)
+    def _take_deferred(self) -> None:
+        deferred = self._deferred or []
+        self._deferred = None
+        for frame in deferred:
+            try:
+                (self.on_read if frame.kind == "read" else self.on_command)(frame)
+            except RuntimeError as error:
+                self.context.refuse(frame, str(error))
 
-    def _read(self, frame: Frame) -> None:
-        self._require_run().log_reader.submit(frame.data)
+    def on_read(self, frame: Frame) -> None:
+        """Read a file of the run; the answer may come much later."""
+        if self._deferred is not None:
+            self._deferred.append(frame)
+            return
+        self.require_run().log_reader.submit(frame.data)
         self._next_poll = 0.0
 
-    def on_command(self, frame: Frame) -> Optional[RequestSteps]:
+    def on_command(self, frame: Frame) -> None:
         """Pass a command to the supervisor; a stop before the start cancels that."""
-        return self._once_joined(self._pass_on, frame)
-
-    def _once_joined(self, take: Callable[[Frame], None], frame: Frame) -> Optional[RequestSteps]:
-        """Take a request now, or in steps where the run is not followed yet."""
-        if self._is_joining:
-            return _call_in_loop(functools.partial(take, frame))
-        take(frame)
-        return None
-
-    def _pass_on(self, frame: Frame) -> None:
+        if self._deferred is not None:
+            self._deferred.append(frame)
+            return
         command = frame.data["command"]
         answer = functools.partial(self.context.answer, frame, "command_sent")
-        if self.context.requests and self._run is None and command != "detach":
-            self.context.requests.cancel_all("a stop was requested before its start")
+        reason = "a stop was requested before its start"
+        if self._run is None and command != "detach" and self.context.cancel_all(reason):
             answer()
             return
         fields = {name: frame.data[name] for name in COMMAND_FIELDS if name in frame.data}
-        self._require_run().send_command(command, answer, by_launch=self.by_launch, **fields)
+        self.require_run().send_command(command, answer, by_launch=self.by_launch, **fields)
 
     @property
     def busy(self) -> bool:
@@ -126,7 +131,7 @@ class Handler(RequestHandler):
             self._polling = True
             self._next_poll = now + (BUSY_POLL_S if self.busy else self.context.idle_poll_s)
             poll = functools.partial(run.log_reader.poll, ended=run.ended)
-            self.context.files.submit(poll, self._answer)
+            self.context.jobs.start(poll, self._answer)
 
     def _answer(self, answers: List[Answer]) -> None:
         self._polling = False
@@ -142,8 +147,8 @@ class Handler(RequestHandler):
         self, run_socket: RunSocket, order: Order, *, ended: bool = False, read_only: bool = False
     ) -> FollowedRun:
         """Follow a run from now on, or only read it."""
-        submit = self.context.files.submit
-        run = FollowedRun(run_socket, order, submit, ended=ended, read_only=read_only)
+        start = self.context.jobs.start
+        run = FollowedRun(run_socket, order, start, ended=ended, read_only=read_only)
         self._run = run
         context = self.context
         context.followed_workdir = order.workdir
@@ -151,7 +156,8 @@ class Handler(RequestHandler):
             context.controller_timeout_s = min(context.controller_timeout_s, order.disconnect_s)
         return run
 
-    def _require_run(self) -> FollowedRun:
+    def require_run(self) -> FollowedRun:
+        """Return the run that is followed; raise RuntimeError if there is none."""
         if self._run is None:
             raise RuntimeError("this agent follows no run yet")
         return self._run
@@ -324,10 +330,6 @@ class FollowedRun:
         guardians = {processes[pid].ppid for pid in pids if pid in processes}
         procfs.signal_all([pid for pid in pids if pid not in guardians], signum)
         procfs.signal_all(pids, signal.SIGCONT)
-
-
-def _call_in_loop(call: LoopCall) -> RequestSteps:
-    yield call
 
 
 def _is_superseded(folder: RunPaths, order: Order) -> bool:

@@ -13,6 +13,8 @@ from runner.host.sampling import Sampler
 class Handler(RequestHandler):
     """Takes samples; the CPU's is the mean since the sample before of this conversation."""
 
+    at_once = frozenset({"sample"})
+
     def __init__(self, context: AgentContext) -> None:
         super().__init__(context)
         self._sampler: Optional[Sampler] = None

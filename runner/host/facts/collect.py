@@ -11,14 +11,13 @@ import os
 import re
 import sys
 from dataclasses import dataclass, replace
-from typing import Any, Dict, Generator, Mapping, Optional, Tuple
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 from runner.core.model.facts import MANAGED_ENV, Facts, FactsRequest, Interpreter
 from runner.host.facts import ports, setup
 from runner.host.gpu import query
 from runner.host.process import procfs
 from runner.host.process.bounded_child import BoundedChild, report_facts, wait_all
-from runner.host.process.event_loop import run_steps
 from runner.host.storage.permissions import find_exposure
 
 RANK_VARIABLE = (
@@ -43,23 +42,21 @@ class FactsResult:
     reserved: ports.ReservedPorts = ports.NO_PORTS  # the caller closes them
 
 
-def collect(request: FactsRequest) -> Generator[None, None, FactsResult]:
-    """Collect what `request` asks for, in steps.
+def collect(request: FactsRequest) -> FactsResult:
+    """Collect what `request` asks for.
 
     Whatever may hang runs in children with deadlines, side by side. Nothing is written to a disk,
     torch is not imported, and what cannot be found out is left empty.
     """
     children: Dict[str, BoundedChild] = {}
     try:
-        return (yield from _collect(request, children))
+        return _collect(request, children)
     finally:
         for child in children.values():
             child.kill()
 
 
-def _collect(
-    request: FactsRequest, children: Dict[str, BoundedChild]
-) -> Generator[None, None, FactsResult]:
+def _collect(request: FactsRequest, children: Dict[str, BoundedChild]) -> FactsResult:
     facts = _static_facts(request)
     environ = dict(os.environ)
     for_launch = not request.skip_launch_facts
@@ -68,7 +65,7 @@ def _collect(
     if request.setup:
         child = setup.start(request.setup, environ, facts.project, request.setup_timeout_s)
         children["setup"] = child
-        yield from wait_all([child], also_read=[*children.values()])
+        wait_all([child], also_read=[*children.values()])
         setup_result, environ = setup.result(child, request.setup, environ)
         facts = replace(facts, setup=setup_result)
         if setup_result.exit_code != 0:
@@ -82,8 +79,8 @@ def _collect(
     fields: Dict[str, Any] = {}
     reserved = ports.NO_PORTS
     if for_launch:
-        fields, reserved = yield from _launch_facts(request, facts, environ, children)
-    yield from wait_all([*children.values()])
+        fields, reserved = _launch_facts(request, facts, environ, children)
+    wait_all([*children.values()])
     survey = children["folders"]
     fields.update(survey.report())
     if "workdir_error" not in fields:
@@ -124,7 +121,7 @@ def _launch_facts(
     facts: Facts,
     environ: Dict[str, str],
     children: Dict[str, BoundedChild],
-) -> Generator[None, None, Tuple[Dict[str, Any], ports.ReservedPorts]]:
+) -> Tuple[Dict[str, Any], ports.ReservedPorts]:
     from runner.host.facts import interpreter, machine  # noqa: PLC0415 (verbs do without)
 
     python = request.python  # a bare name is looked up on the PATH
@@ -136,16 +133,16 @@ def _launch_facts(
             python, {**environ, **path_env}, facts.project, request.tool_timeout_s
         )
     else:
-        inside = yield from _container_facts(request, facts, environ, children)
+        inside = _container_facts(request, facts, environ, children)
     logind = machine.ask_logind()
     if logind is not None:
         children["logind"] = logind
     fields, reserved = _kernel_facts(request)
     if request.thorough and request.container is None:
         others = [*children.values()]
-        found = yield from interpreter.in_login_shell(request.python, environ, others)
+        found = interpreter.in_login_shell(request.python, environ, others)
         fields["login_python"] = found
-    yield from wait_all([*children.values()])
+    wait_all([*children.values()])
     with contextlib.suppress(Exception):
         fields["logind_kill_setting"] = machine.logind_kill_setting(facts.user, logind)
     if request.container is None:
@@ -159,14 +156,14 @@ def _container_facts(
     facts: Facts,
     environ: Dict[str, str],
     children: Dict[str, BoundedChild],
-) -> Generator[None, None, Dict[str, Any]]:
+) -> Dict[str, Any]:
     """Return what an engine answers, and what the interpreter in a container of the image does."""
     from runner.host.facts import container, interpreter  # noqa: PLC0415 (verbs do without)
 
     assert request.container is not None  # noqa: S101 (for mypy)
     child = container.start(request.container, environ, request.mounts, request.tool_timeout_s)
     children["container"] = child
-    yield from wait_all([child], also_read=[*children.values()])
+    wait_all([child], also_read=[*children.values()])
     answers = container.result(child)
     if not answers.is_usable:
         return {"container": answers, "python": Interpreter(error="it was not tried")}
@@ -179,7 +176,7 @@ def _container_facts(
     child = interpreter.start_in_container(argv, request.python, environ_inside, limit_s)
     children["python"] = child
     try:
-        yield from wait_all([child], also_read=[*children.values()])
+        wait_all([child], also_read=[*children.values()])
     finally:
         trial.end(child)
     answers = replace(answers, inside=interpreter.inside_facts(child))
@@ -279,8 +276,8 @@ def _survey(request: FactsRequest, home: str, tmp: str) -> None:
         has_release = release_store.has_release(workdir, request.release)
         report_facts(has_release=has_release)
         if request.thorough and has_release:
-            steps = release_store.find_damage(workdir, request.release, by_content=True)
-            report_facts(release_damage=run_steps(steps))
+            damage = release_store.find_damage(workdir, request.release, by_content=True)
+            report_facts(release_damage=damage)
     if request.find_users:
         from runner.host.facts import machine  # noqa: PLC0415 (verbs do without)
 

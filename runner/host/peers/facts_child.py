@@ -13,7 +13,6 @@ from runner.core.protocol.paths import RunPaths
 from runner.host.facts import ports
 from runner.host.facts.collect import collect
 from runner.host.process import bounded_child
-from runner.host.process.event_loop import run_steps
 
 TIMEOUT_MARGIN_S = 10.0  # how much longer the child may take than the tools it runs
 
@@ -94,7 +93,5 @@ def _report_facts(request: FactsRequest, environ: Dict[str, str], stop_marker: s
     local_request = replace(
         request, setup=(), reserve_port=False, reserve_hub_port=False, reserve_vote_port=False
     )
-    facts = replace(
-        run_steps(collect(local_request)).facts, run_stopped=os.path.lexists(stop_marker)
-    )
+    facts = replace(collect(local_request).facts, run_stopped=os.path.lexists(stop_marker))
     bounded_child.report_facts(facts=encode(facts))

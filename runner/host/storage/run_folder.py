@@ -30,8 +30,8 @@ from runner.core.protocol.events import (
 from runner.core.protocol.paths import FORMAT_VERSION, PRELOAD_MODULES, RunPaths
 from runner.core.protocol.states import TRANSITIONS, State
 from runner.host.process import pid_namespace, procfs
-from runner.host.process.event_loop import Steps
 from runner.host.process.file_worker import Submit, run_now
+from runner.host.process.jobs import checkpoint
 from runner.host.storage.permissions import private_folder
 
 BALLAST = 64 << 10  # bytes set aside at the start, so that the end can be recorded on a full disk
@@ -101,7 +101,7 @@ def mark_unattended(folder: RunPaths, left_s: Optional[float]) -> None:
 
 def create_run_folder(
     folder: RunPaths, order: Order, programs: Mapping[str, str], record: Mapping[str, Any]
-) -> Steps:
+) -> None:
     """Make the run folder of a new attempt; that of a node that rejoins keeps its content.
 
     `programs` are the texts of `shim`, `rank_facts`, `spawner`, `sitecustomize`, and of what a
@@ -128,15 +128,15 @@ def create_run_folder(
     finally:
         os.umask(old_umask)
     write_atomic(folder.format, f"{FORMAT_VERSION}\n")
-    yield
+    checkpoint()
     write_state(folder, State.STARTING)
     if record:
         write_atomic(folder.info, json.dumps(record["info"], indent=1) + "\n", durable=True)
         write_atomic(folder.plan, json.dumps(record["plan"], indent=1) + "\n", durable=True)
         write_atomic(folder.config, record["config"], durable=True)
-    yield
+    checkpoint()
     write_atomic(folder.order, json.dumps(encode(order), indent=1) + "\n", durable=True)
-    yield
+    checkpoint()
     write_atomic(folder.shim, programs["shim"])
     write_atomic(folder.rank_facts, programs["rank_facts"])
     write_atomic(os.path.join(folder.site, "sitecustomize.py"), programs["sitecustomize"])
@@ -150,7 +150,7 @@ def create_run_folder(
         write_atomic(folder.container_client, programs["client"])
         write_atomic(folder.container_entry, programs["entry"])
     for ballast in (folder.ballast, folder.last_ballast):
-        yield
+        checkpoint()
         write_atomic(ballast, "\0" * BALLAST)
 
 

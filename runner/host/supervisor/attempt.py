@@ -22,7 +22,7 @@ from runner.core.protocol.paths import RunPaths
 from runner.core.relaunch.handover import AttemptEnd
 from runner.host.facts import ports
 from runner.host.peers.election import ElectionContext, LeaderElection
-from runner.host.process.event_loop import EventLoop, run_steps
+from runner.host.process.event_loop import EventLoop
 from runner.host.storage.run_folder import EventLog, create_run_folder
 
 
@@ -96,10 +96,11 @@ def prepare_next(
     order = orders.orders[args.order.node]
     info, plan = encode(handover.info), encode(orders.plan)
     record = {"info": info, "plan": plan, "config": handover.config_yaml}
-    steps = create_run_folder(args.folder, order, context.programs, record)
     return args._replace(
         order=order,
-        write_down=functools.partial(run_steps, steps),
+        write_down=functools.partial(
+            create_run_folder, args.folder, order, context.programs, record
+        ),
         user_stopped=user_stopped,
         reserved_ports=election.facts_child.reserved_ports,
         election_context=context._replace(handover=handover),

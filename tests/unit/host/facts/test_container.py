@@ -7,7 +7,6 @@ from pathlib import Path
 from runner.core.model.container import ContainerProbe
 from runner.host.facts import container
 from runner.host.process.bounded_child import wait_all
-from runner.host.process.event_loop import run_steps
 from tests.lab.waiting import PATIENCE
 
 CLIENT = """\
@@ -33,7 +32,7 @@ def test_a_warning_of_the_client_is_no_part_of_an_answer(tmp_path: Path) -> None
         endpoint=(str(client), "endpoint"),
     )
     child = container.start(probe, {"PATH": "/bin"}, (), 10 * PATIENCE)
-    run_steps(wait_all([child]))
+    wait_all([child])
     found = container.result(child)
     assert not found.is_elsewhere
     answers = [found.endpoint.output, found.engine.output, found.image.output]

@@ -8,7 +8,6 @@ from pathlib import Path
 from runner.core.model.container import InsideFacts
 from runner.host.facts import interpreter
 from runner.host.process.bounded_child import BoundedChild, wait_all
-from runner.host.process.event_loop import run_steps
 from tests.lab.waiting import PATIENCE
 
 
@@ -17,7 +16,7 @@ def ended(*run: str) -> BoundedChild:
     child = interpreter.start_in_container(
         run, sys.executable, {"PATH": "/usr/bin:/bin"}, 20 * PATIENCE
     )
-    run_steps(wait_all([child]))
+    wait_all([child])
     return child
 
 
