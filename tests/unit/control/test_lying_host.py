@@ -351,7 +351,7 @@ EXITED = {"code": 0, "survivors": [], "timed_out": False}
 CLEANED = {"runs": [RUN_ID], "releases": [], "in_use": [], "bytes": 7}
 HONEST_ANSWERS: dict[str, Callable[[dict[str, Any]], list[Answer]]] = {
     "adopt": lambda _: [Answer("absent", {})],
-    "chunk": lambda _: [Answer("in_progress", {})],
+    "chunk": lambda _: [Answer("taken", {"bytes": 7}), Answer("in_progress", {})],
     "clean": lambda _: [Answer("cleaned", CLEANED)],
     "command": lambda _: [Answer("command_sent", {})],
     "dump_stacks": lambda _: [Answer("stacks_dumped", {}, DUMP.encode())],
