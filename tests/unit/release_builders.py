@@ -102,9 +102,7 @@ class PushTaker:
         self._moved = threading.Event()
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
-        context = AgentContext(
-            self._on_reply, lambda: True, repr, HostCode({}), followed_workdir=str(workdir)
-        )
+        context = AgentContext(self._on_reply, repr, HostCode({}), followed_workdir=str(workdir))
         self.handler = push.Handler(context)
 
     def _on_reply(self, kind: str, data: dict[str, Any], payload: bytes = b"") -> None:

@@ -2,8 +2,8 @@
 
 Each host first tells which disk it stores releases on. One host of each disk gets the manifest and
 replies what it lacks; one stream of just those contents follows. Only then do the others that share
-the disk look at it, and take that host's word. No host is sent more than it writes in `AHEAD_S`, so
-that a stop overtakes the rest; all wait for the slowest.
+the disk look at it, and take that host's word. What is under way to a host is bounded by its
+`Window`; all wait for the slowest.
 """
 
 from __future__ import annotations
@@ -12,22 +12,18 @@ import time
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from runner.control.code.code_store import PushSource
 from runner.control.rpc.session import HostSession, Inbox
 from runner.control.rpc.wait import WaitLoop
+from runner.control.rpc.window import Window
 from runner.core.errors import NotReady, Problem
 from runner.core.model.release import release_hash, unique_contents
 from runner.core.planning.readiness import free_space_hint
 from runner.core.protocol.frames import Frame, FrameError
 from runner.core.spec import Spec
-
-AHEAD_S = 0.5
-MIN_AHEAD = 512 << 10
-MAX_AHEAD = 16 << 20
-"""How far the stream may be ahead of what a host has written, in seconds of its speed; in bytes."""
 
 CHUNK = 256 << 10
 SAMPLE = 16 << 10
@@ -63,8 +59,7 @@ class PushTarget:
     queued: int = 0  # bytes of the stream queued for it so far, of `total`
     total: int = 0  # bytes it lacks
     sent: int = 0  # the bytes of `queued` after compression
-    taken: int = 0  # those of `sent` that it has written
-    began_at: float = 0.0
+    window: Window = field(default_factory=Window)
     is_new: bool = False  # it did not have the release before
     problem: Problem | None = None
 
@@ -76,9 +71,7 @@ class PushTarget:
     @property
     def is_ahead(self) -> bool:
         """Whether the stream is to wait for it."""
-        speed = self.taken / max(0.001, time.monotonic() - self.began_at)
-        limit = min(MAX_AHEAD, max(MIN_AHEAD, AHEAD_S * speed))
-        return self.state == "receiving" and self.sent - self.taken > limit
+        return self.state == "receiving" and not self.window.room
 
 
 class CodePush(WaitLoop):
@@ -150,7 +143,7 @@ class CodePush(WaitLoop):
             self._show(name, "has the code")
             self._release_shared(target.store_id, stored=True)
         elif frame.kind == "taken":
-            target.taken += frame.data["bytes"]
+            target.window.on_taken(frame.data["bytes"])
             return True
         elif frame.kind == "refused":
             self._on_lost(name, f"could not store the code: {frame.data['reason']}")
@@ -211,7 +204,6 @@ class CodePush(WaitLoop):
         leaders = [target for target in self.targets.values() if target.state == "lacking"]
         for target in leaders:
             target.state = "receiving"
-            target.began_at = time.monotonic()
         if leaders:
             self._stream = self._stream_to(leaders)
 
@@ -262,7 +254,7 @@ class CodePush(WaitLoop):
         self._next_report = now + REPORT_S
         for name, target in self.targets.items():
             if target.state == "receiving":
-                written = target.queued * target.taken // (target.sent or 1)
+                written = max(0, target.queued - target.window.ahead)
                 self._show(name, f"{round(100 * written / (target.total or 1))} %")
             elif target.state == "storing":
                 self._show(name, "storing")
@@ -278,4 +270,5 @@ def _queue_piece(targets: list[PushTarget], data: bytes) -> None:
         if target.state == "receiving":
             target.queued += len(data)
             target.sent += len(payload)
+            target.window.ahead += len(payload)
             target.session.send(header, payload)

@@ -289,6 +289,8 @@ def _bind(address: str) -> socket.socket:
 class Handler(RequestHandler):
     """The part of one host in a probe."""
 
+    _listener: Optional[BoundedChild] = None
+
     def on_listen(self, frame: Frame) -> None:
         """Listen for the other hosts until this agent ends; the answer is the port."""
         node = frame.data["node"]
@@ -297,16 +299,14 @@ class Handler(RequestHandler):
         agent_pid = os.getpid()
         reserved_port, _, _ = self.context.require_facts().reserved.numbers
         arguments = (node, token, address, reserved_port, agent_pid, report_facts)
-        earlier = self.children.pop("listener", None)
-        if earlier is not None:
-            earlier.kill()
+        self.close()
         child = BoundedChild(lambda: serve(*arguments), LISTEN_TIMEOUT_S)
         report = child.report()
         while "ready" not in report and child.code is None:
             pause(POLL_S)
             child.advance()
             report = child.report()
-        self.children["listener"] = child
+        self._listener = child
         failure = "" if "ready" in report else child.text or "its listener ended"
         error = failure or report.get("error", "")
         self.context.answer(frame, "listening", port=report.get("port", 0), error=error)
@@ -335,3 +335,9 @@ class Handler(RequestHandler):
             results=tuple(decode(ProbeResult, result) for result in results.values())
         )
         self.context.answer(frame, "probed", result=encode(host_probe))
+
+    def close(self) -> None:
+        """End the listener."""
+        if self._listener is not None:
+            self._listener.kill()
+            self._listener = None

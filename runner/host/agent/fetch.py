@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import json
 import os
 import stat
 import zlib
-from collections import deque
-from typing import Any, Callable, Collection, Deque, Dict, List, Optional, Tuple
+from typing import Any, Callable, Collection, List, Optional, Tuple
 
 from runner.core.protocol import remote_files
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import RunPaths
-from runner.core.protocol.remote_files import MAX_FILES, RemoteFile
-from runner.host.agent.server import AgentContext, RequestHandler, error_text
+from runner.core.protocol.remote_files import CHUNK, MAX_FILES, RemoteFile
+from runner.host.agent.server import RequestHandler, error_text
 from runner.host.process.jobs import checkpoint
 
 MAX_PATH_BYTES = 32 << 20  # of all paths of one inventory
@@ -32,15 +30,7 @@ FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Handler(RequestHandler):
-    """Lists the files of a run, and sends chunks in the order of the requests."""
-
-    at_once = frozenset({"fetch"})
-
-    def __init__(self, context: AgentContext) -> None:
-        super().__init__(context)
-        self._pending: Deque[Frame] = deque()
-        self._sending = False
-        self._output_folders: Dict[str, str] = {}
+    """Lists the files of a run, and sends them."""
 
     def on_inventory(self, frame: Frame) -> None:
         """List the files of a run, in pages."""
@@ -64,66 +54,74 @@ class Handler(RequestHandler):
         self.context.answer(frame, "inventory_page", zlib.compress(rows.encode("ascii"), 1))
 
     def on_fetch(self, frame: Frame) -> None:
-        """Send a chunk of a file, when its turn comes; from its end if the offset is below 0."""
-        self._pending.append(frame)
+        """Send files from an offset to a size, one after the other; say of each where it ends.
 
-    def advance(self) -> None:
-        """Send chunks, while the controller takes them."""
-        if self._pending and self.context.can_send() and not self._sending:
-            self._sending = True
-            send = functools.partial(self._try_to_send, self._pending.popleft())
-            self.context.jobs.start(send, self._on_sent)
-
-    def _on_sent(self, _: None) -> None:
-        self._sending = False
-
-    def _try_to_send(self, frame: Frame) -> None:
-        try:
-            self._send_chunk(frame)
-        except Exception as error:  # noqa: BLE001 (the controller hears of it, whatever it is)
-            self.context.refuse(frame, error_text(error))
-
-    def _send_chunk(self, frame: Frame) -> None:
-        request = frame.data
+        One that is another by then, by its size or time, ends at once.
+        """
         folder = self.context.run_folder(frame)
-        kind = request["file_kind"]
-        path = request["path"]
-        offset = int(request["offset"])
-        remote_files.validate(kind, path)
-        base = self._output_folder(folder) if kind == remote_files.OUTPUT else folder.root
-        descriptor = open_below(base, path)
-        try:
+        output_folder, _ = working_folder(folder)
+        for kind, path, offset, size, mtime_ns in frame.data["files"]:
+            try:
+                remote_files.validate(kind, path)
+                base = output_folder if kind == remote_files.OUTPUT else folder.root
+                if not base:
+                    raise ValueError("its working folder is not on record")
+                descriptor = open_below(base, path)
+                try:
+                    self._send_file(frame, descriptor, path, offset, size, mtime_ns)
+                finally:
+                    os.close(descriptor)
+            except (OSError, ValueError) as error:
+                reason = error_text(error)
+                self.context.answer(frame, "data", file=path, offset=0, error=reason, eof=True)
+        self.context.answer(frame, "streamed")
+
+    def _send_file(
+        self,
+        frame: Frame,
+        descriptor: int,
+        path: str,
+        offset: int,
+        size: int,
+        mtime_ns: Optional[int],
+    ) -> None:
+        may_compress = bool(frame.data.get("compressed"))
+        is_last = False
+        while not is_last:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise ValueError("it is no longer a file")
-            if offset < 0:
-                offset = max(0, status.st_size + offset)
-            data = os.pread(descriptor, min(int(request["n"]), remote_files.MAX_CHUNK), offset)
-            status = os.fstat(descriptor)
-        finally:
-            os.close(descriptor)
-        compressed = bool(request.get("compressed"))
-        if compressed:
-            sample = data[:COMPRESSION_SAMPLE]
-            compressed = len(zlib.compress(sample, 1)) < MAX_COMPRESSED_RATIO * len(sample)
-        self.context.answer(
-            frame,
-            "fetched",
-            zlib.compress(data, 1) if compressed else data,
-            offset=offset,
-            eof=offset + len(data) >= status.st_size,
-            size=status.st_size,
-            mtime_ns=status.st_mtime_ns,
-            compressed=compressed,
-        )
+            has_changed = mtime_ns is not None and (status.st_size, status.st_mtime_ns) != (
+                size,
+                mtime_ns,
+            )
+            room = 0 if has_changed else self.context.credit.take(min(CHUNK, size - offset))
+            sent = 0
+            try:
+                data = os.pread(descriptor, room, offset)
+                is_last = has_changed or offset + len(data) >= size or not data
+                compressed = may_compress and _shrinks(data)
+                payload = zlib.compress(data, 1) if compressed else data
+                self.context.answer(
+                    frame,
+                    "data",
+                    payload,
+                    file=path,
+                    offset=offset,
+                    eof=is_last,
+                    size=status.st_size,
+                    mtime_ns=status.st_mtime_ns,
+                    compressed=compressed,
+                )
+                sent = len(payload)
+            finally:
+                self.context.credit.grant(room - sent)
+            offset += len(data)
 
-    def _output_folder(self, folder: RunPaths) -> str:
-        if folder.root not in self._output_folders:
-            base, _ = working_folder(folder)
-            if not base:
-                raise ValueError("its working folder is not on record")
-            self._output_folders[folder.root] = base
-        return self._output_folders[folder.root]
+
+def _shrinks(data: bytes) -> bool:
+    sample = data[:COMPRESSION_SAMPLE]
+    return len(zlib.compress(sample, 1)) < MAX_COMPRESSED_RATIO * len(sample)
 
 
 class Inventory:

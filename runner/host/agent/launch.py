@@ -109,8 +109,7 @@ class Handler(RequestHandler):
             run.send_command("stop", reason=reason, cause=StopCause.LOCAL.value)
         elif report != guardian.READY:
             text = report.decode(errors="replace")
-            self.context.refuse(frame, text or "its guardian ended without a report")
-            return
+            raise ValueError(text or "its guardian ended without a report")
         self.context.answer(frame, "following")
         self.context.cache_code()
 

@@ -26,7 +26,6 @@ from typing import (
     List,
     NoReturn,
     Optional,
-    Sequence,
     Tuple,
 )
 
@@ -35,20 +34,22 @@ from runner.core.model.facts import FactsRequest
 from runner.core.protocol.frames import MAGIC, PROTOCOL, STAYS, Frame, FrameDecoder
 from runner.core.protocol.paths import RunPaths, validated_paths
 from runner.core.protocol.timing import CONTROLLER_TIMEOUT_S
+from runner.host.agent.stream import Credit
 from runner.host.process.jobs import Job, Jobs, checkpoint
 
 if TYPE_CHECKING:
     from runner.host.facts.collect import FactsResult
     from runner.host.process.importer import HostCode
 
-MAX_UNSENT = 4 << 20  # bytes for the controller beyond which no command's output is read
+MAX_UNSENT = 256 << 10  # bytes taken of a stream while the controller has not taken others
+IN_ORDER = ("data", "streamed", "exited")  # what is sent in its order, and after all else
 REQUEST_MODULES = {
     "facts": "facts",
     **dict.fromkeys(("offer", "manifest", "chunk", "finish"), "push"),
     "adopt": "push",
     **dict.fromkeys(("record", "start"), "launch"),
-    **dict.fromkeys(("follow", "read", "command"), "follow"),
-    **dict.fromkeys(("exec", "more_output", "kill"), "exec"),
+    **dict.fromkeys(("follow", "stream", "command"), "follow"),
+    **dict.fromkeys(("exec", "kill"), "exec"),
     **dict.fromkeys(("inventory", "fetch"), "fetch"),
     **dict.fromkeys(("runs", "run", "mark_relaunch_pending"), "runs"),
     **dict.fromkeys(("kill_leftovers", "clean"), "clean"),
@@ -61,7 +62,7 @@ REQUEST_MODULES = {
 It is loaded with the first such request: a host may have to compile it for each connection.
 """
 
-BUSY_POLL_S, IDLE_POLL_S = 0.02, 0.05
+IDLE_POLL_S = 0.05
 STAY_POLL_S = 0.5
 PROGRESS_INTERVAL_S = 1.0  # how often the controller is told that a request is in progress
 LEAVE_TIMEOUT_S = 60.0  # for a job that was cancelled to get on, such as on a frozen disk
@@ -72,17 +73,16 @@ class AgentContext:
     """One conversation with one controller, as the request handlers see it."""
 
     reply: Callable[..., None]  # takes the kind of an answer, its data, and perhaps raw bytes
-    can_send: Callable[[], bool]  # whether the controller takes what is sent
     get_handler: Callable[[str], Any]  # returns that of a kind of request, loading it if need be
     code: HostCode  # ours
     controller_timeout_s: float = CONTROLLER_TIMEOUT_S  # after such silence the agent exits
-    idle_poll_s: float = IDLE_POLL_S  # how often files are looked at that do not grow
     facts: Optional[FactsResult] = None
     facts_request: FactsRequest = field(default_factory=lambda: FactsRequest(""))
     followed_workdir: str = ""  # of the run that is followed
 
     def __post_init__(self) -> None:
         self.jobs = Jobs()
+        self.credit = Credit()
         self.requests: List[Tuple[Frame, Job]] = []  # those in progress
 
     def answer(self, frame: Frame, kind: str, payload: bytes = b"", /, **data: Any) -> None:
@@ -90,29 +90,32 @@ class AgentContext:
         checkpoint()
         self.reply(kind, {"id": frame.data["id"], **data}, payload)
 
-    def refuse(self, frame: Frame, reason: str) -> None:
+    def refuse(self, frame: Frame, error: BaseException) -> None:
         """Answer that something could not be done."""
-        self.reply("refused", {"id": frame.data.get("id"), "reason": reason})
+        self.reply("refused", {"id": frame.data.get("id"), "reason": error_text(error)})
 
-    def start(self, frame: Frame, answer: Callable[[Frame], object]) -> None:
-        """Answer a request in a thread."""
+    def start(
+        self, frame: Frame, answer: Callable[[Frame], object], at_end: Callable[[], object] = int
+    ) -> None:
+        """Answer a request in a thread; the loop then calls `at_end`."""
 
-        def on_error(error: BaseException) -> None:
-            if not job.is_cancelled:
-                self.refuse(frame, error_text(error))
+        def end(error: Optional[BaseException] = None) -> None:
+            self.requests = [each for each in self.requests if each[1] is not job]
+            if error is not None and not job.is_cancelled:
+                self.refuse(frame, error)
+            at_end()
 
-        job = self.jobs.start(functools.partial(answer, frame), on_error=on_error)
-        self.requests = [each for each in self.requests if each[1].is_alive()]
+        job = self.jobs.start(functools.partial(answer, frame), lambda _: end(), end)
         self.requests.append((frame, job))
 
-    def cancel_all(self, reason: str) -> bool:
+    def cancel_all(self, error: Exception) -> bool:
         """Refuse the requests in progress, which end where they can; return whether any was."""
-        living = [(frame, job) for frame, job in self.requests if job.is_alive()]
-        for frame, job in living:
+        cancelled = self.requests
+        self.requests = []
+        for frame, job in cancelled:
             job.is_cancelled = True
-            self.refuse(frame, reason)
-        self.requests.clear()
-        return bool(living)
+            self.refuse(frame, error)
+        return bool(cancelled)
 
     def require_facts(self) -> FactsResult:
         """Return what this host reported; raise RuntimeError if it was not asked yet."""
@@ -148,33 +151,9 @@ class RequestHandler:
 
     def __init__(self, context: AgentContext) -> None:
         self.context = context
-        self.children: Dict[Any, Any] = {}  # bounded children or commands, which end with us
-
-    @property
-    def busy(self) -> bool:
-        """Whether files should be looked at more often."""
-        return False
-
-    @property
-    def pipes(self) -> Sequence[int]:
-        """Descriptors to wake up for."""
-        return ()
-
-    @property
-    def disk_wait_s(self) -> float:
-        """For how long the disk has not answered the supervisor."""
-        return 0.0
-
-    def advance(self) -> None:
-        """Continue what was begun; called at every turn of the loop."""
-
-    def renew_lease(self) -> None:
-        """Pass on that the controller was heard."""
 
     def close(self) -> None:
         """Clean up: the controller left."""
-        for child in self.children.values():
-            child.kill()
 
 
 class AgentServer:
@@ -184,16 +163,15 @@ class AgentServer:
         self._in_fd = in_fd
         self._out_fd = out_fd
         self._decoder = FrameDecoder()
-        self._replies: Deque[bytes] = deque()
+        self._urgent: Deque[bytes] = deque()
+        self._stream: Deque[bytes] = deque()  # at most what the controller has granted
         self._unsent = bytearray()
         self._last_received = time.monotonic()
         self._last_progress = self._last_received
-        self._context = AgentContext(
-            self._reply, lambda: len(self._unsent) < MAX_UNSENT, self._load, code
-        )
-        self._loaded: Dict[str, RequestHandler] = {}
+        self._context = AgentContext(self._reply, self._load, code)
+        self._loaded: Dict[str, Any] = {}  # handlers, by the names of their modules
 
-    def _load(self, kind: str) -> RequestHandler:
+    def _load(self, kind: str) -> Any:
         """Return the handler that answers a kind of request."""
         name = REQUEST_MODULES[kind]
         if name not in self._loaded:
@@ -210,8 +188,8 @@ class AgentServer:
         try:
             while self._poll_once():
                 self._context.jobs.deliver()
-                for handler in [*self._loaded.values()]:  # it may have others loaded
-                    handler.advance()
+                if "follow" in self._loaded:
+                    self._loaded["follow"].advance()
         finally:
             for handler in self._loaded.values():
                 handler.close()
@@ -245,22 +223,20 @@ class AgentServer:
         return bool(chunk)
 
     def _wait(self) -> None:
-        """Wait for a descriptor, or until files should be looked at."""
-        is_busy = any(handler.busy for handler in self._loaded.values())
+        """Wait for a descriptor, or until the run's supervisor should be looked at."""
         poll = select.poll()
         poll.register(self._in_fd, select.POLLIN)
         poll.register(self._context.jobs.wake_fd, select.POLLIN)
-        if self._unsent or self._replies:
+        if self._unsent or self._urgent or self._stream:
             poll.register(self._out_fd, select.POLLOUT)
-        if self._context.can_send():
-            for pipe in [pipe for handler in self._loaded.values() for pipe in handler.pipes]:
-                poll.register(pipe, select.POLLIN)
-        poll.poll(1000 * (BUSY_POLL_S if is_busy else self._context.idle_poll_s))
+        poll.poll(1000 * IDLE_POLL_S)
 
     def _send(self) -> None:
         """Send what the controller takes now; raise OSError if it has left."""
-        while self._replies:
-            self._unsent += self._replies.popleft()
+        while self._urgent:
+            self._unsent += self._urgent.popleft()
+        while self._stream and len(self._unsent) < MAX_UNSENT:
+            self._unsent += self._stream.popleft()
         if self._unsent:
             try:
                 sent = os.write(self._out_fd, memoryview(self._unsent)[: 1 << 20])
@@ -271,7 +247,7 @@ class AgentServer:
     def _report_progress(self, now: float) -> None:
         """Tell which requests got on."""
         for frame, job in self._context.requests:
-            if job.moved_at >= self._last_progress and job.is_alive():
+            if job.moved_at >= self._last_progress:
                 self._reply("in_progress", {"id": frame.data.get("id")})
         self._last_progress = now
 
@@ -279,9 +255,13 @@ class AgentServer:
         kind = frame.kind
         try:
             if kind == "ping":
-                for handler in self._loaded.values():
-                    handler.renew_lease()
-                self._context.answer(frame, "pong", **self._pong())
+                disk_wait_s = self._context.jobs.wait_s
+                if "follow" in self._loaded:
+                    self._loaded["follow"].renew_lease()
+                    disk_wait_s = max(disk_wait_s, self._loaded["follow"].disk_wait_s)
+                self._context.answer(frame, "pong", **clocks(), disk_wait_s=round(disk_wait_s, 1))
+            elif kind == "credit":
+                self._context.credit.grant(int(frame.data["bytes"]))
             elif kind in REQUEST_MODULES:
                 handler = self._load(kind)
                 answer = getattr(handler, f"on_{kind}")
@@ -290,17 +270,14 @@ class AgentServer:
                 else:
                     self._context.start(frame, answer)
             else:
-                self._context.refuse(frame, f"this agent knows no request {kind!r}")
+                raise ValueError(f"this agent knows no request {kind!r}")
         except Exception as error:  # noqa: BLE001 (the controller hears of it, whatever it is)
-            self._context.refuse(frame, error_text(error))
-
-    def _pong(self) -> Dict[str, float]:
-        waits = [handler.disk_wait_s for handler in self._loaded.values()]
-        return {**clocks(), "disk_wait_s": round(max(self._context.jobs.wait_s, *waits, 0.0), 1)}
+            self._context.refuse(frame, error)
 
     def _reply(self, kind: str, data: Dict[str, Any], payload: bytes = b"") -> None:
         """Queue a frame, in any thread."""
-        self._replies.append(Frame(kind, data, payload).pack())
+        queue = self._stream if kind in IN_ORDER else self._urgent
+        queue.append(Frame(kind, data, payload).pack())
         self._context.jobs.wake()
 
 

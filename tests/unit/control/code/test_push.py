@@ -16,6 +16,7 @@ import pytest
 from runner.control.code import push as code_push
 from runner.control.code.push import CodePush
 from runner.control.code.snapshot import Snapshot
+from runner.control.rpc import window
 from runner.control.rpc.session import HostSession, Inbox
 from runner.core.errors import NotReady
 from runner.core.model.release import File
@@ -205,8 +206,8 @@ def test_hosts_are_sent_what_they_lack_and_files_are_read_once(push: Push) -> No
 
 def test_slow_host_makes_the_reading_wait(push: Push, monkeypatch: pytest.MonkeyPatch) -> None:
     """However large the release and slow a host, little of it waits in memory."""
-    monkeypatch.setattr(code_push, "MIN_AHEAD", 100)
-    monkeypatch.setattr(code_push, "MAX_AHEAD", 100)
+    monkeypatch.setattr(window, "INITIAL_CREDIT", 100)
+    monkeypatch.setattr(window, "MAX_AHEAD", 100)
     monkeypatch.setattr(code_push, "CHUNK", 20)
     slow, quick = push.host("slow"), push.host("quick")
 
@@ -219,8 +220,8 @@ def test_slow_host_makes_the_reading_wait(push: Push, monkeypatch: pytest.Monkey
 
 def test_host_that_takes_nothing_is_given_up(push: Push, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is silent for `lost_s` is named; the others get the release."""
-    monkeypatch.setattr(code_push, "MIN_AHEAD", 100)
-    monkeypatch.setattr(code_push, "MAX_AHEAD", 100)
+    monkeypatch.setattr(window, "INITIAL_CREDIT", 100)
+    monkeypatch.setattr(window, "MAX_AHEAD", 100)
     monkeypatch.setattr(code_push, "CHUNK", 20)
     monkeypatch.setattr(CodePush, "ping_interval_s", 0.0)
     dead, other = push.host("dead"), push.host("other")

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from runner.control.record import download
 from runner.control.record.download import pull
 from runner.control.rpc.session import HostSession, Inbox
 from runner.core.model.results import PullResult
@@ -44,15 +45,12 @@ class Host:
             told = {"id": number, "omitted_count": 0, "skip_count": 0, "skipped": []}
             self._say(Frame("inventory_end", told))
         elif kind == "fetch" and data:
-            content = self._contents[data["path"]]
-            piece = content[data["offset"] : data["offset"] + data["n"]]
-            self._say(
-                Frame(
-                    "fetched",
-                    {"id": number, "size": len(content), "mtime_ns": 5, "compressed": False},
-                    piece,
-                )
-            )
+            for _, path, offset, size, _ in data["files"]:
+                content = self._contents[path]
+                told = {"id": number, "file": path, "offset": offset, "error": "", "eof": True}
+                file = {"size": len(content), "mtime_ns": 5, "compressed": False}
+                self._say(Frame("data", {**told, **file}, content[offset:size]))
+            self._say(Frame("streamed", {"id": number}))
         return number
 
     def _say(self, frame: Frame) -> None:
@@ -150,14 +148,25 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(
     assert synced_before_rename(tmp_path / "run/outputs/gpu1/c")
 
 
+def test_files_are_asked_for_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are, a request stays small; empty ones are made here."""
+    monkeypatch.setattr(download, "BATCH", 2)
+    contents = {f"f{number}": b"x" * number for number in range(6)}
+    rows = [row(path, len(data)) for path, data in contents.items()]
+    told = pulled(tmp_path / "run", rows, contents)
+    assert (told.is_complete, told.new_count) == (True, 6)
+    folder = tmp_path / "run/outputs/gpu1"
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == contents
+
+
 def test_more_than_was_asked_for_is_not_taken(tmp_path: Path) -> None:
     """Nor a piece that unpacks to more."""
 
     class Lavish(Host):
         def _say(self, frame: Frame) -> None:
-            if frame.kind == "fetched":
+            if frame.kind == "data":
                 told = {**frame.data, "compressed": True, "size": 3}
-                frame = Frame("fetched", told, zlib.compress(bytes(10 << 20)))
+                frame = Frame("data", told, zlib.compress(bytes(10 << 20)))
             super()._say(frame)
 
     inbox: Inbox = queue.SimpleQueue()

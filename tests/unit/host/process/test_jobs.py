@@ -81,12 +81,14 @@ def test_a_job_whose_disk_hangs_is_told_of_and_left_behind(tmp_path: Path) -> No
     hung = tmp_path / "hung"
     os.mkfifo(hung)
     jobs = Jobs()
-    jobs.start(hung.read_bytes)
+    stuck = jobs.start(hung.read_bytes)
     moving = jobs.start(lambda: pause(3600))
     wait_until(lambda: jobs.wait_s > 0.2, "the wait to be seen")
     jobs.finish(0.3)
     assert not moving.is_alive()
+    assert stuck.is_alive()
     os.close(os.open(hung, os.O_WRONLY))
+    stuck.join(60)
 
 
 def test_a_child_does_not_end_with_the_thread_that_asked_for_it() -> None:

@@ -41,9 +41,7 @@ class Host:
         self.order = Order("r1", "n1", 0, self.workdir, ("x",), {}, "/", (0,))
         self.folder = RunPaths(self.workdir, "r1", "n1")
         self.told: list[dict[str, object]] = []
-        wire = AgentContext(
-            lambda _, data, __=b"": self.told.append(data), lambda: True, repr, HostCode({})
-        )
+        wire = AgentContext(lambda _, data, __=b"": self.told.append(data), repr, HostCode({}))
         wire.followed_workdir = self.workdir
         self.keeping = Handler(wire)
 
