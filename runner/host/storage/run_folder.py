@@ -32,7 +32,7 @@ from runner.core.protocol.states import TRANSITIONS, State
 from runner.host.process import pid_namespace, procfs
 from runner.host.process.file_worker import Submit, run_now
 from runner.host.process.jobs import checkpoint
-from runner.host.storage.permissions import private_folder
+from runner.host.storage.permissions import make_folders, private_folder
 
 BALLAST = 64 << 10  # bytes set aside at the start, so that the end can be recorded on a full disk
 
@@ -114,19 +114,17 @@ def create_run_folder(
     if order.container is not None:
         program = order.container.create or order.container.start
     preloads = folder.preload in program
-    old_umask = os.umask(0o077)  # the ranks keep the user's own
-    try:
-        os.makedirs(os.path.dirname(folder.root), exist_ok=True)
-        is_later_start = order.attempt or order.rejoin_count
-        if not (is_later_start and os.path.isdir(folder.root)):
-            os.mkdir(folder.root)  # a record is never overwritten
-        os.makedirs(folder.attempt_folder(order.attempt), exist_ok=bool(order.rejoin_count))
-        for directory in (folder.work, folder.site):
-            os.makedirs(directory, exist_ok=True)
-        if preloads:
-            os.makedirs(folder.preload_package, exist_ok=True)
-    finally:
-        os.umask(old_umask)
+    make_folders(os.path.dirname(folder.root))
+    is_later_start = order.attempt or order.rejoin_count
+    if not (is_later_start and os.path.isdir(folder.root)):
+        os.mkdir(folder.root, 0o700)  # a record is never overwritten
+    attempt_folder = folder.attempt_folder(order.attempt)
+    if not (order.rejoin_count and os.path.isdir(attempt_folder)):
+        os.mkdir(attempt_folder, 0o700)
+    make_folders(folder.work)
+    make_folders(folder.site)
+    if preloads:
+        make_folders(folder.preload_package)
     write_atomic(folder.format, f"{FORMAT_VERSION}\n")
     checkpoint()
     write_state(folder, State.STARTING)
