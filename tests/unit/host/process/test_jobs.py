@@ -95,20 +95,33 @@ def test_a_child_does_not_end_with_the_thread_that_asked_for_it() -> None:
     """The kernel's signal at the parent's death is sent when the thread that forked ends."""
     jobs = Jobs()
     children: list[BoundedChild] = []
+    read_fd, write_fd = os.pipe()
 
     def live() -> None:
         subreaper.die_with_parent(signal.SIGKILL)
+        report_facts(asked=True)
+        os.read(0, 1)
         report_facts(alive=True)
-        signal.pause()
 
-    job = jobs.start(lambda: children.append(BoundedChild(live, 60)))
-    until(jobs, lambda: not job.is_alive(), "the end of the thread")
+    def work() -> None:
+        child = BoundedChild(live, 60, input_fd=read_fd)
+        while "asked" not in child.report():
+            pause(0.01)
+            child.advance()
+        children.append(child)
+
+    job = jobs.start(work)
+    until(jobs, lambda: bool(children), "its child")
+    thread = Path(f"/proc/self/task/{job.native_id}")
+    until(jobs, lambda: not thread.exists(), "the end of the thread")
+    os.write(write_fd, b"x")
     (child,) = children
 
-    def reports() -> bool:
+    def has_ended() -> bool:
         child.advance()
-        return bool(child.report()) or child.code is not None
+        return child.code is not None
 
-    wait_until(reports, "its report")
-    assert child.code is None
-    child.kill()
+    wait_until(has_ended, "its end")
+    assert (child.code, child.report().get("alive")) == (0, True)
+    os.close(read_fd)
+    os.close(write_fd)
