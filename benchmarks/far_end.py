@@ -16,7 +16,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +73,9 @@ class Host:
 
     recording: Recording
     seconds: float
-    logs: dict[str, bytes] = field(default_factory=dict)
-    waiting: list[Frame] = field(default_factory=list)  # requests to read what is not there yet
-    has_ended: bool = False
+    events: bytes = b""  # those that are not sent yet
+    stream: Frame | None = None  # the request for events and logs
+    offset: int = 0  # of the events that come next
 
     def answers(self, frame: Frame) -> Iterator[Frame]:
         """Yield what is said at once to a request."""
@@ -89,32 +89,28 @@ class Host:
             yield Frame("runs", {"id": frame.data["id"], **listing})
         elif frame.kind == "start":
             yield Frame("following", {"id": frame.data["id"]})
-            self.logs = {"events": timed(self.recording.began), "rank": b"here\n"}
-            yield from self.unread()
-        elif frame.kind == "read":
-            self.waiting.append(frame)
-            yield from self.unread()
+            self.events = timed(self.recording.began)
+        elif frame.kind == "stream":
+            self.stream = frame
+            yield from self.unsent()
+            for rank in frame.data["ranks"]:
+                place = {"id": frame.data["id"], "file": f"rank_{rank}.out", "offset": 0}
+                yield Frame("data", place, b"here\n")
 
-    def unread(self) -> Iterator[Frame]:
-        """Yield what readers wait for, and is there."""
-        waiting, self.waiting = self.waiting, []
-        for frame in waiting:
-            source, stream = frame.data["source"], frame.data["stream"]
-            is_output = source.startswith("rank_") and stream == "out"
-            log = self.logs.get("rank" if is_output else source, b"")
-            offset = int(frame.data["offset"])
-            data = log[offset : offset + int(frame.data["n"])]
-            if not data and not self.has_ended:
-                self.waiting.append(frame)
-                continue
-            place = {"id": frame.data["id"], "offset": offset, "eof": not data, "error": ""}
-            yield Frame("data", place, data)
+    def unsent(self) -> Iterator[Frame]:
+        """Yield the events that are there and were not sent."""
+        if self.stream is not None and self.events:
+            place = {"id": self.stream.data["id"], "file": "events.jsonl", "offset": self.offset}
+            yield Frame("events", place, self.events)
+            self.offset += len(self.events)
+            self.events = b""
 
     def end(self) -> Iterator[Frame]:
-        """Have the ranks end, and yield what readers wait for."""
-        self.logs["events"] += timed(self.recording.ended)
-        self.has_ended = True
-        yield from self.unread()
+        """Have the ranks end, and yield what is left to say."""
+        self.events += timed(self.recording.ended)
+        yield from self.unsent()
+        if self.stream is not None:
+            yield Frame("streamed", {"id": self.stream.data["id"]})
 
 
 async def serve_host(

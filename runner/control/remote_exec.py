@@ -15,9 +15,6 @@ from runner.core.protocol.timing import COMMAND_KILL_TIMEOUT_S
 MAX_OUTPUT_BYTES = 4 << 20
 """Bytes kept of the output of one host; the rest is dropped, and reported as such."""
 
-WINDOW_BYTES = 1 << 20
-"""How far the output of one host may be ahead of what is shown of it."""
-
 TIMEOUT_MARGIN_S = 15.0
 """How much longer than the command's limit a host may take to end it."""
 
@@ -44,8 +41,7 @@ class RemoteCommand(WaitLoop):
         self._sink = sink
         self._is_full = is_full
         self.results = {name: CommandResult(name) for name in self.sessions}
-        self._shown_bytes = dict.fromkeys(self.sessions, 0)  # not yet reported to the host
-        request: dict[str, Any] = {"argv": [*argv], "limit_s": timeout_s, "window": WINDOW_BYTES}
+        request: dict[str, Any] = {"argv": [*argv], "limit_s": timeout_s}
         for name, session in self.sessions.items():
             session.request("exec", request)
             self._show(name, "running")
@@ -60,11 +56,9 @@ class RemoteCommand(WaitLoop):
         return False  # a command may be silent up to its own limit
 
     def _tick(self) -> float:
-        if not self._is_full():
-            for name, size in self._shown_bytes.items():
-                if size >= WINDOW_BYTES // 2:
-                    self.sessions[name].request("more_output", {"bytes": size})
-                    self._shown_bytes[name] = 0
+        is_full = self._is_full()
+        for session in self.sessions.values():
+            session.hold(is_held=is_full)
         return super()._tick()
 
     def _on_late(self, name: str) -> None:
@@ -86,9 +80,8 @@ class RemoteCommand(WaitLoop):
 
     def _on_frame(self, name: str, frame: Frame) -> bool:
         result = self.results[name]
-        if frame.kind == "output":
-            self._shown_bytes[name] += len(frame.payload)
-            stream = str(frame.data["stream"])
+        if frame.kind == "data":
+            stream = frame.data["file"]
             if self._sink:
                 self._sink(name, stream, frame.payload)
                 return False

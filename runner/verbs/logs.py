@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Sequence
-from dataclasses import replace
 
 import click
 
 from runner.control.attempt.monitor import AttemptMonitor
-from runner.control.record.log_dump import LogDump, RankDiscovery
+from runner.control.record.log_dump import LogDump
 from runner.control.run.found_run import FoundRun
 from runner.control.run.hosts import (
     FLUSH_TIMEOUT_S,
@@ -68,10 +67,10 @@ def logs(
     return code
 
 
-def select_ranks(plan: Plan, rank: str, node: str, *, later: bool = False) -> list[int]:
-    """Return the ranks that the flags select, with `later` those too that may yet start."""
+def select_ranks(plan: Plan, rank: str, node: str) -> list[int]:
+    """Return the ranks that the flags select; where torch assigns them, of all there may be."""
     ranks_by_node = {share.node: {*share.ranks} for share in plan.nodes}
-    if later and plan.torch_assigns_ranks:
+    if plan.torch_assigns_ranks:
         max_ranks = max(plan.max_nodes, len(plan.nodes)) * max(share.nproc for share in plan.nodes)
         ranks_by_node = {name: {*range(max_ranks)} for name in ranks_by_node}
     known_ranks = set().union(*ranks_by_node.values())
@@ -103,7 +102,7 @@ class RankLogs:
         self._run = run
         self._rank = rank
         self._node = node
-        self._start_at = {"tail": tail} if tail else {}
+        self._tail = tail or None
         self._has_output = False
 
     def dump(self) -> int:
@@ -118,28 +117,23 @@ class RankLogs:
         unreachable = run.finder.unreachable.items()
         problems = {name: problem.message for name, problem in unreachable if name not in sessions}
         plan = run.plan
-        if plan.torch_assigns_ranks:
-            discovery = RankDiscovery(sessions, pool.inbox, run.spec.lost_s, console.node_status)
-            by_node = discovery.ranks_by_node(plan.nodes)
-            problems.update(discovery.problems)
-            nodes = tuple(replace(s, ranks=by_node.get(s.node, ())) for s in plan.nodes)
-            plan = replace(plan, nodes=nodes)
         ranks = select_ranks(plan, self._rank, self._node)
+        nodes = [share for share in plan.nodes if self._node in ("", share.node)]
         log_dump = LogDump(
             sessions,
             pool.inbox,
             run.spec.lost_s,
             self._show,
-            self._start_at,
+            self._tail,
             lambda: console.is_full,
             console.node_status,
         )
         try:
-            log_dump.run(plan.nodes, ranks)
+            log_dump.run(nodes, ranks)
         except Interrupted as error:  # nothing was begun that would need a message
             return error.exit_code
         problems.update({name: each.message for name, each in log_dump.problems.items()})
-        asked = [s.node for s in plan.nodes if not s.ranks or {*s.ranks} & {*ranks}]
+        asked = [s.node for s in nodes if not s.ranks or {*s.ranks} & {*ranks}]
         missing = [name for name in asked if name in problems or name not in sessions]
         for name in missing:
             console.message(f"{name}: {problems.get(name, 'not reached')}")
@@ -160,14 +154,14 @@ class RankLogs:
         signals: list[int] = []
 
         def follow_attempt() -> AttemptMonitor:
-            ranks = select_ranks(run.plan, self._rank, self._node, later=True)
-            start_at = self._start_at if run.plan.attempt == first else {}
+            ranks = select_ranks(run.plan, self._rank, self._node)
+            tail = self._tail if run.plan.attempt == first else None
             if run.plan.attempt > first:
                 run.console.message(f"attempt {run.plan.attempt + 1}")
             run.show_participants()
             monitor = run.finder.pool.monitor(run.plan, log=self._show_log)
             leave_on_signal(monitor, signals)
-            monitor.attach(start_at=start_at, ranks=ranks, read_only=True)
+            monitor.attach(tail=tail, ranks=ranks, read_only=True)
             monitor.run()
             run.console.reset_lines()
             return monitor

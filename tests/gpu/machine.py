@@ -78,8 +78,7 @@ def host_facts() -> dict[str, Any]:
     """Return the fields of a host's facts that are about GPUs."""
     child = query.start(30, health=True)
     try:
-        for _ in wait_all([child]):
-            pass
+        wait_all([child])
     finally:
         child.kill()
     return query.result(child)

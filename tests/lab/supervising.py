@@ -36,7 +36,6 @@ from runner.core.codec import decode
 from runner.core.protocol.paths import PROGRAM_LOG, RunPaths
 from runner.core.model.order import Order, Program
 from runner.host.facts import ports
-from runner.host.process.event_loop import run_steps
 from runner.host.process.file_worker import run_now
 from runner.host.storage import run_folder
 from runner.host.supervisor import guardian
@@ -48,7 +47,7 @@ folder = RunPaths(sys.argv[2], order.run_id, order.node)
 try:
     ranks = f"{sys.argv[1]}/runner/host/ranks"
     programs = {n: open(f"{ranks}/{n}.py").read() for n in ("shim", "rank_facts", "sitecustomize")}
-    run_steps(run_folder.create_run_folder(folder, order, programs, {}))
+    run_folder.create_run_folder(folder, order, programs, {})
 except FileExistsError:
     pass  # what an agent refuses is not what is tested
 run_socket = RunSocket(folder).take()

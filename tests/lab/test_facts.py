@@ -20,7 +20,6 @@ from runner.core.model.facts import Driver, Facts, FactsRequest, GpuHealth, GpuP
 from runner.host.facts import collect as collecting
 from runner.host.facts.collect import FactsResult
 from runner.host.process import procfs
-from runner.host.process.event_loop import run_steps
 from tests.lab.fake_gpus import NAME, FakeGpu, LocalGpus
 from tests.lab.waiting import PATIENCE, wait_until
 
@@ -40,8 +39,7 @@ sys.path.insert(0, sys.argv[1])
 from runner.core.codec import decode, encode
 from runner.core.model.facts import FactsRequest
 from runner.host.facts.collect import collect
-from runner.host.process.event_loop import run_steps
-told = run_steps(collect(decode(FactsRequest, json.loads(sys.argv[2]))))
+told = collect(decode(FactsRequest, json.loads(sys.argv[2])))
 held = told.reserved.numbers[0]
 print(json.dumps({"facts": encode(told.facts), "environ": told.environ, "held": held}))
 """
@@ -53,7 +51,7 @@ def request(**wanted: Any) -> FactsRequest:
 
 
 def collect(asked: FactsRequest) -> FactsResult:
-    return run_steps(collecting.collect(asked))
+    return collecting.collect(asked)
 
 
 def under(asked: FactsRequest, python: Path = HERE, **options: Any) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import contextlib
 import json
 import math
 import os
-import queue
 import signal
 import sys
 import threading
@@ -20,7 +19,7 @@ import pytest
 from runner.control.record import download
 from runner.control.record.download import pull
 from runner.control.rpc.facts import FactsCollector
-from runner.control.rpc.session import Connector, HostSession, Inbox
+from runner.control.rpc.session import BoundedInbox, Connector, HostSession, Inbox
 from runner.core.model.facts import FactsRequest
 from runner.core.model.results import PullResult
 from runner.core.spec import Cluster as ClusterSpec
@@ -43,7 +42,8 @@ class Cluster:
         self.home = folder / "runs" / RUN
         self.said: list[tuple[str, str]] = []
         self.on_shown: Callable[[str], None] = lambda _: None
-        self.inbox: Inbox = queue.SimpleQueue()
+        self.inbox: Inbox = BoundedInbox()
+        self.outputs = ["results", "**/*.pt"]
         for node in ("gpu1", "gpu2"):
             self.make(node)
         self._reaches: list[Connector] = []
@@ -76,7 +76,7 @@ class Cluster:
         nodes = tuple(Node(name, "localhost", transport="local") for name in names)
         cluster = ClusterSpec(host_python=sys.executable, workdir=str(self.workdir))
         spec = Spec(run_id=RUN, cluster=cluster, nodes=nodes)
-        self.inbox = queue.SimpleQueue()
+        self.inbox = BoundedInbox()
         reach = Connector(spec, lambda _: None)
         self._reaches.append(reach)
 

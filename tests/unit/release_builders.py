@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator, Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from runner.core.model.release import File, Folder, Manifest, Symlink, release_hash
+from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import CODE_FOLDER, release_folder
 from runner.host.agent import push
 from runner.host.agent.server import AgentContext
-from runner.host.process.event_loop import run_steps
 from runner.host.process.importer import HostCode
 from runner.host.storage.release_store import find_damage
 from runner.host.storage.release_writer import ReleaseWriter
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -59,18 +58,9 @@ def release(
     return Made(manifest, {digests[path]: files[path] for path in files})
 
 
-def done(steps: Generator[None, None, T]) -> T:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-
-
 def begun(workdir: Path, made: Made) -> ReleaseWriter:
     assembly = ReleaseWriter(str(workdir), made.manifest.encode())
-    done(assembly.begin())
+    assembly.begin()
     return assembly
 
 
@@ -81,13 +71,13 @@ def stream(assembly: ReleaseWriter, made: Made) -> bytes:
 def store(workdir: Path, made: Made) -> list[str]:
     assembly = begun(workdir, made)
     came = [file.path for file in assembly.missing]
-    done(assembly.write(stream(assembly, made)))
-    done(assembly.finish())
+    assembly.write(stream(assembly, made))
+    assembly.finish()
     return came
 
 
 def is_intact(workdir: str, name: str) -> bool:
-    return run_steps(find_damage(workdir, name, by_content=True)) == ""
+    return find_damage(workdir, name, by_content=True) == ""
 
 
 def write_into(path: Path, data: bytes) -> None:
@@ -101,7 +91,45 @@ def left_in(workdir: Path) -> list[str]:
     return sorted(path.name for path in (workdir / "releases").iterdir())
 
 
-def push_handler(workdir: Path, reply: Callable[..., None]) -> push.Handler:
-    return push.Handler(
-        AgentContext(reply, lambda: True, repr, HostCode({}), followed_workdir=str(workdir))
-    )
+class PushTaker:
+    """The host's end of a push; `reply` takes its answers.
+
+    As in an agent, the manifest is answered in a thread, which waits for the pieces.
+    """
+
+    def __init__(self, workdir: Path, reply: Callable[[str, dict[str, Any], bytes], None]) -> None:
+        self._reply = reply
+        self._moved = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        context = AgentContext(self._on_reply, repr, HostCode({}), followed_workdir=str(workdir))
+        self.handler = push.Handler(context)
+
+    def _on_reply(self, kind: str, data: dict[str, Any], payload: bytes = b"") -> None:
+        self._reply(kind, data, payload)
+        self._moved.set()
+
+    def _answer(self, frame: Frame) -> None:
+        try:
+            self.handler.on_manifest(frame)
+        except Exception as error:  # noqa: BLE001 (`take` raises it)
+            self._error = error
+        self._moved.set()
+
+    def take(self, frame: Frame) -> None:
+        """Return once the frame is taken, or raise what came of it."""
+        self._moved.clear()
+        if frame.kind == "manifest":
+            self._thread = threading.Thread(target=self._answer, args=(frame,), daemon=True)
+            self._thread.start()
+        else:
+            getattr(self.handler, f"on_{frame.kind}")(frame)
+        thread = self._thread
+        if thread is not None and (frame.kind == "manifest" or thread.is_alive()):
+            assert self._moved.wait(60)
+            if frame.kind == "finish" or self._error is not None:
+                thread.join()
+        if self._error is not None:
+            error = self._error
+            self._error = None
+            raise error

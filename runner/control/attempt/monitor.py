@@ -17,6 +17,7 @@ from runner.control.attempt.node import AttemptNode, Reconnector
 from runner.control.attempt.node_monitor import NodeMonitor
 from runner.control.attempt.observer import EventLog, Role, RunObserver
 from runner.control.attempt.stop import DetachSequence
+from runner.control.rpc.log_tail import STREAM_KINDS
 from runner.control.rpc.session import Connector, HostSession, Inbox
 from runner.control.rpc.wait import WaitLoop
 from runner.core.model.facts import Facts, FactsRequest
@@ -116,6 +117,7 @@ class AttemptMonitor(WaitLoop):
         self._stop.name_reason(self._failure_text, at_once=True)
         self._move_to(AttemptState.ENDED)
         self._node_monitor.report_dropped_events()
+        self._node_monitor.end_streams()
         status = self.peer_status
         if not (self.detached or status.hosts_decide or status.next_attempt_number):
             self._detach.stop_standbys()
@@ -284,8 +286,8 @@ class AttemptMonitor(WaitLoop):
             self._on_node_frame(node, session, frame)
 
     def _on_node_frame(self, node: AttemptNode, session: HostSession, frame: Frame) -> None:
-        if frame.kind == "data":
-            for event in self._node_monitor.on_data(node, session, frame):
+        if frame.kind in STREAM_KINDS:
+            for event in self._node_monitor.on_stream(node, frame):
                 self._on_event(node, session, event)
         elif frame.kind == "following":
             self._node_monitor.on_following(node, session)

@@ -17,7 +17,7 @@ from runner.control.attempt.node_failure_detector import Judgement, NodeFailureD
 from runner.control.attempt.observer import EventLog, Role, RunObserver
 from runner.control.attempt.peer_status import PeerStatus
 from runner.control.attempt.stop import StopSequence, send_stop
-from runner.control.rpc.log_tail import LogTailer, chunk_bytes
+from runner.control.rpc.log_tail import LogTailer
 from runner.control.rpc.session import HostSession
 from runner.core.codec import encode
 from runner.core.model.facts import Facts
@@ -60,7 +60,6 @@ class NodeMonitor:
     def add_planned_nodes(self, **tail_options: Any) -> None:
         """Take in the nodes of the plan; `tail_options` are those of the `LogTailer`."""
         by_name = {node.name: node for node in self._spec.nodes}
-        tail_options = {"max_bytes": chunk_bytes(self.elastic.plan), **tail_options}
         for node_plan in self.elastic.plan.nodes:
             session = self._sessions.get(node_plan.node)
             self._add_node(node_plan, by_name[node_plan.node], session, **tail_options)
@@ -92,8 +91,8 @@ class NodeMonitor:
         may_judge = self.detector.may_judge(now)
         is_full = self._observer.console.is_full
         for node in self.nodes.values():
-            if node.live_session and not is_full:
-                node.tailer.resume_held_back(node.live_session)
+            if node.live_session:
+                node.live_session.hold(is_held=is_full)
             if may_judge and not node.is_finished:
                 self._check(node, now, logs_paused=is_full)
         if self.admission is not None and self._may_admit:
@@ -247,12 +246,11 @@ class NodeMonitor:
         node.last_data = time.monotonic()
         node.tailer.start(session)
 
-    def on_data(self, node: AttemptNode, session: HostSession, frame: Frame) -> Iterator[Event]:
-        """Take a piece of the events or logs of a node; yield the events in it."""
+    def on_stream(self, node: AttemptNode, frame: Frame) -> Iterator[Event]:
+        """Take a part of the events or logs of a node; yield the events in it."""
         if error := frame.data.get("error"):
             self.show(f"{node.name}: the end of a log cannot be read: {error}")
-        hold_back = self._observer.console.is_full
-        yield from node.tailer.on_data(session, frame, hold_back=hold_back)
+        yield from node.tailer.on_frame(frame)
         node.last_data = time.monotonic()
         if node.tailer.is_complete:
             node.finish()
@@ -263,6 +261,13 @@ class NodeMonitor:
             if count := node.tailer.dropped_events:
                 lines = counted(count, "line")
                 self.show(f"{name}: {lines} of its events ignored: torn, or about another node")
+
+    def end_streams(self) -> None:
+        """Have no host send logs that nobody reads any more."""
+        for node in self.nodes.values():
+            if node.live_session:
+                node.tailer.stop(node.live_session)
+                node.live_session.hold(is_held=False)
 
     def skip_logs(self) -> None:
         """Read no more logs of nodes that have ended."""

@@ -2,8 +2,8 @@
 
 Each host first tells which disk it stores releases on. One host of each disk gets the manifest and
 replies what it lacks; one stream of just those contents follows. Only then do the others that share
-the disk look at it, and take that host's word. No host gets more than `WINDOW` bytes ahead of the
-slowest, so the memory used does not grow with the number of hosts.
+the disk look at it, and take that host's word. What is under way to a host is bounded by its
+`Window`; all wait for the slowest.
 """
 
 from __future__ import annotations
@@ -12,20 +12,18 @@ import time
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from runner.control.code.code_store import PushSource
 from runner.control.rpc.session import HostSession, Inbox
 from runner.control.rpc.wait import WaitLoop
+from runner.control.rpc.window import Window
 from runner.core.errors import NotReady, Problem
 from runner.core.model.release import release_hash, unique_contents
 from runner.core.planning.readiness import free_space_hint
 from runner.core.protocol.frames import Frame, FrameError
 from runner.core.spec import Spec
-
-WINDOW = 2 << 20
-"""Bytes queued for one host beyond which all hosts wait for it."""
 
 CHUNK = 256 << 10
 SAMPLE = 16 << 10
@@ -61,6 +59,7 @@ class PushTarget:
     queued: int = 0  # bytes of the stream queued for it so far, of `total`
     total: int = 0  # bytes it lacks
     sent: int = 0  # the bytes of `queued` after compression
+    window: Window = field(default_factory=Window)
     is_new: bool = False  # it did not have the release before
     problem: Problem | None = None
 
@@ -68,6 +67,11 @@ class PushTarget:
     def is_done(self) -> bool:
         """Whether nothing more is to come from it."""
         return self.state in ("stored", "failed")
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the stream is to wait for it."""
+        return self.state == "receiving" and not self.window.room
 
 
 class CodePush(WaitLoop):
@@ -138,6 +142,9 @@ class CodePush(WaitLoop):
             target.is_new = frame.data["new"]
             self._show(name, "has the code")
             self._release_shared(target.store_id, stored=True)
+        elif frame.kind == "taken":
+            target.window.on_taken(frame.data["bytes"])
+            return True
         elif frame.kind == "refused":
             self._on_lost(name, f"could not store the code: {frame.data['reason']}")
         return frame.kind in ANSWERED_STATES
@@ -204,8 +211,7 @@ class CodePush(WaitLoop):
         """Queue a slice of the stream; return whether more can be queued at once."""
         deadline = time.monotonic() + SLICE_S
         while self._stream is not None and time.monotonic() < deadline:
-            receiving = (t for t in self.targets.values() if t.state == "receiving")
-            if any(target.session.unsent > WINDOW for target in receiving):
+            if any(target.is_ahead for target in self.targets.values()):
                 return False
             if next(self._stream, None) is None:
                 self._stream = None
@@ -248,8 +254,8 @@ class CodePush(WaitLoop):
         self._next_report = now + REPORT_S
         for name, target in self.targets.items():
             if target.state == "receiving":
-                taken = max(0, target.queued - target.session.unsent)
-                self._show(name, f"{round(100 * taken / (target.total or 1))} %")
+                written = max(0, target.queued - target.window.ahead)
+                self._show(name, f"{round(100 * written / (target.total or 1))} %")
             elif target.state == "storing":
                 self._show(name, "storing")
 
@@ -264,4 +270,5 @@ def _queue_piece(targets: list[PushTarget], data: bytes) -> None:
         if target.state == "receiving":
             target.queued += len(data)
             target.sent += len(payload)
+            target.window.ahead += len(payload)
             target.session.send(header, payload)

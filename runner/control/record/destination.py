@@ -88,7 +88,7 @@ class FileDownload:
         self.position = 0  # bytes
         self.abandoned = False
         self._folder = folder
-        self._grows = source.kind == LOG or (source.kind != OUTPUT and source.path in APPEND_ONLY)
+        self.grows = source.kind == LOG or (source.kind != OUTPUT and source.path in APPEND_ONLY)
         version = f"{dest} {source.size} {source.mtime_ns}"
         digest = hashlib.sha256(version.encode("utf-8", "surrogateescape")).hexdigest()
         self._partial = f"{PARTIAL_FOLDER}/{dest.split('/')[1]}/{digest}"
@@ -98,10 +98,10 @@ class FileDownload:
         path = self._folder.path(self.dest)
         status = _lstat(path)
         is_file = status is not None and stat.S_ISREG(status.st_mode)
-        if status is not None and (stat.S_ISDIR(status.st_mode) or (self._grows and not is_file)):
+        if status is not None and (stat.S_ISDIR(status.st_mode) or (self.grows and not is_file)):
             raise ValueError("something other than a file is in the way")
         size = self.source.size
-        if self._grows:
+        if self.grows:
             local_size = status.st_size if status else 0
             if local_size > size:
                 raise ValueError(
@@ -119,7 +119,7 @@ class FileDownload:
 
     def has_changed(self, size: int, mtime_ns: int) -> bool:
         """Return whether the source is another one, given its present size and time."""
-        if self._grows:
+        if self.grows:
             return size < self.source.size
         return (size, mtime_ns) != (self.source.size, self.source.mtime_ns)
 
@@ -132,7 +132,7 @@ class FileDownload:
 
     def finish(self) -> None:
         """Give what is complete its name, size, time and permissions."""
-        if self._grows:
+        if self.grows:
             return
         source = self.source
         if source.link_target is None:
@@ -151,7 +151,7 @@ class FileDownload:
 
     def renewed(self, size: int, mtime_ns: int) -> FileDownload:
         """Return a download of the changed source; raise ValueError if it cannot be continued."""
-        if self._grows:
+        if self.grows:
             raise ValueError("became shorter on the host")
         self._folder.path(self._partial, create=True).unlink(missing_ok=True)
         source = replace(self.source, size=size, mtime_ns=mtime_ns)
@@ -160,7 +160,7 @@ class FileDownload:
         return download
 
     def _open(self) -> BufferedWriter:
-        path = self._folder.path(self.dest if self._grows else self._partial, create=True)
+        path = self._folder.path(self.dest if self.grows else self._partial, create=True)
         return os.fdopen(os.open(path, WRITE_FLAGS, 0o600), "wb")
 
 

@@ -1,7 +1,6 @@
 """Download of a run from all of its hosts at once: records, logs and outputs.
 
-After an interruption the next pull continues where it ended and fetches nothing twice. Requests
-are sent ahead, enough to fill a connection and bounded in bytes.
+After an interruption the next pull continues where it ended and fetches nothing twice.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from runner.control.record.destination import DownloadFolder, FileDownload, plan_downloads
 from runner.control.rpc.session import HostSession, Inbox
@@ -21,17 +20,12 @@ from runner.control.rpc.wait import WaitLoop
 from runner.core.codec import parse_json
 from runner.core.errors import Problem
 from runner.core.model.results import PullResult
-from runner.core.protocol.frames import Frame, decompress
+from runner.core.protocol.frames import Frame, FrameError, decompress
 from runner.core.protocol.remote_files import CHUNK, FILE_KINDS, MAX_FILES, OUTPUT, RemoteFile
 from runner.core.text import printable
 
-WINDOW = 8 << 20
-MAX_REQUESTS = 256
-"""Bytes, and chunks, requested from one host and not received yet."""
-
-ALL_WINDOWS = 256 << 20
-MIN_CHUNKS = 4
-"""The same bytes for all hosts together, and the least number of chunks for each."""
+BATCH = 1000
+"""Files that a host is asked for at once; it streams them one after the other."""
 
 MAX_TRIES = 3
 """How often a file is begun that changes during its download."""
@@ -65,10 +59,9 @@ def pull(
         NotReady: The folder cannot be written to, or another process does so.
         Interrupted: By a signal; the next pull continues from there.
     """
-    window = max(MIN_CHUNKS * CHUNK, min(WINDOW, ALL_WINDOWS // max(1, len(sessions))))
     with contextlib.closing(DownloadFolder(folder)) as destination:
         downloads = {
-            name: HostDownload(session, run_id, destination, show, window)
+            name: HostDownload(session, run_id, destination, show)
             for name, session in sessions.items()
         }
         loop = PullLoop(sessions, inbox, lost_s, show)
@@ -116,17 +109,8 @@ class PullLoop(WaitLoop):
         self._downloads[name].fail(reason)
 
 
-@dataclass(frozen=True)
-class Chunk:
-    """One chunk that was requested."""
-
-    download: FileDownload
-    offset: int
-    size: int
-
-
 class HostDownload:
-    """The download from one host; its state is large on purpose: requests, writes, progress."""
+    """The download from one host."""
 
     def __init__(
         self,
@@ -134,7 +118,6 @@ class HostDownload:
         run_id: str,
         destination: DownloadFolder,
         show: Callable[[str, str], None],
-        window: int,
     ) -> None:
         self.result = PullResult()
         self.is_done = False
@@ -143,12 +126,11 @@ class HostDownload:
         self._run_ref = {"run_id": run_id, "node": self._name}
         self._destination = destination
         self._show = show
-        self._window = window
         self._list_request_id = 0
         self._remote_files: list[RemoteFile] = []
         self._downloads: deque[FileDownload] = deque()
-        self._chunks: Iterator[Chunk] = iter(())
-        self._requests: dict[int, Chunk] = {}
+        self._fetch_id = 0
+        self._fetched: deque[FileDownload] = deque()  # what the host streams, in that order
         self._bytes_total = 0
         self._bytes_done = 0
         self._next_report = 0.0
@@ -169,11 +151,13 @@ class HostDownload:
     def on_frame(self, frame: Frame) -> bool:
         """Take a frame; return whether it was a reply with something new."""
         request_id = frame.data.get("id")
-        if request_id in self._requests and frame.kind in ("fetched", "refused"):
-            chunk = self._requests.pop(request_id)
-            with self._guard(chunk.download):
-                self._store_chunk(chunk, frame)
-            self._request_more()
+        if request_id == self._fetch_id and frame.kind == "data":
+            self._on_data(frame)
+        elif request_id == self._fetch_id and frame.kind in ("streamed", "refused"):
+            if frame.kind == "refused" or self._fetched:
+                self.fail(frame.data.get("reason", "did not send all that was asked for"))
+            else:
+                self._request_more()
         elif request_id != self._list_request_id:
             return False
         elif frame.kind == "refused":
@@ -205,13 +189,23 @@ class HostDownload:
         self._bytes_total = sum(download.source.size for download in self._downloads)
         self._request_more()
 
-    def _store_chunk(self, chunk: Chunk, frame: Frame) -> None:
-        """Write one chunk; raise ValueError if it is not what was requested, or OSError."""
-        download = chunk.download
-        if download.abandoned:
-            return
-        if frame.kind == "refused":
-            raise ValueError(frame.data["reason"])
+    def _on_data(self, frame: Frame) -> None:
+        """Take bytes of the file whose turn it is."""
+        download = self._fetched[0] if self._fetched else None
+        if download is None or frame.data["file"] != download.source.path:
+            raise FrameError("bytes of a file that nobody asked for")
+        if not download.abandoned:
+            with self._guard(download):
+                self._store(download, frame)
+        if frame.data["eof"]:
+            self._fetched.popleft()
+        self._report()
+
+    def _store(self, download: FileDownload, frame: Frame) -> None:
+        """Write what came; raise ValueError if it is not what was requested, or OSError."""
+        if error := frame.data["error"]:
+            raise ValueError(error)
+        source = download.source
         size = frame.data["size"]
         mtime_ns = frame.data["mtime_ns"]
         if download.has_changed(size, mtime_ns):
@@ -220,18 +214,20 @@ class HostDownload:
             if renewed.tries >= MAX_TRIES:
                 raise ValueError("keeps changing during the download")
             self._bytes_done -= download.position
-            self._bytes_total += size - download.source.size
+            self._bytes_total += size - source.size
             self._downloads.appendleft(renewed)
             return
         data = frame.payload
         if frame.data["compressed"]:
-            data = decompress(data, chunk.size)
-        if len(data) != chunk.size or chunk.offset != download.position:
+            data = decompress(data, CHUNK)
+        end = frame.data["offset"] + len(data)
+        is_cut = frame.data["eof"] and end != source.size
+        if frame.data["offset"] != download.position or end > source.size or is_cut:
             raise ValueError("was received incomplete")
         download.write(data)
         self._bytes_done += len(data)
         self.result.fetched_bytes += len(data)
-        if download.position == download.source.size:
+        if end == source.size:
             self._finish(download)
 
     def _finish(self, download: FileDownload) -> None:
@@ -240,36 +236,35 @@ class HostDownload:
         self.result.folders.add("/".join(download.dest.split("/")[:2]))  # such as outputs/NODE
 
     def _request_more(self) -> None:
-        """Request as many chunks as may be under way; finish if none are left."""
-        while not self.is_done and len(self._requests) < MAX_REQUESTS:
-            if sum(chunk.size for chunk in self._requests.values()) >= self._window:
-                break
-            if chunk := next(self._chunks, None):
-                source = chunk.download.source
-                request = {
-                    **self._run_ref,
-                    "file_kind": source.kind,
-                    "path": source.path,
-                    "offset": chunk.offset,
-                    "n": chunk.size,
-                    "compressed": self._session.node.transport != "local",
-                }
-                self._requests[self._session.request("fetch", request)] = chunk
-            elif self._downloads:
-                self._chunks = self._start_download(self._downloads.popleft())
-            else:
-                break
+        """Have the next files streamed; finish if none are left."""
+        files: list[list[Any]] = []
+        while self._downloads and len(files) < BATCH and not self.is_done:
+            download = self._downloads.popleft()
+            self._start_download(download)
+            source = download.source
+            if not download.abandoned and download.position < source.size:
+                mtime_ns = None if download.grows else source.mtime_ns
+                files.append([source.kind, source.path, download.position, source.size, mtime_ns])
+                self._fetched.append(download)
+        if self.is_done:
+            return
+        if files:
+            is_remote = self._session.node.transport != "local"
+            request = {**self._run_ref, "files": files, "compressed": is_remote}
+            self._fetch_id = self._session.request("fetch", request)
+            return
+        self.is_done = True
+        self.result.is_finished = True
+        self._show(self._name, "done" if self.result.is_complete else "in part")
+
+    def _report(self) -> None:
         now = time.monotonic()
-        if not self.is_done and not self._requests:
-            self.is_done = True
-            self.result.is_finished = True
-            self._show(self._name, "done" if self.result.is_complete else "in part")
-        elif not self.is_done and now >= self._next_report:
+        if not self.is_done and now >= self._next_report:
             self._next_report = now + REPORT_S
             self._show(self._name, f"{round(100 * self._bytes_done / (self._bytes_total or 1))} %")
 
-    def _start_download(self, download: FileDownload) -> Iterator[Chunk]:
-        """Begin a file; yield the chunks to request, until it is given up."""
+    def _start_download(self, download: FileDownload) -> None:
+        """See what of a file is here."""
         download.tries += 1
         size = download.source.size
         with self._guard(download):
@@ -280,10 +275,6 @@ class HostDownload:
             elif start == size:
                 self._finish(download)
         self._bytes_done += download.position
-        for offset in range(download.position, size, CHUNK):
-            if download.abandoned:
-                return
-            yield Chunk(download, offset, min(CHUNK, size - offset))
 
     @contextlib.contextmanager
     def _guard(self, download: FileDownload) -> Iterator[None]:

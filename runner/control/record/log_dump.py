@@ -1,78 +1,26 @@
-"""Log dump: the logs of a run as they are now, read ahead and shown rank after rank."""
+"""Log dump: the logs of a run as they are now, shown node after node, rank after rank."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+import functools
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 
-from runner.control.rpc.log_tail import LogFile, LogTailer
+from runner.control.rpc.log_tail import STREAM_KINDS, LogTailer
 from runner.control.rpc.session import HostSession, Inbox
 from runner.control.rpc.wait import TICK_S, WaitLoop
 from runner.core.codec import encode
 from runner.core.errors import Problem
 from runner.core.model.plan import NodePlan
-from runner.core.protocol.events import RankExited, RankStarted
 from runner.core.protocol.frames import Frame
-from runner.core.protocol.paths import STREAMS, rank_source
-
-READ_AHEAD = 32
-"""How many files are requested before it is their turn."""
-
-
-class RankDiscovery(WaitLoop):
-    """The ranks each node of a run has, or had, read from its events."""
-
-    def ranks_by_node(self, node_plans: Sequence[NodePlan]) -> dict[str, tuple[int, ...]]:
-        """Return the ranks that were started on each node that answers."""
-        self.problems: dict[str, str] = {}  # why the ranks of a node are not known
-        self._unread: dict[str, LogTailer] = {}
-        self._ranks: dict[str, set[int]] = {}
-        for node_plan in node_plans:
-            name = node_plan.node
-            if session := self.sessions.get(name):
-                self._ranks[name] = set()
-                self._unread[name] = LogTailer(node_plan, lambda *_: None, ranks=(), wait=False)
-                _follow(session, node_plan)
-                self._unread[name].start(session)
-        self.wait()
-        return {name: tuple(sorted(ranks)) for name, ranks in self._ranks.items()}
-
-    def _pending(self) -> Collection[str]:
-        return list(self._unread)
-
-    def _on_lost(self, name: str, reason: str) -> None:
-        self.problems[name] = reason
-        del self._unread[name]
-
-    def _on_frame(self, name: str, frame: Frame) -> bool:
-        tailer = self._unread[name]
-        if frame.kind == "data":
-            for event in tailer.on_data(self.sessions[name], frame, hold_back=False):
-                if isinstance(event.body, (RankStarted, RankExited)):
-                    self._ranks[name].add(event.body.rank)
-        if frame.kind == "refused" or tailer.is_complete:
-            del self._unread[name]
-            return True
-        return frame.kind == "data" and bool(frame.payload)
-
-
-@dataclass
-class _RankLog:
-    """One log of a rank, and the part of it that is not shown yet."""
-
-    node: str
-    rank: int
-    file: LogFile
-    buffered: bytes = b""
-    is_requested: bool = False
+from runner.core.protocol.paths import source_rank
 
 
 class LogDump(WaitLoop):
-    """The logs of some ranks, each from `start_at` (see `LogFile.request`).
+    """The logs of some ranks, each from its beginning or its last `tail` lines.
 
-    `sink` takes (node, rank, stream, bytes), rank after rank, in order per file; `is_full` returns
-    whether it can take no more for now.
+    `sink` takes (node, rank, stream, bytes), in order; `is_full` returns whether it can take no
+    more for now. What other hosts send before their turn waits here, as much as they may send.
     """
 
     def __init__(
@@ -81,77 +29,76 @@ class LogDump(WaitLoop):
         inbox: Inbox,
         lost_s: float,
         sink: Callable[[str, int, str, bytes], None],
-        start_at: Mapping[str, float],
+        tail: int | None,
         is_full: Callable[[], bool],
         show: Callable[[str, str], None] = lambda *_: None,
     ) -> None:
         super().__init__(sessions, inbox, lost_s, show)
         self._sink = sink
-        self._start_at = start_at
+        self._tail = tail
         self._is_full = is_full
-        self._logs: list[_RankLog] = []
-        self._requests: dict[tuple[str, int], _RankLog] = {}
+        self._tailers: dict[str, LogTailer] = {}  # in the order in which they are shown
+        self._waiting: dict[str, deque[tuple[str, str, bytes]]] = {}
         self.problems: dict[str, Problem] = {}  # why the logs of a node are missing or incomplete
 
     def run(self, node_plans: Sequence[NodePlan], ranks: Sequence[int]) -> None:
         """Show all that these ranks have written until now; raise Interrupted by a signal."""
         for node_plan in node_plans:
-            node_ranks = [rank for rank in node_plan.ranks if rank in ranks]
+            node_ranks = {*ranks} & {*(node_plan.ranks or ranks)}
             session = self.sessions.get(node_plan.node)
             if not node_ranks or session is None:
                 continue
-            _follow(session, node_plan)
-            for rank, stream in itertools.product(node_ranks, STREAMS):
-                file = LogFile(rank_source(rank), stream, node_plan.order.attempt)
-                self._logs.append(_RankLog(node_plan.node, rank, file))
+            waiting: deque[tuple[str, str, bytes]] = deque()
+            keep = functools.partial(_keep, waiting)
+            tailer = LogTailer(node_plan, keep, tail=self._tail, ranks=node_ranks, once=True)
+            self._tailers[node_plan.node] = tailer
+            self._waiting[node_plan.node] = waiting
+            session.hold(is_held=True)
+            session.request("follow", {"order": encode(node_plan.order), "read_only": True})
+            tailer.start(session)
         self.wait()
 
-    def _pending(self) -> set[str]:
-        return {log.node for log in self._logs}
+    def _pending(self) -> list[str]:
+        return list(self._tailers)
 
     def _owes_answer(self, name: str) -> bool:
-        return any(node == name for node, _ in self._requests)
+        """Return whether it is its turn: others may have sent all that they may."""
+        is_first = name == next(iter(self._tailers))
+        return is_first and not (self.sessions[name].is_held or self._tailers[name].is_complete)
 
     def _tick(self) -> float:
-        """Show what can be shown and request what comes next; of later files, the beginning."""
-        while self._logs:
-            log = self._logs[0]
-            chunk = log.buffered
-            log.buffered = b""
-            if chunk:
-                self._sink(log.node, log.rank, log.file.stream, chunk)
-            if not log.file.is_complete:
-                if not log.is_requested and not self._is_full():
-                    self._request(log)
+        while self._tailers:
+            name, tailer = next(iter(self._tailers.items()))
+            is_full = self._is_full()
+            self.sessions[name].hold(is_held=is_full)
+            waiting = self._waiting[name]
+            while waiting and not self._is_full():
+                source, stream, data = waiting.popleft()
+                self._sink(name, source_rank(source), stream, data)
+            if waiting or not tailer.is_complete:
                 break
-            del self._logs[0]
-        for log in self._logs[1:READ_AHEAD]:
-            if not log.file.is_started and not log.is_requested:
-                self._request(log)
+            del self._tailers[name]
         return TICK_S
-
-    def _request(self, log: _RankLog) -> None:
-        request_id = log.file.request(self.sessions[log.node], self._start_at, wait=False)
-        self._requests[log.node, request_id] = log
-        log.is_requested = True
 
     def _on_frame(self, name: str, frame: Frame) -> bool:
         if frame.kind == "refused":
             self._on_lost(name, frame.data["reason"])
             return True
-        log = None
-        if frame.kind == "data" and (log := self._requests.pop((name, frame.data["id"]), None)):
-            log.buffered = frame.payload
-            log.is_requested = False
-            log.file.on_chunk(frame.data["offset"], len(frame.payload), eof=frame.data["eof"])
-            if error := frame.data.get("error"):
-                self.problems[name] = Problem(name, f"the end of a log cannot be read: {error}")
-        return log is not None
+        if frame.kind not in STREAM_KINDS:
+            return False
+        if error := frame.data.get("error"):
+            self.problems[name] = Problem(name, f"the end of a log cannot be read: {error}")
+        for _ in self._tailers[name].on_frame(frame):
+            pass
+        return True
 
     def _on_lost(self, name: str, reason: str) -> None:
         self.problems[name] = Problem(name, reason)
-        self._logs = [log for log in self._logs if log.node != name]
+        if tailer := self._tailers.get(name):
+            tailer.is_complete = True  # what came is shown
 
 
-def _follow(session: HostSession, node_plan: NodePlan) -> None:
-    session.request("follow", {"order": encode(node_plan.order), "read_only": True})
+def _keep(
+    waiting: deque[tuple[str, str, bytes]], source: str, stream: str, _: int, data: bytes
+) -> None:
+    waiting.append((source, stream, data))

@@ -1,199 +1,132 @@
-"""Log tailing: read the events and logs of one node by offset, with a bound on what is on its way.
+"""Log tail: the events and logs of one node, which its host streams from an offset.
 
-Each file has at most one outstanding read, and those of all nodes together ask for no more than
-MAX_OUTSTANDING_BYTES: unread output stays on its host, and a stop never queues behind it.
+The host sends as much as this machine has room for, so that unread output stays there, and a stop
+never waits behind it.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Container, Iterator, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from collections.abc import Callable, Collection, Iterator
 
 from runner.control.rpc.session import HostSession
-from runner.core.model.plan import NodePlan, Plan
+from runner.core.model.plan import NodePlan
 from runner.core.protocol.events import Event, RankExited, RankStarted, parse
 from runner.core.protocol.frames import Frame, FrameError
-from runner.core.protocol.paths import (
-    METRICS_STREAM,
-    PROGRAM_LOG,
-    STACKS_LOG,
-    STREAMS,
-    rank_source,
-)
-from runner.core.protocol.remote_files import CHUNK
+from runner.core.protocol.paths import EVENTS_FILE, RANK_LOG, RUN_LOGS, STREAMS
+
+STREAM_KINDS = ("events", "data", "streamed")
+"""The replies that belong to a stream of logs."""
 
 MAX_EVENT_BYTES = 4 << 20
 MAX_EVENTS_BYTES = 64 << 20
 MAX_DISCOVERED_RANKS = 4096
 """Bytes of one event, and of all, and ranks the plan did not assign, that a node may report."""
 
-RUN_LOGS = (*((PROGRAM_LOG, stream) for stream in STREAMS), (STACKS_LOG, "out"))
-"""The logs of a node beside those of its ranks."""
-
-MAX_OUTSTANDING_BYTES = 64 << 20
-MIN_CHUNK = 4 << 10
-"""Bytes that all hosts together may have been asked for: unread answers are kept in memory."""
-
-
-def chunk_bytes(plan: Plan) -> int:
-    """Return how much to read of each file at once, where all files of a run are read."""
-    per_rank = len(STREAMS) + 1
-    others = len(RUN_LOGS) + 1  # with the events
-    file_count = sum(per_rank * node.nproc + others for node in plan.nodes)
-    return max(MIN_CHUNK, min(CHUNK, MAX_OUTSTANDING_BYTES // max(1, file_count)))
-
-
-@dataclass
-class LogFile:
-    """One file of one node in one attempt, read one chunk at a time."""
-
-    source: str  # the rank or program it belongs to, or "events"
-    stream: str  # out, err, or "" for events
-    attempt: int
-    offset: int = 0  # where the next chunk begins
-    is_started: bool = False
-    is_complete: bool = False
-
-    def request(
-        self,
-        session: HostSession,
-        start_at: Mapping[str, float] = MappingProxyType({}),
-        *,
-        wait: bool = True,
-        max_bytes: int = CHUNK,
-    ) -> int:
-        """Request the next chunk, of at most `max_bytes`; return the request's id.
-
-        A file begins at `start_at`: `tail` lines before its end.
-        With `wait` the host waits for more at the end of a file that may still grow.
-        """
-        source = {"source": self.source, "stream": self.stream, "attempt": self.attempt}
-        options = {**({} if wait else {"wait": False}), **({} if self.is_started else start_at)}
-        return session.request("read", {**source, "offset": self.offset, "n": max_bytes, **options})
-
-    def on_chunk(self, offset: int, size: int, *, eof: bool) -> None:
-        """Note a chunk that came."""
-        self.offset = offset + size
-        self.is_started = True
-        self.is_complete = eof
+LogSink = Callable[[str, str, int, bytes], None]
+"""Takes (source, stream, offset, bytes) of the logs, in order per file."""
 
 
 class LogTailer:
     """The events and logs of one node in one attempt.
 
-    `sink` takes (source, stream, offset, bytes) of the logs, in order per file. `start_at`, `wait`
-    and `max_bytes` are those of `LogFile.request`. With `ranks`, only their logs are read; ranks
-    that torch assigns are discovered from the events. Events of another run, node or rank are
-    dropped, and counted.
+    Each log that is there at first begins `tail` lines before its end, without `tail` at its
+    beginning. With `ranks`, only their logs are read. With `once`, logs are read as they are now,
+    and no events. Events of another run, node or rank are dropped, and counted.
     """
 
     def __init__(
         self,
         node_plan: NodePlan,
-        sink: Callable[[str, str, int, bytes], None],
+        sink: LogSink,
         *,
-        start_at: Mapping[str, float] = MappingProxyType({}),
-        ranks: Container[int] | None = None,
-        max_bytes: int = CHUNK,
-        wait: bool = True,
+        tail: int | None = None,
+        ranks: Collection[int] | None = None,
+        once: bool = False,
     ) -> None:
-        self.dropped_events = self._event_bytes = 0
+        self.dropped_events = 0
+        self.is_complete = False  # to its end, as far as it is read
+        self._event_bytes = 0
         self._node_plan = node_plan
         self._attempt = node_plan.order.attempt
         self._sink = sink
-        self._start_at = start_at
-        self._events = LogFile("events", "", self._attempt)
-        self._ranks = ranks
-        self._max_bytes = max_bytes
-        self._wait = wait
-        chosen_ranks = [rank for rank in node_plan.ranks if self._is_wanted(rank)]
-        sources = map(rank_source, chosen_ranks)
-        log_streams = [*itertools.product(sources, self._rank_streams)]
-        log_streams += RUN_LOGS if ranks is None else ()
-        self._files = [self._events, *(LogFile(*pair, self._attempt) for pair in log_streams)]
-        self._discovered_ranks: set[int] = set()
-        self._pending_reads: dict[int, LogFile] = {}
-        self._held_back: list[LogFile] = []
+        self._tail = tail
+        self._has_others = ranks is None
+        self._once = once
+        self._ranks: set[int] | None = None  # None: whichever torch assigns
+        if ranks is not None:
+            self._ranks = {*ranks}
+        if node_plan.ranks:
+            planned = {*node_plan.ranks}
+            self._ranks = planned if self._ranks is None else planned & self._ranks
+        self._offsets: dict[str, int] = {}  # of what comes next, by file
+        self._request_id = 0
         self._partial_line = b""
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether every file has been read to its end."""
-        return all(file.is_complete for file in self._files)
-
     def start(self, session: HostSession) -> None:
-        """Request every incomplete file from its offset, over the first session or a new one."""
-        self._pending_reads.clear()
-        self._held_back.clear()
-        for file in self._files:
-            if not file.is_complete:
-                self._request(session, file)
+        """Have all that has not come streamed, over the first session or a new one."""
+        request = {
+            "attempt": self._attempt,
+            "offsets": self._offsets,
+            "ranks": None if self._ranks is None else sorted(self._ranks),
+            "others": self._has_others,
+            "once": self._once,
+        }
+        if self._tail is not None and not self._offsets.keys() - {EVENTS_FILE}:
+            request["tail"] = self._tail
+        self._request_id = session.request("stream", request)
 
-    def on_data(self, session: HostSession, frame: Frame, *, hold_back: bool) -> Iterator[Event]:
-        """Take the reply to a read; yield the events in it, and request what follows."""
-        offset = frame.data["offset"]
-        eof = frame.data["eof"]
-        chunk = frame.payload
-        file = self._pending_reads.pop(frame.data["id"], None)
-        if file is None:
-            return
-        file.on_chunk(offset, len(chunk), eof=eof)
-        if file is self._events:
-            self._event_bytes += len(chunk)
-            if self._event_bytes > MAX_EVENTS_BYTES:
-                raise FrameError("more events than a run can have")
-            for event in self._parse(chunk):
-                self._discover_rank(session, event)
-                yield event
-        elif chunk:
-            self._sink(file.source, file.stream, offset, chunk)
-        if not eof and hold_back and file is not self._events:
-            self._held_back.append(file)
-        elif not eof:
-            self._request(session, file)
-
-    @property
-    def _rank_streams(self) -> tuple[str, ...]:
-        return (*STREAMS, METRICS_STREAM) if self._ranks is None else STREAMS
-
-    def _is_wanted(self, rank: int) -> bool:
-        return self._ranks is None or rank in self._ranks
-
-    def _discover_rank(self, session: HostSession, event: Event) -> None:
-        """Follow the logs of a rank that the plan did not assign to this node.
-
-        One whose program cannot be executed has an end without a start.
-        """
-        body = event.body
-        if not isinstance(body, (RankStarted, RankExited)) or not self._is_wanted(body.rank):
-            return
-        if body.rank not in {*self._node_plan.ranks, *self._discovered_ranks}:
-            self._discovered_ranks.add(body.rank)
-            if len(self._discovered_ranks) > MAX_DISCOVERED_RANKS:
-                raise FrameError(f"events of more than {MAX_DISCOVERED_RANKS} ranks")
-            for stream in self._rank_streams:
-                self._files.append(LogFile(rank_source(body.rank), stream, self._attempt))
-                self._request(session, self._files[-1])
+    def stop(self, session: HostSession) -> None:
+        """Have nothing more streamed: nobody reads it."""
+        if not self.is_complete:
+            self._ranks = set()
+            self._has_others = False
+            self._once = True
+            self.start(session)
 
     def reopen(self) -> None:
         """Expect every file to grow again: the node rejoined."""
-        for file in self._files:
-            file.is_complete = False
+        self.is_complete = False
 
-    def resume_held_back(self, session: HostSession) -> None:
-        """Request the files that were held back."""
-        held_back = self._held_back
-        self._held_back = []
-        for file in held_back:
-            self._request(session, file)
+    def on_frame(self, frame: Frame) -> Iterator[Event]:
+        """Take a part of the stream, or its end; yield the events in it."""
+        if frame.data["id"] != self._request_id:
+            return
+        if frame.kind == "streamed":
+            self.is_complete = True
+            return
+        offset = frame.data["offset"]
+        file = EVENTS_FILE
+        if frame.kind == "data":
+            file = frame.data["file"]
+            self._check_wanted(file)
+        self._check_offset(file, offset)
+        self._offsets[file] = offset + len(frame.payload)
+        if frame.kind == "events":
+            self._event_bytes += len(frame.payload)
+            if self._event_bytes > MAX_EVENTS_BYTES:
+                raise FrameError("more events than a run can have")
+            yield from self._parse(frame.payload)
+        elif frame.payload:
+            source, _, stream = file.rpartition(".")
+            self._sink(source, stream, offset, frame.payload)
 
-    def _request(self, session: HostSession, file: LogFile) -> None:
-        is_log = file is not self._events and file.source != STACKS_LOG
-        start_at = self._start_at if is_log else {}
-        request_id = file.request(session, start_at, wait=self._wait, max_bytes=self._max_bytes)
-        self._pending_reads[request_id] = file
+    def _check_wanted(self, file: str) -> None:
+        """Refuse a log that was not asked for."""
+        match = RANK_LOG.fullmatch(file)
+        is_wanted = self._has_others and file in RUN_LOGS
+        if match is not None:
+            is_rank_wanted = self._ranks is None or int(match[1]) in self._ranks
+            is_wanted = is_rank_wanted and (self._has_others or match[2] in STREAMS)
+        if not is_wanted:
+            raise FrameError(f"a log that nobody asked for: {file[:80]!r}")
+
+    def _check_offset(self, file: str, offset: int) -> None:
+        """Refuse bytes that do not follow the last ones, and more files than there can be."""
+        known = self._offsets.get(file, offset if self._tail is not None else 0)
+        if offset != known:
+            raise FrameError(f"bytes of {file} that do not follow the last ones")
+        if file not in self._offsets and len(self._offsets) > 3 * MAX_DISCOVERED_RANKS:
+            raise FrameError(f"logs of more than {MAX_DISCOVERED_RANKS} ranks")
 
     def _parse(self, chunk: bytes) -> Iterator[Event]:
         order = self._node_plan.order

@@ -17,9 +17,10 @@ from collections.abc import Callable
 from typing import Any
 
 from runner.control.rpc import bootloader, bootstrap, host_code
+from runner.control.rpc.window import Window
 from runner.core.errors import NotReady
 from runner.core.model.replies import checked_reply
-from runner.core.protocol.frames import MAGIC, Frame, FrameDecoder
+from runner.core.protocol.frames import INITIAL_CREDIT, MAGIC, Frame, FrameDecoder, FrameError
 from runner.core.protocol.timing import SETUP_TIMEOUT_S
 from runner.core.spec import Node, Spec
 from runner.transport.base import Channel, Transport
@@ -28,6 +29,9 @@ MAX_BANNER = 64 << 10
 
 SEND_SLICE = 64 << 10
 """Bytes sent at once: the progress of a long push is known after each slice."""
+
+MAX_UNREAD = 64 << 20
+"""Bytes that a host may have in the inbox: far more than it is asked for at once."""
 
 MAX_DRIFT_S = 0.05
 """How far two clocks may drift apart during a session without having been set."""
@@ -38,11 +42,6 @@ REBOOT_THRESHOLD_S = 600.0
 MIN_PROGRESS_BYTES = 1 << 10
 """A dead connection accepts less than this too, so it is no sign of life."""
 
-MAX_UNREAD = 32 << 20
-"""Bytes that a host may have in the inbox; before there is room, no more of it is read."""
-
-QUOTA_POLL_S = 0.5
-
 CLOSE_WAIT_S = 0.1
 """The time that a channel usually takes to close; that of a silent host is left to itself."""
 
@@ -51,13 +50,13 @@ Inbox = queue.SimpleQueue[tuple["HostSession | None", Frame]]
 
 
 class BoundedInbox(Inbox):
-    """An inbox in which each session has a quota."""
+    """An inbox whose sessions know what was taken."""
 
     def get(self, *args: Any, **kwargs: Any) -> tuple[HostSession | None, Frame]:
         """Return the next frame, with its session."""
         session, frame = super().get(*args, **kwargs)
         if isinstance(session, HostSession):
-            session.quota.on_taken(frame)
+            session.on_taken(frame)
         return session, frame
 
     def get_nowait(self) -> tuple[HostSession | None, Frame]:
@@ -85,7 +84,10 @@ class HostSession:
         self._channel, self._inbox = channel, inbox
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self.quota = InboxQuota()
+        self._unread: dict[int, int] = {}  # bytes of the frames in the inbox, by their ids
+        self._unread_bytes = 0
+        self.is_held = False  # what it streams waits to be shown
+        self._window = Window(INITIAL_CREDIT)
         self._ids = itertools.count(1)
         self.clock = ClockOffset()
         self._closed = threading.Event()
@@ -108,6 +110,24 @@ class HostSession:
             with self._lock:
                 self.unsent += len(data)
             self._outbox.put(data)
+
+    def on_taken(self, frame: Frame) -> None:
+        """Note that a frame was taken out of the inbox: of a stream, more may come."""
+        with self._lock:
+            self._unread_bytes -= self._unread.pop(id(frame), 0)
+        if frame.kind == "data":
+            self._window.on_taken(len(frame.payload))
+            self.grant()
+
+    def hold(self, *, is_held: bool) -> None:
+        """Have the host stream no more than is under way, or go on."""
+        self.is_held = is_held
+        self.grant()
+
+    def grant(self) -> None:
+        """Let the host stream more, if there is room for it."""
+        if not self.is_held and (size := self._window.grant()):
+            self.request("credit", {"bytes": size})
 
     @property
     def clock_offset(self) -> float:
@@ -136,7 +156,6 @@ class HostSession:
         closer = threading.Thread(target=self._channel.close, daemon=True)
         closer.start()
         closer.join(CLOSE_WAIT_S)
-        self.quota.lift()
 
     def _stop_writing(self) -> None:
         self._boot_answers.put("")
@@ -147,7 +166,6 @@ class HostSession:
         reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         self.rejected = self.rejected or f"it sent {reason:.500}"
         self._channel.close()
-        self.quota.lift()
 
     def _read(self) -> None:
         reason = "the connection ended"
@@ -198,8 +216,11 @@ class HostSession:
             self.clock.on_pong(frame.data["id"], frame.data["mono"], frame.data["wall"])
         if frame.data.get("id") in self.abandoned:
             return
-        while not self.quota.take(frame, size):
-            self.last_heard = time.monotonic()  # it is not silent: we do not read
+        with self._lock:
+            self._unread[id(frame)] = size
+            self._unread_bytes += size
+            if self._unread_bytes > MAX_UNREAD:
+                raise FrameError("more than it may")
         self._inbox.put((self, frame))
 
     def _on_boot_answer(self, answer: re.Match[bytes]) -> bytes:
@@ -239,36 +260,6 @@ class HostSession:
             if is_queued:
                 with self._lock:
                     self.unsent -= len(part)
-
-
-class InboxQuota:
-    """How much one session may have in the inbox: its reader waits until there is room."""
-
-    def __init__(self) -> None:
-        self._sizes: dict[int, int] = {}  # of the frames in the inbox, by their ids
-        self._size, self._limit = 0, float(MAX_UNREAD)  # in bytes
-        self._changed = threading.Condition()
-
-    def take(self, frame: Frame, size: int) -> bool:
-        """Wait a moment until a frame may be put into the inbox; return whether it may."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._size <= self._limit, QUOTA_POLL_S):
-                return False
-            self._sizes[id(frame)] = size
-            self._size += size
-        return True
-
-    def on_taken(self, frame: Frame) -> None:
-        """Give back what a frame has taken; others than those of the host take nothing."""
-        with self._changed:
-            self._size -= self._sizes.pop(id(frame), 0)
-            self._changed.notify_all()
-
-    def lift(self) -> None:
-        """Have nobody wait any more: the session ends."""
-        with self._changed:
-            self._limit = float("inf")
-            self._changed.notify_all()
 
 
 class ClockOffset:

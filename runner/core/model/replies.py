@@ -56,21 +56,16 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class LogChunk:
-    """A chunk of a log or of the events; `eof` if no more will come."""
+class StreamData:
+    """Bytes of a file, or of what a command writes; of a download, the file as it is now, too."""
 
+    file: str
     offset: int = field(metadata=COUNT)
-    eof: bool
     error: str = ""  # why the rest cannot be read
-
-
-@dataclass(frozen=True)
-class FileChunk:
-    """A chunk of a file, and the file as it is now."""
-
-    size: int = field(metadata=COUNT)  # in bytes
-    mtime_ns: int = field(metadata=bounded(-MAX_INT, MAX_INT))
-    compressed: bool
+    eof: bool = False  # nothing more of this file will come
+    size: int = field(default=0, metadata=COUNT)  # in bytes
+    mtime_ns: int = field(default=0, metadata=bounded(-MAX_INT, MAX_INT))
+    compressed: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,6 +89,13 @@ class Store:
     """The store of releases: `store_id` is the same on all hosts that share the disk."""
 
     store_id: str  # "" if unknown
+
+
+@dataclass(frozen=True)
+class Taken:
+    """So many bytes of the stream of missing files were written."""
+
+    bytes: int = field(metadata=COUNT)
 
 
 @dataclass(frozen=True)
@@ -160,13 +162,6 @@ class Leftovers:
 
 
 @dataclass(frozen=True)
-class CommandOutput:
-    """A chunk of what a command wrote to `stream`."""
-
-    stream: str
-
-
-@dataclass(frozen=True)
 class CommandExited:
     """The end of a command: its exit code, or minus the signal that ended it."""
 
@@ -178,18 +173,17 @@ class CommandExited:
 
 REPLY_TYPES: Dict[str, Type[Any]] = {
     **dict.fromkeys(("following", "command_sent", "in_progress", "inventory_page"), Reply),
-    **dict.fromkeys(("absent", "run", "stacks_dumped"), Reply),
+    **dict.fromkeys(("absent", "run", "stacks_dumped", "streamed"), Reply),
     "cleaned": Cleaned,
-    "data": LogChunk,
+    "data": StreamData,
+    "events": StreamData,
     "exited": CommandExited,
     "facts": FactsReply,
-    "fetched": FileChunk,
     "hello": Clocks,
     "inventory_end": InventoryEnd,
     "leftovers": Leftovers,
     "listening": Listening,
     "missing": MissingFiles,
-    "output": CommandOutput,
     "pong": Pong,
     "probed": Probed,
     "refused": Refusal,
@@ -198,6 +192,7 @@ REPLY_TYPES: Dict[str, Type[Any]] = {
     "sampled": Sampled,
     "store": Store,
     "stored": Stored,
+    "taken": Taken,
 }
 """The fields of each kind of reply; those of a kind that is not in the table are refused."""
 

@@ -20,6 +20,9 @@ STAYS = "stays"
 
 MAGIC = b"\n\x01runner-wire\x01\n"
 LENGTHS = struct.Struct(">II")
+INITIAL_CREDIT = 512 << 10
+"""Bytes of files and of a command's output that an agent may send before it is granted more."""
+
 MAX_HEADER = 16 << 20
 MAX_PAYLOAD = 64 << 20
 

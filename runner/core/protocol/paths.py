@@ -19,6 +19,9 @@ PROGRAM_LOG = "program"
 STACKS_LOG = "stacks"
 """The stem of the log with the Python stacks of a node's ranks."""
 
+RUN_LOGS = (f"{PROGRAM_LOG}.out", f"{PROGRAM_LOG}.err", f"{STACKS_LOG}.out")
+"""The logs in the folder of an attempt beside those of its ranks."""
+
 CODE_FOLDER = "code"
 """The folder of a release that has the tree; the manifest is beside it."""
 

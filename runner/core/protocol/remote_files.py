@@ -36,10 +36,7 @@ APPEND_ONLY = (EVENTS_FILE, "supervisor.log")
 """Those that are only appended to, like the logs; the others are replaced."""
 
 CHUNK = 256 << 10
-"""Bytes of a log or a file that the controller asks for at a time."""
-
-MAX_CHUNK = 1 << 20
-"""Bytes of one reply, at most."""
+"""Bytes of a log or a file that a host sends at a time, at most."""
 
 MAX_FILES = 200_000
 """Files of one run that a host lists, at most."""

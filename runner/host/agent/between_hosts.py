@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import Callable, Optional
+from typing import Any, Dict, Optional
 
 from runner.core.codec import decode, encode
 from runner.core.model.network_probe import ProbeResult, Target
 from runner.core.protocol.frames import Frame
 from runner.host import network_probe
 from runner.host.agent.server import RequestHandler
-from runner.host.process.bounded_child import BoundedChild, report_facts
+from runner.host.process.bounded_child import BoundedChild, report_facts, wait_all
+from runner.host.process.jobs import POLL_S, pause
 
 LISTEN_TIMEOUT_S = 60.0  # after which a listener ends by itself
 DIAL_TIMEOUT_S = 20.0
@@ -23,8 +24,7 @@ DIAL_TIMEOUT_S = 20.0
 class Handler(RequestHandler):
     """The part of one host in a probe."""
 
-    _listen_request: Optional[Frame] = None
-    _probe_request: Optional[Frame] = None
+    _listener: Optional[BoundedChild] = None
 
     def on_listen(self, frame: Frame) -> None:
         """Listen for the other hosts until this agent ends; the answer is the port."""
@@ -39,8 +39,15 @@ class Handler(RequestHandler):
             report_facts(port=listener.getsockname()[1])
             network_probe.serve(listener, node, token, agent_pid)
 
-        self._listen_request = frame
-        self._start("listener", serve, LISTEN_TIMEOUT_S)
+        self.close()
+        child = BoundedChild(serve, LISTEN_TIMEOUT_S)
+        self._listener = child
+        while "port" not in child.report() and child.code is None:
+            pause(POLL_S)
+            child.advance()
+        port = child.report().get("port", 0)
+        error = "" if port else child.text or "its listener ended"
+        self.context.answer(frame, "listening", port=port, error=error)
 
     def on_probe(self, frame: Frame) -> None:
         """Dial the other hosts; the answer is what became of each."""
@@ -51,46 +58,21 @@ class Handler(RequestHandler):
         def report_result(target_index: int, result: ProbeResult) -> None:
             report_facts(**{str(target_index): encode(result)})
 
-        self._probe_request = frame
-        dial = functools.partial(network_probe.dial_all, node, targets, token, report_result)
-        self._start("dialer", dial if targets else None, DIAL_TIMEOUT_S)
-
-    def _start(self, name: str, body: Optional[Callable[[], None]], limit_s: float) -> None:
-        if name in self.children:
-            self.children.pop(name).kill()
-        if body is not None:
-            self.children[name] = BoundedChild(body, limit_s)
-
-    @property
-    def busy(self) -> bool:
-        """Whether an answer is pending."""
-        return self._listen_request is not None or self._probe_request is not None
-
-    def advance(self) -> None:
-        """Answer with the results that are complete."""
-        for child in self.children.values():
-            child.advance()
-        if self._listen_request is not None:
-            self._reply_listening(self._listen_request)
-        if self._probe_request is not None:
-            self._reply_results(self._probe_request)
-
-    def _reply_listening(self, frame: Frame) -> None:
-        child = self.children["listener"]
-        report = child.report()
-        if "port" not in report and child.code is None:
-            return
-        self._listen_request = None
-        error = "" if "port" in report else child.text or "its listener ended"
-        self.context.answer(frame, "listening", port=report.get("port", 0), error=error)
-
-    def _reply_results(self, frame: Frame) -> None:
-        dialer = self.children.get("dialer")
-        if dialer is not None and dialer.code is None:
-            return
-        self._probe_request = None
-        if dialer is not None and dialer.code and not dialer.timed_out:
-            self.context.refuse(frame, dialer.text or f"its child ended with {dialer.code}")
-            return
-        results = dialer.report() if dialer is not None else {}
+        results: Dict[str, Any] = {}
+        if targets:
+            dial = functools.partial(network_probe.dial_all, node, targets, token, report_result)
+            child = BoundedChild(dial, DIAL_TIMEOUT_S)
+            try:
+                wait_all([child])
+            finally:
+                child.kill()
+            if child.code and not child.timed_out:
+                raise ValueError(child.text or f"its child ended with {child.code}")
+            results = child.report()
         self.context.answer(frame, "probed", results=list(results.values()))
+
+    def close(self) -> None:
+        """End the listener."""
+        if self._listener is not None:
+            self._listener.kill()
+            self._listener = None

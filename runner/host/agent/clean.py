@@ -6,7 +6,6 @@ import contextlib
 
 from runner.core.protocol.frames import Frame
 from runner.host.agent.server import RequestHandler
-from runner.host.process.event_loop import Steps
 from runner.host.process.kill import kill_until_gone
 from runner.host.storage import run_owner
 from runner.host.storage.garbage import collect_garbage, remove_left_container
@@ -17,17 +16,15 @@ from runner.host.supervisor.recovery import find_leftovers, recover_unfinished
 class Handler(RequestHandler):
     """Removes runs and releases, and proves that nothing of a run is left on this host."""
 
-    def on_clean(self, frame: Frame) -> Steps:
+    def on_clean(self, frame: Frame) -> None:
         """Remove ended runs and unused releases; of the runs, `only` those named."""
         workdir, node = self.context.workdir, frame.data["node"]
         older_than_s, dry_run = float(frame.data["older_than_s"]), bool(frame.data["dry_run"])
         others, only = frame.data.get("others", ()), frame.data.get("only")
-        removed = yield from collect_garbage(
-            workdir, node, older_than_s, others, only, dry_run=dry_run
-        )
+        removed = collect_garbage(workdir, node, older_than_s, others, only, dry_run=dry_run)
         self.context.answer(frame, "cleaned", **removed)
 
-    def on_kill_leftovers(self, frame: Frame) -> Steps:
+    def on_kill_leftovers(self, frame: Frame) -> None:
         """Kill what a run left after its supervisor died, name survivors, complete its record.
 
         Raise ValueError if a container may be left. The request ends the run: no other attempt of
@@ -43,6 +40,6 @@ class Handler(RequestHandler):
         if lock is not None:  # it is not alive after all
             with lock:
                 recover_unfinished(folder)
-                if problem := (yield from remove_left_container(folder)):
+                if problem := remove_left_container(folder):
                     raise ValueError(problem)
         self.context.answer(frame, "leftovers", killed=len(killed), survivors=list(survivors))

@@ -3,116 +3,97 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
-import math
 import os
+import select
 import signal
 import subprocess
 import time
 import traceback
-from typing import Any, Callable, Dict, List, NoReturn, Tuple
+from typing import Any, Dict, List, NoReturn, Optional
 
 from runner.core.protocol.frames import Frame
-from runner.core.protocol.timing import KILL_TIMEOUT_S
 from runner.host.agent.server import RequestHandler
+from runner.host.agent.stream import Credit, Send
 from runner.host.process import procfs, subreaper
 from runner.host.process.event_loop import EventLoop
+from runner.host.process.jobs import POLL_S
 from runner.host.process.kill import kill_until_gone
 from runner.host.process.subreaper import reap_all
 
 READ_BYTES = 64 << 10
 POLL_INTERVAL_S = 0.05
+NO_CREDIT_POLL_S = 0.005
 LEFTOVER_GRACE_S = 0.5  # how long processes that the command left may go on after its end
-Reply = Callable[[str, Dict[str, Any], bytes], None]
 
 
 class CommandRun:
     """A command below a process of ours that ends all of it, also when the agent is killed."""
 
-    def __init__(
-        self,
-        request_id: int,
-        argv: List[str],
-        environ: Dict[str, str],
-        limit_s: float,
-        reply: Reply,
-    ) -> None:
+    def __init__(self, argv: List[str], environ: Dict[str, str], limit_s: float) -> None:
         """Start it in the user's home, or raise OSError; its standard input is empty."""
-        self.request_id = request_id
-        self._reply = reply
+        self._offsets = {"out": 0, "err": 0}
         self._report = b""
-        self.ended = False
-        self.window = 0.0  # bytes of output that the controller has room for
+        self._ended = False
         pipes = {name: os.pipe() for name in ("out", "err", "report")}
         self._supervisor_pid = os.fork()
         if self._supervisor_pid == 0:
             child_fds = {name: ends[1] for name, ends in pipes.items()}
             _supervise(argv, environ, time.monotonic() + limit_s, child_fds)
-        self._streams: Dict[int, str] = {}
+        self._fds: Dict[str, int] = {}
         for name, (read_fd, write_fd) in pipes.items():
             os.close(write_fd)
             os.set_blocking(read_fd, False)
-            self._streams[read_fd] = name
+            self._fds[name] = read_fd
 
-    @property
-    def pipes(self) -> Tuple[int, ...]:
-        """The descriptors to wait for; where there is no room, full pipes hold up the command."""
-        return tuple(
-            fd for fd, stream in self._streams.items() if self.window or stream == "report"
-        )
-
-    def advance(self) -> None:
-        """Pass on its output, and notice its end."""
-        if self.ended:
-            return
-        for descriptor in self.pipes:
-            self._pass_on(descriptor)
-        if "report" not in self._streams.values():
-            self.window = math.inf
-            for descriptor in self.pipes:  # the rest of the output, at most what pipes hold
-                while descriptor in self._streams and self._pass_on(descriptor):
-                    pass
-            self._finish()
-
-    def kill(self) -> None:
-        """End all of it now; the report follows."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._supervisor_pid, signal.SIGTERM)
-
-    def kill_and_wait(self) -> None:
-        """Return when nothing of it is left, or what is left cannot be killed."""
-        self.kill()
-        deadline = time.monotonic() + KILL_TIMEOUT_S + 1
-        while not self.ended and time.monotonic() < deadline:
-            self.advance()
-            time.sleep(0.005)
-
-    def _pass_on(self, descriptor: int) -> bool:
-        """Pass on one chunk; return False when there is none."""
-        stream = self._streams[descriptor]
-        try:
-            data = os.read(descriptor, READ_BYTES)
-        except BlockingIOError:
-            return False
-        if not data:
-            os.close(descriptor)
-            del self._streams[descriptor]
-        elif stream == "report":
-            self._report += data
-        else:
-            self.window = max(0, self.window - len(data))
-            self._reply("output", {"id": self.request_id, "stream": stream}, data)
-        return bool(data)
-
-    def _finish(self) -> None:
-        self.ended = True
+    def pass_on(self, credit: Credit, send: Send) -> Dict[str, Any]:
+        """Send its output as far as there is credit, full pipes hold it up; return the report."""
+        while "report" in self._fds:
+            room = credit.take(READ_BYTES, wait_s=0)
+            sent = 0
+            try:
+                names = [name for name in self._fds if room or name == "report"]
+                timeout_s = POLL_S if room else NO_CREDIT_POLL_S
+                ready, _, _ = select.select([self._fds[name] for name in names], [], [], timeout_s)
+                for name in names:
+                    if self._fds[name] in ready and (name == "report" or sent < room):
+                        sent += self._read(name, room - sent, send)
+            finally:
+                credit.grant(room - sent)
+        for name in [*self._fds]:  # the rest of the output, at most what pipes hold
+            while name in self._fds and self._read(name, READ_BYTES, send):
+                pass
+        self._ended = True
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._supervisor_pid, 0)
         try:
-            report = json.loads(self._report)
+            report: Dict[str, Any] = json.loads(self._report)
         except ValueError:
-            report = {"error": "its supervising process was killed; parts of it may be left"}
-        self._reply("exited", {"id": self.request_id, **report}, b"")
+            return {"error": "its supervising process was killed; parts of it may be left"}
+        return report
+
+    def kill(self) -> None:
+        """End all of it now; the report follows."""
+        if not self._ended:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._supervisor_pid, signal.SIGTERM)
+
+    def _read(self, name: str, most: int, send: Send) -> int:
+        """Take what is in a pipe; return how many bytes of output that was."""
+        try:
+            data = os.read(self._fds[name], READ_BYTES if name == "report" else most)
+        except BlockingIOError:
+            return 0
+        if not data:
+            os.close(self._fds.pop(name))
+        elif name == "report":
+            self._report += data
+        else:
+            send("data", data, file=name, offset=self._offsets[name])
+            self._offsets[name] += len(data)
+            return len(data)
+        return 0
 
 
 def _supervise(
@@ -182,34 +163,29 @@ def _run(
 class Handler(RequestHandler):
     """One command at a time, in the environment that the setup lines left."""
 
+    at_once = frozenset({"exec", "kill"})
+    _command: Optional[CommandRun] = None
+
     def on_exec(self, frame: Frame) -> None:
-        """Start the command; `window` is how many bytes of its output may be sent at first."""
+        """Start the command."""
         argv = list(frame.data["argv"])
-        limit_s = float(frame.data["limit_s"])
         environ = self.context.require_facts().environ
-        reply = self.context.reply
-        command = CommandRun(frame.data["id"], argv, environ, limit_s, reply)
-        command.window = int(frame.data["window"])
-        self.children["command"] = command
+        command = CommandRun(argv, environ, float(frame.data["limit_s"]))
+        self._command = command
+        self.context.start(frame, functools.partial(self._pass_on, command))
         self.context.cache_code()
 
-    def on_more_output(self, frame: Frame) -> None:
-        """Let it send so many more bytes, which the controller has shown."""
-        for command in self.children.values():
-            command.window += int(frame.data["bytes"])
+    def _pass_on(self, command: CommandRun, frame: Frame) -> None:
+        answer = functools.partial(self.context.answer, frame)
+        try:
+            report = command.pass_on(self.context.credit, answer)
+        except BaseException:  # the controller has left
+            command.kill()
+            command.pass_on(Credit(), lambda *_, **__: None)
+            raise
+        answer("exited", **report)
 
     def on_kill(self, _: Frame) -> None:
         """End the command early."""
-        for command in self.children.values():
-            command.kill()
-
-    def advance(self) -> None:
-        """Pass on its output, while the controller takes it."""
-        for command in self.children.values():
-            if self.context.can_send():
-                command.advance()
-
-    def close(self) -> None:
-        """End the command."""
-        for command in self.children.values():
-            command.kill_and_wait()
+        if self._command is not None:
+            self._command.kill()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from runner.core.codec import decode, encode
 from runner.core.model.facts import FactsRequest
@@ -11,30 +13,23 @@ from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import RunPaths
 from runner.host.agent.server import RequestHandler, clocks
 from runner.host.facts.collect import collect
-from runner.host.process.event_loop import Steps
+from runner.host.process.jobs import in_loop
+
+if TYPE_CHECKING:
+    from runner.host.agent import push
 
 
 class Handler(RequestHandler):
     """Reports the facts, and keeps them for the requests that follow."""
 
-    _preload_in = 0  # turns
-
-    def advance(self) -> None:
-        """Load what a start needs while the controller waits for other hosts.
-
-        Not in the turn after the facts: their answer is sent in the next one.
-        """
-        if self._preload_in:
-            self._preload_in -= 1
-            if not self._preload_in:
-                self.context.get_handler("start")
-
-    def on_facts(self, frame: Frame) -> Steps:
+    def on_facts(self, frame: Frame) -> None:
         """Collect the facts, and look for what a start would find here."""
-        context, request = self.context, decode(FactsRequest, frame.data["request"])
+        context = self.context
+        request = decode(FactsRequest, frame.data["request"])
         if context.facts is not None:  # of an attempt that did not start
             context.facts.reserved.close()
-        result = context.facts = yield from collect(request)
+        result = collect(request)
+        context.facts = result
         context.facts_request = request
         workdir = result.facts.workdir
         folder = RunPaths(workdir, request.run_id, request.node)
@@ -43,7 +38,12 @@ class Handler(RequestHandler):
             result.facts,
             run_exists=os.path.isdir(folder.root),
             run_stopped=os.path.lexists(folder.stop_marker),
-            has_release=is_stored and context.get_handler("manifest").pin(request.release),
+            has_release=is_stored and self._pin(request.release),
         )
         context.answer(frame, "facts", facts=encode(facts), **clocks())
-        self._preload_in = 0 if request.skip_launch_facts else 2
+        if not request.skip_launch_facts:  # while the controller waits for other hosts
+            in_loop(functools.partial(context.get_handler, "start"))
+
+    def _pin(self, release: str) -> bool:
+        handler: push.Handler = in_loop(functools.partial(self.context.get_handler, "manifest"))
+        return handler.pin(release)

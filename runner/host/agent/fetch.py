@@ -7,25 +7,22 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import json
 import os
 import stat
 import zlib
-from collections import deque
-from typing import Any, Collection, Deque, Dict, List, Optional, Tuple
+from typing import Any, Callable, Collection, List, Optional, Tuple
 
 from runner.core.protocol import remote_files
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import RunPaths
-from runner.core.protocol.remote_files import MAX_FILES, RemoteFile
-from runner.host.agent.server import AgentContext, RequestHandler, error_text
-from runner.host.process.event_loop import Steps
+from runner.core.protocol.remote_files import CHUNK, MAX_FILES, RemoteFile
+from runner.host.agent.server import RequestHandler, error_text
+from runner.host.process.jobs import checkpoint
 
 MAX_PATH_BYTES = 32 << 20  # of all paths of one inventory
 FILES_PER_PAGE = 2000
 MAX_SKIPS_REPORTED = 20
-ENTRIES_PER_STEP = 512  # of a folder
 COMPRESSION_SAMPLE = 16 << 10
 MAX_COMPRESSED_RATIO = 0.9  # a chunk is sent compressed if its beginning shrinks below this
 FOLDER_FLAGS = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -33,24 +30,15 @@ FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Handler(RequestHandler):
-    """Lists the files of a run, and sends chunks in the order of the requests."""
+    """Lists the files of a run, and sends them."""
 
-    def __init__(self, context: AgentContext) -> None:
-        super().__init__(context)
-        self._pending: Deque[Frame] = deque()
-        self._sending = False
-        self._output_folders: Dict[str, str] = {}
-
-    def on_inventory(self, frame: Frame) -> Steps:
+    def on_inventory(self, frame: Frame) -> None:
         """List the files of a run, in pages."""
         folder = self.context.run_folder(frame)
         if not os.path.isdir(folder.root):
             raise ValueError(f"there is no run {frame.data['run_id']} ({folder.root})")
         inventory = Inventory(folder, frame.data.get("kinds", remote_files.FILE_KINDS))
-        for _ in inventory.steps():
-            if len(inventory.files) >= FILES_PER_PAGE:
-                self._send_page(frame, inventory)
-            yield
+        inventory.find(lambda: self._send_page(frame, inventory))
         self._send_page(frame, inventory)
         self.context.answer(
             frame,
@@ -66,66 +54,74 @@ class Handler(RequestHandler):
         self.context.answer(frame, "inventory_page", zlib.compress(rows.encode("ascii"), 1))
 
     def on_fetch(self, frame: Frame) -> None:
-        """Send a chunk of a file, when its turn comes; from its end if the offset is below 0."""
-        self._pending.append(frame)
+        """Send files from an offset to a size, one after the other; say of each where it ends.
 
-    def advance(self) -> None:
-        """Send chunks, while the controller takes them."""
-        if self._pending and self.context.can_send() and not self._sending:
-            self._sending = True
-            send = functools.partial(self._try_to_send, self._pending.popleft())
-            self.context.files.submit(send, self._on_sent)
-
-    def _on_sent(self, _: None) -> None:
-        self._sending = False
-
-    def _try_to_send(self, frame: Frame) -> None:
-        try:
-            self._send_chunk(frame)
-        except Exception as error:  # noqa: BLE001 (the controller hears of it, whatever it is)
-            self.context.refuse(frame, error_text(error))
-
-    def _send_chunk(self, frame: Frame) -> None:
-        request = frame.data
+        One that is another by then, by its size or time, ends at once.
+        """
         folder = self.context.run_folder(frame)
-        kind = request["file_kind"]
-        path = request["path"]
-        offset = int(request["offset"])
-        remote_files.validate(kind, path)
-        base = self._output_folder(folder) if kind == remote_files.OUTPUT else folder.root
-        descriptor = open_below(base, path)
-        try:
+        output_folder, _ = working_folder(folder)
+        for kind, path, offset, size, mtime_ns in frame.data["files"]:
+            try:
+                remote_files.validate(kind, path)
+                base = output_folder if kind == remote_files.OUTPUT else folder.root
+                if not base:
+                    raise ValueError("its working folder is not on record")
+                descriptor = open_below(base, path)
+                try:
+                    self._send_file(frame, descriptor, path, offset, size, mtime_ns)
+                finally:
+                    os.close(descriptor)
+            except (OSError, ValueError) as error:
+                reason = error_text(error)
+                self.context.answer(frame, "data", file=path, offset=0, error=reason, eof=True)
+        self.context.answer(frame, "streamed")
+
+    def _send_file(
+        self,
+        frame: Frame,
+        descriptor: int,
+        path: str,
+        offset: int,
+        size: int,
+        mtime_ns: Optional[int],
+    ) -> None:
+        may_compress = bool(frame.data.get("compressed"))
+        is_last = False
+        while not is_last:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise ValueError("it is no longer a file")
-            if offset < 0:
-                offset = max(0, status.st_size + offset)
-            data = os.pread(descriptor, min(int(request["n"]), remote_files.MAX_CHUNK), offset)
-            status = os.fstat(descriptor)
-        finally:
-            os.close(descriptor)
-        compressed = bool(request.get("compressed"))
-        if compressed:
-            sample = data[:COMPRESSION_SAMPLE]
-            compressed = len(zlib.compress(sample, 1)) < MAX_COMPRESSED_RATIO * len(sample)
-        self.context.answer(
-            frame,
-            "fetched",
-            zlib.compress(data, 1) if compressed else data,
-            offset=offset,
-            eof=offset + len(data) >= status.st_size,
-            size=status.st_size,
-            mtime_ns=status.st_mtime_ns,
-            compressed=compressed,
-        )
+            has_changed = mtime_ns is not None and (status.st_size, status.st_mtime_ns) != (
+                size,
+                mtime_ns,
+            )
+            room = 0 if has_changed else self.context.credit.take(min(CHUNK, size - offset))
+            sent = 0
+            try:
+                data = os.pread(descriptor, room, offset)
+                is_last = has_changed or offset + len(data) >= size or not data
+                compressed = may_compress and _shrinks(data)
+                payload = zlib.compress(data, 1) if compressed else data
+                self.context.answer(
+                    frame,
+                    "data",
+                    payload,
+                    file=path,
+                    offset=offset,
+                    eof=is_last,
+                    size=status.st_size,
+                    mtime_ns=status.st_mtime_ns,
+                    compressed=compressed,
+                )
+                sent = len(payload)
+            finally:
+                self.context.credit.grant(room - sent)
+            offset += len(data)
 
-    def _output_folder(self, folder: RunPaths) -> str:
-        if folder.root not in self._output_folders:
-            base, _ = working_folder(folder)
-            if not base:
-                raise ValueError("its working folder is not on record")
-            self._output_folders[folder.root] = base
-        return self._output_folders[folder.root]
+
+def _shrinks(data: bytes) -> bool:
+    sample = data[:COMPRESSION_SAMPLE]
+    return len(zlib.compress(sample, 1)) < MAX_COMPRESSED_RATIO * len(sample)
 
 
 class Inventory:
@@ -142,20 +138,21 @@ class Inventory:
         with contextlib.suppress(OSError):
             self._checked_out_ns = os.stat(folder.checked_out).st_ctime_ns
 
-    def steps(self) -> Steps:
-        """Find the files, in steps."""
+    def find(self, on_page: Callable[[], object]) -> None:
+        """Find the files; `on_page` takes those that make a page, which may be cleared."""
+        self._on_page = on_page
         root = self._folder.root
         if remote_files.RECORD in self._kinds:
             for name in remote_files.RECORD_FILES:
                 self._add_if_file(remote_files.RECORD, root, name)
         if {*self._kinds} & {remote_files.LOG, remote_files.SAMPLES}:
-            yield from self._attempt_steps(root)
+            self._find_in_attempts(root)
         if remote_files.OUTPUT in self._kinds:
             base, patterns = working_folder(self._folder)
             if base and patterns:
-                yield from self._walk(base, remote_files.compile_globs(patterns))
+                self._walk(base, remote_files.compile_globs(patterns))
 
-    def _attempt_steps(self, root: str) -> Steps:
+    def _find_in_attempts(self, root: str) -> None:
         paths = {
             remote_files.LOG: remote_files.LOG_PATH,
             remote_files.SAMPLES: remote_files.SAMPLES_PATH,
@@ -169,7 +166,6 @@ class Inventory:
                 for kind, pattern in wanted.items():
                     if pattern.fullmatch(path):
                         self._add_if_file(kind, root, path)
-                        yield
 
     def _add_if_file(self, kind: str, root: str, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -177,12 +173,12 @@ class Inventory:
             if stat.S_ISREG(status.st_mode):
                 self._add(kind, path, status, None)
 
-    def _walk(self, base: str, matching: remote_files.GlobState) -> Steps:
+    def _walk(self, base: str, matching: remote_files.GlobState) -> None:
         """Walk through a folder, as deep as the patterns lead."""
         pending = [("", matching)]
         while pending:
             path, matching = pending.pop()
-            yield
+            checkpoint()
             try:
                 descriptor = open_below(base, path or ".", os.O_RDONLY | FOLDER_FLAGS)
             except OSError as error:
@@ -193,15 +189,13 @@ class Inventory:
             try:
                 with os.scandir(descriptor) as entries:
                     ordered = sorted(entries, key=lambda entry: entry.name)
-                for count, entry in enumerate(ordered):
+                for entry in ordered:
                     child = os.path.join(path, entry.name)
                     below = remote_files.step_globs(matching, entry.name)
                     if below and entry.is_dir(follow_symlinks=False):
                         subfolders.append((child, below))
                     elif below:
                         self._add_entry(descriptor, child, entry, below)
-                    if count % ENTRIES_PER_STEP == ENTRIES_PER_STEP - 1:
-                        yield
             except OSError as error:
                 self._skip(path or ".", error_text(error))
             finally:
@@ -228,6 +222,7 @@ class Inventory:
             self._skip(path, "is neither a file nor a link")
 
     def _add(self, kind: str, path: str, status: os.stat_result, target: Optional[str]) -> None:
+        checkpoint()
         self._file_count += 1
         self._path_bytes += len(path) + len(target or "")
         if self._file_count > MAX_FILES or self._path_bytes > MAX_PATH_BYTES:
@@ -236,6 +231,8 @@ class Inventory:
         size = 0 if target is not None else status.st_size
         mode = stat.S_IMODE(status.st_mode) & 0o777
         self.files.append(RemoteFile(kind, path, size, status.st_mtime_ns, mode, target))
+        if len(self.files) >= FILES_PER_PAGE:
+            self._on_page()
 
     def _skip(self, path: str, reason: str) -> None:
         self.skip_count += 1

@@ -17,11 +17,11 @@ from runner.core.protocol.events import StopCause
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.timing import ENGINE_TIMEOUT_S, UNRESPONSIVE_S
-from runner.host.agent.log_reader import Answer, LogReader
-from runner.host.agent.request_queue import LoopCall, RequestSteps
-from runner.host.agent.server import BUSY_POLL_S, IDLE_POLL_S, AgentContext, RequestHandler
+from runner.host.agent.server import IDLE_POLL_S, AgentContext, RequestHandler
+from runner.host.agent.stream import LogStream
 from runner.host.process import procfs
 from runner.host.process.file_worker import Submit
+from runner.host.process.jobs import Job, in_loop
 from runner.host.storage import run_owner
 from runner.host.storage.run_folder import (
     has_ended,
@@ -42,74 +42,88 @@ RECONNECT_S, RECONNECT_PENDING_S = 2.0, 0.2  # between tries; with commands pend
 class Handler(RequestHandler):
     """The run that this agent's controller follows."""
 
+    at_once = frozenset({"follow", "stream", "command"})
+
     _run: Optional[FollowedRun] = None
     by_launch = False  # whether the controller started the run, and is to tell of its end
 
     def __init__(self, context: AgentContext) -> None:
         super().__init__(context)
-        self._polling, self._next_poll = False, 0.0
-        self._is_joining = False  # what comes next is about the run that will be followed
+        self._stream: Optional[Job] = None
+        self._deferred: Optional[List[Frame]] = None  # about a run that is not followed yet
 
-    def on_follow(self, frame: Frame) -> RequestSteps:
+    def on_follow(self, frame: Frame) -> None:
         """Follow a run that another agent started, or was to start."""
-        self._is_joining = True
+        self._deferred = []
         self.by_launch = bool(frame.data.get("by_launch"))
-        return self._join(frame)
+        self.context.start(frame, self._join, self._take_deferred)
 
-    def _join(self, frame: Frame) -> RequestSteps:
+    def _join(self, frame: Frame) -> None:
         order = decode(Order, frame.data["order"])
         folder = RunPaths(order.workdir, order.run_id, order.node)
-        try:
-            if frame.data.get("claim") and reserve_attempt(folder, order.attempt):
-                raise ValueError("its order had not arrived")
-            if not os.path.isdir(folder.root):
-                raise ValueError(f"there is no run {order.run_id} in {order.workdir}")
-            if not os.path.isdir(folder.attempt_folder(order.attempt)):
-                raise ValueError(f"attempt {order.attempt} of it has not begun here")
-            if not frame.data.get("read_only"):
-                run_owner.require_local(folder)
-            ended = _is_superseded(folder, order)  # a stop reaches the later attempt all the same
-            yield functools.partial(self._begin, frame, RunSocket(folder), order, ended=ended)
-        finally:
-            self._is_joining = False
-
-    def _begin(self, frame: Frame, run_socket: RunSocket, order: Order, *, ended: bool) -> None:
-        self.follow(run_socket, order, ended=ended, read_only=bool(frame.data.get("read_only")))
+        read_only = bool(frame.data.get("read_only"))
+        if frame.data.get("claim") and reserve_attempt(folder, order.attempt):
+            raise ValueError("its order had not arrived")
+        if not os.path.isdir(folder.root):
+            raise ValueError(f"there is no run {order.run_id} in {order.workdir}")
+        if not os.path.isdir(folder.attempt_folder(order.attempt)):
+            raise ValueError(f"attempt {order.attempt} of it has not begun here")
+        if not read_only:
+            run_owner.require_local(folder)
+        ended = _is_superseded(folder, order)  # a stop reaches the later attempt all the same
+        run_socket = RunSocket(folder)
+        in_loop(lambda: self.follow(run_socket, order, ended=ended, read_only=read_only))
         self.context.answer(frame, "following")
 
-    def on_read(self, frame: Frame) -> Optional[RequestSteps]:
-        """Read a file of the run; the answer may come much later."""
-        return self._once_joined(self._read, frame)
+    def _take_deferred(self) -> None:
+        deferred = self._deferred or []
+        self._deferred = None
+        for frame in deferred:
+            try:
+                (self.on_stream if frame.kind == "stream" else self.on_command)(frame)
+            except RuntimeError as error:
+                self.context.refuse(frame, error)
 
-    def _read(self, frame: Frame) -> None:
-        self._require_run().log_reader.submit(frame.data)
-        self._next_poll = 0.0
+    def on_stream(self, frame: Frame) -> None:
+        """Send the logs as they are, if `once`; else the events and logs as they grow.
 
-    def on_command(self, frame: Frame) -> Optional[RequestSteps]:
+        It takes the place of the stream before.
+        """
+        if self._deferred is not None:
+            self._deferred.append(frame)
+            return
+        self._end_stream()
+        run = self.require_run()
+        send = functools.partial(self.context.answer, frame)
+        stream = LogStream(run.folder, frame.data, self.context.credit, send)
+
+        def work() -> None:
+            if frame.data["once"]:
+                stream.send_once()
+            else:
+                stream.follow(lambda: run.ended)
+            self.context.answer(frame, "streamed")
+
+        refuse = functools.partial(self.context.refuse, frame)
+        self._stream = self.context.jobs.start(work, on_error=refuse)
+
+    def _end_stream(self) -> None:
+        if self._stream is not None:
+            self._stream.is_cancelled = True
+
+    def on_command(self, frame: Frame) -> None:
         """Pass a command to the supervisor; a stop before the start cancels that."""
-        return self._once_joined(self._pass_on, frame)
-
-    def _once_joined(self, take: Callable[[Frame], None], frame: Frame) -> Optional[RequestSteps]:
-        """Take a request now, or in steps where the run is not followed yet."""
-        if self._is_joining:
-            return _call_in_loop(functools.partial(take, frame))
-        take(frame)
-        return None
-
-    def _pass_on(self, frame: Frame) -> None:
+        if self._deferred is not None:
+            self._deferred.append(frame)
+            return
         command = frame.data["command"]
         answer = functools.partial(self.context.answer, frame, "command_sent")
-        if self.context.requests and self._run is None and command != "detach":
-            self.context.requests.cancel_all("a stop was requested before its start")
+        stop = ValueError("a stop was requested before its start")
+        if self._run is None and command != "detach" and self.context.cancel_all(stop):
             answer()
             return
         fields = {name: frame.data[name] for name in COMMAND_FIELDS if name in frame.data}
-        self._require_run().send_command(command, answer, by_launch=self.by_launch, **fields)
-
-    @property
-    def busy(self) -> bool:
-        """Whether the run may have new data."""
-        return self._run is not None and not self._run.log_reader.idle
+        self.require_run().send_command(command, answer, by_launch=self.by_launch, **fields)
 
     @property
     def disk_wait_s(self) -> float:
@@ -117,21 +131,9 @@ class Handler(RequestHandler):
         return self._run.disk_wait_s if self._run is not None else 0.0
 
     def advance(self) -> None:
-        """Notice the run's end, and answer pending reads; a disk that hangs holds up neither."""
-        run, now = self._run, time.monotonic()
-        if run is None:
-            return
-        run.check_ended()
-        if not self._polling and now >= self._next_poll:
-            self._polling = True
-            self._next_poll = now + (BUSY_POLL_S if self.busy else self.context.idle_poll_s)
-            poll = functools.partial(run.log_reader.poll, ended=run.ended)
-            self.context.files.submit(poll, self._answer)
-
-    def _answer(self, answers: List[Answer]) -> None:
-        self._polling = False
-        for data, payload in answers:
-            self.context.reply("data", data, payload)
+        """Notice the run's end."""
+        if self._run is not None:
+            self._run.check_ended()
 
     def renew_lease(self) -> None:
         """Renew the controller lease of the run, unless it is only read."""
@@ -142,8 +144,9 @@ class Handler(RequestHandler):
         self, run_socket: RunSocket, order: Order, *, ended: bool = False, read_only: bool = False
     ) -> FollowedRun:
         """Follow a run from now on, or only read it."""
-        submit = self.context.files.submit
-        run = FollowedRun(run_socket, order, submit, ended=ended, read_only=read_only)
+        self._end_stream()
+        start = self.context.jobs.start
+        run = FollowedRun(run_socket, order, start, ended=ended, read_only=read_only)
         self._run = run
         context = self.context
         context.followed_workdir = order.workdir
@@ -151,7 +154,8 @@ class Handler(RequestHandler):
             context.controller_timeout_s = min(context.controller_timeout_s, order.disconnect_s)
         return run
 
-    def _require_run(self) -> FollowedRun:
+    def require_run(self) -> FollowedRun:
+        """Return the run that is followed; raise RuntimeError if there is none."""
         if self._run is None:
             raise RuntimeError("this agent follows no run yet")
         return self._run
@@ -182,7 +186,7 @@ class FollowedRun:
         ended: bool = False,
         read_only: bool = False,
     ) -> None:
-        self.log_reader = LogReader(run_socket.folder)
+        self.folder = run_socket.folder
         self.disk_wait_s = 0.0
         self._submit, self._next_examination = submit, 0.0
         self.read_only = read_only  # then a record without an end stays as it is
@@ -272,12 +276,12 @@ class FollowedRun:
         None: it was superseded, which counts once no command is pending.
         """
         with contextlib.suppress(OSError):  # a disk may fail for a moment
-            lock = run_owner.take_over(self._run_socket.folder) if alone else None
+            lock = run_owner.take_over(self.folder) if alone else None
             if lock is None:
-                return None if _is_superseded(self._run_socket.folder, self._order) else False
+                return None if _is_superseded(self.folder, self._order) else False
             with lock:
-                if not self.read_only and not has_ended(self._run_socket.folder, self._order):
-                    recover_orphaned(self._run_socket.folder, self._order)
+                if not self.read_only and not has_ended(self.folder, self._order):
+                    recover_orphaned(self.folder, self._order)
             return True
         return False
 
@@ -317,9 +321,9 @@ class FollowedRun:
             self._submit(functools.partial(self._signal_owner, signal.SIGKILL))
 
     def _signal_owner(self, signum: signal.Signals) -> None:
-        if not self._user_stop and is_relaunch_pending(self._run_socket.folder, self._order):
+        if not self._user_stop and is_relaunch_pending(self.folder, self._order):
             return  # its attempt has ended; it waits for other hosts
-        pids = run_owner.live_owner_pids(self._run_socket.folder)
+        pids = run_owner.live_owner_pids(self.folder)
         processes = procfs.table()
         guardians = {processes[pid].ppid for pid in pids if pid in processes}
         procfs.signal_all([pid for pid in pids if pid not in guardians], signum)
@@ -330,10 +334,6 @@ def _unresponsive_s(order: Order) -> float:
     """Return how long a stop may take beyond the grace; an engine has a container to remove."""
     removes = order.container is not None and order.container.engine
     return UNRESPONSIVE_S + (ENGINE_TIMEOUT_S if removes else 0.0)
-
-
-def _call_in_loop(call: LoopCall) -> RequestSteps:
-    yield call
 
 
 def _is_superseded(folder: RunPaths, order: Order) -> bool:

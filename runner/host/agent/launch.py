@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
+import select
 import socket
 import time
 import zlib
 from dataclasses import replace
-from typing import Any, Dict, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Optional
 
 from runner.core.codec import decode
 from runner.core.model.order import Order
@@ -17,9 +17,9 @@ from runner.core.protocol.events import StopCause
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import RunPaths
 from runner.host.agent import follow
-from runner.host.agent.request_queue import RequestSteps
 from runner.host.agent.server import AgentContext, RequestHandler
 from runner.host.facts import ports
+from runner.host.process.jobs import POLL_S, checkpoint, in_loop, pause
 from runner.host.storage.run_owner import RunSocket
 from runner.host.storage.task_store import store_tasks
 from runner.host.supervisor import guardian
@@ -30,19 +30,10 @@ STARTUP_TIMEOUT_S = 20.0
 PREDECESSOR_TIMEOUT_S = 10.0  # for the supervisor of an earlier attempt, a spare's perhaps, to end
 
 
-class Startup(NamedTuple):
-    """A guardian that has not reported yet, for whom its controller waits."""
-
-    frame: Frame
-    run: follow.FollowedRun
-    pipe: int
-    deadline: float
-
-
 class Handler(RequestHandler):
     """Starts a run on this host."""
 
-    _startup: Optional[Startup] = None
+    at_once = frozenset({"record"})
     _run_socket: Optional[RunSocket] = None
 
     def __init__(self, context: AgentContext) -> None:
@@ -53,24 +44,30 @@ class Handler(RequestHandler):
         """Take the record of the whole run that every host keeps: its plan and configuration."""
         self._run_record = json.loads(zlib.decompress(frame.payload))
 
-    def on_start(self, frame: Frame) -> RequestSteps:
+    def on_start(self, frame: Frame) -> None:
         """Start the run, once the supervisor of an earlier attempt has ended."""
         facts = self.context.require_facts()
         order = with_numeric_hub(decode(Order, frame.data["order"]))
         if frame.data.get("tasks"):
             store_tasks(facts.facts.workdir, frame.data["tasks"], frame.payload)
         folder = RunPaths(order.workdir, order.run_id, order.node)
-        run_socket, deadline = RunSocket(folder), time.monotonic() + PREDECESSOR_TIMEOUT_S
+        run_socket = RunSocket(folder)
+        deadline = time.monotonic() + PREDECESSOR_TIMEOUT_S
         listener = run_socket.take()
         while listener is None and order.attempt and time.monotonic() < deadline:
-            yield None
+            pause(POLL_S)
             listener = run_socket.take()
         if listener is None:
             raise ValueError("this run has a supervisor here already")
+
+        def spawn(log_fd: int) -> int:
+            return in_loop(lambda: self._spawn(frame, run_socket, order, listener, log_fd))
+
+        programs = self.context.code.programs
         with listener:  # the guardian has it, too, if there is one at the end
-            spawn = functools.partial(self._spawn, frame, run_socket, order, listener)
-            record = self._run_record
-            yield from prepare(folder, order, self.context.code.programs, record, spawn)
+            pipe = prepare(folder, order, programs, self._run_record, spawn)
+        report = _await_report(pipe)
+        in_loop(lambda: self._on_report(frame, report))
 
     def _spawn(
         self,
@@ -79,7 +76,8 @@ class Handler(RequestHandler):
         order: Order,
         listener: socket.socket,
         log_fd: int,
-    ) -> None:
+    ) -> int:
+        """Start guardian and supervisor; return the pipe on which they report."""
         facts = self.context.require_facts()
         environ = {**facts.environ, **frame.data.get("secrets", {})}
         token = str(frame.data.get("token", "")).encode()
@@ -95,44 +93,40 @@ class Handler(RequestHandler):
         pipe = guardian.spawn(args, listener, log_fd)
         self._run_socket = run_socket
         os.close(log_fd)
-        os.set_blocking(pipe, False)
         facts.reserved.close()
         self.context.facts = replace(facts, reserved=ports.NO_PORTS)
         follower: follow.Handler = self.context.get_handler("follow")
         follower.by_launch = True
-        run = follower.follow(run_socket, order)  # from now on it can be stopped
-        self._startup = Startup(frame, run, pipe, time.monotonic() + STARTUP_TIMEOUT_S)
+        follower.follow(run_socket, order)  # from now on it can be stopped
+        return pipe
+
+    def _on_report(self, frame: Frame, report: Optional[bytes]) -> None:
+        follower: follow.Handler = self.context.get_handler("follow")
+        run = follower.require_run()
+        run.try_connect(force=True)
+        if report is None:  # it hangs, perhaps with its disk, and may yet begin
+            reason = f"no supervisor within {STARTUP_TIMEOUT_S:g} s"
+            run.send_command("stop", reason=reason, cause=StopCause.LOCAL.value)
+        elif report != guardian.READY:
+            text = report.decode(errors="replace")
+            raise ValueError(text or "its guardian ended without a report")
+        self.context.answer(frame, "following")
+        self.context.cache_code()
 
     @property
     def has_supervisor(self) -> bool:
         """Whether a supervisor that was started here, or its guardian, lives."""
         return self._run_socket is not None and self._run_socket.is_held
 
-    @property
-    def pipes(self) -> Sequence[int]:
-        """The one of a guardian that has not reported yet."""
-        return [self._startup.pipe] if self._startup is not None else []
 
-    def advance(self) -> None:
-        """Take the report of the guardian."""
-        if self._startup is None:
-            return
-        frame, run, pipe, deadline = self._startup
-        try:
-            report: Optional[bytes] = os.read(pipe, 65536)  # it is written at once
-        except BlockingIOError:
-            if time.monotonic() < deadline:
-                return
-            report = None
+def _await_report(pipe: int) -> Optional[bytes]:
+    """Return what the guardian reports, which it writes at once; None if that takes too long."""
+    deadline = time.monotonic() + STARTUP_TIMEOUT_S
+    try:
+        while time.monotonic() < deadline:
+            checkpoint()
+            if select.select([pipe], [], [], POLL_S)[0]:
+                return os.read(pipe, 65536)
+        return None
+    finally:
         os.close(pipe)
-        self._startup = None
-        run.try_connect(force=True)
-        if report is None:  # it hangs, perhaps with its disk, and may yet begin
-            reason = f"no supervisor within {STARTUP_TIMEOUT_S:g} s"
-            run.send_command("stop", reason=reason, cause=StopCause.LOCAL.value)
-        elif report != guardian.READY:
-            reason = report.decode(errors="replace") or "its guardian ended without a report"
-            self.context.refuse(frame, reason)
-            return
-        self.context.answer(frame, "following")
-        self.context.cache_code()

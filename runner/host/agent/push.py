@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import queue
 import zlib
 from typing import Optional
 
 from runner.core.protocol.frames import Frame
-from runner.host.agent.server import RequestHandler, one_step
-from runner.host.process.event_loop import Steps, run_steps
+from runner.host.agent.server import RequestHandler
+from runner.host.process.jobs import POLL_S, checkpoint, in_loop
 from runner.host.storage import release_store
 from runner.host.storage.release_writer import ReleaseWriter
 
@@ -17,10 +19,10 @@ from runner.host.storage.release_writer import ReleaseWriter
 class Handler(RequestHandler):
     """The releases that one controller pushes, and a pin on the one that a run is about to use."""
 
-    _writer: Optional[ReleaseWriter] = None
+    at_once = frozenset({"chunk", "finish"})
+    _stream: Optional["queue.SimpleQueue[Frame]"] = None  # what the push under way is to take
     _pin_fd: Optional[int] = None
 
-    @one_step
     def on_offer(self, frame: Frame) -> None:
         """Reply with the id of the disk, which is the same on all hosts that share it.
 
@@ -28,56 +30,63 @@ class Handler(RequestHandler):
         """
         self.context.answer(frame, "store", store_id=release_store.store_id(self.context.workdir))
 
-    def on_manifest(self, frame: Frame) -> Steps:
-        """Reply that the release is stored, or which files of the manifest are missing.
+    def on_manifest(self, frame: Frame) -> None:
+        """Reply that the release is stored, or which files are missing; then take and store them.
 
-        `missing` are indices into the manifest's files.
+        `missing` are indices into the manifest's files; old releases but `keep` are removed.
         """
-        self._abort()
         workdir = self.context.workdir
         writer = ReleaseWriter(workdir, zlib.decompress(frame.payload))
-        damage = yield from release_store.find_damage(workdir, writer.name)
-        if not damage and self.pin(writer.name):
+        if not release_store.find_damage(workdir, writer.name) and self.pin(writer.name):
             self.context.answer(frame, "stored", new=False)
             return
-        self._writer = writer
-        yield from self._abort_on_error(self._begin(frame, writer))
-
-    def _begin(self, frame: Frame, writer: ReleaseWriter) -> Steps:
-        workdir = self.context.workdir
-        yield from writer.begin()
-        if writer.space_error:  # remove what `keep` allows now rather than at the end
-            yield from release_store.prune(workdir, int(frame.data["keep"]), writer.name)
-        if writer.space_error:
-            raise OSError(errno.ENOSPC, writer.space_error, workdir)
-        indices = {file.path: index for index, file in enumerate(writer.manifest.files)}
-        missing = [indices[file.path] for file in writer.missing]
-        self.context.answer(frame, "missing", missing=missing)
-
-    def on_chunk(self, frame: Frame) -> Steps:
-        """Take the next bytes of the stream of missing files."""
-        if self._writer is not None:
-            is_compressed = frame.data.get("compressed")
-            data = zlib.decompress(frame.payload) if is_compressed else frame.payload
-            yield from self._abort_on_error(self._writer.write(data))
-
-    def on_finish(self, frame: Frame) -> Steps:
-        """Store the release, which is complete, and remove old ones but `keep`."""
-        if self._writer is None:
-            raise RuntimeError("no release is being pushed")
-        yield from self._abort_on_error(self._finish(frame, self._writer))
-
-    def _finish(self, frame: Frame, writer: ReleaseWriter) -> Steps:
-        yield from writer.finish()
-        self._writer = None
-        keep = int(frame.data["keep"])
-        yield from release_store.prune(self.context.workdir, keep, writer.name)
+        try:
+            self._receive(frame, writer)
+        except BaseException:
+            writer.abort()
+            raise
+        finally:
+            self._stream = None
+        release_store.prune(workdir, int(frame.data["keep"]), writer.name)
         if not self.pin(writer.name):
             raise ValueError("another deploy removed it at once; raise deploy.keep")
         self.context.answer(frame, "stored", new=True)
-        self.context.cache_code()
+        in_loop(self.context.cache_code)
 
-    @one_step
+    def _receive(self, frame: Frame, writer: ReleaseWriter) -> None:
+        workdir = self.context.workdir
+        writer.begin()
+        if writer.space_error:  # remove what `keep` allows now rather than at the end
+            release_store.prune(workdir, int(frame.data["keep"]), writer.name)
+        if writer.space_error:
+            raise OSError(errno.ENOSPC, writer.space_error, workdir)
+        indices = {file.path: index for index, file in enumerate(writer.manifest.files)}
+        stream: "queue.SimpleQueue[Frame]" = queue.SimpleQueue()
+        self._stream = stream
+        missing = [indices[file.path] for file in writer.missing]
+        self.context.answer(frame, "missing", missing=missing)
+        while True:
+            checkpoint()
+            with contextlib.suppress(queue.Empty):
+                part = stream.get(timeout=POLL_S)
+                if part.kind == "finish":
+                    break
+                is_compressed = part.data.get("compressed")
+                writer.write(zlib.decompress(part.payload) if is_compressed else part.payload)
+                self.context.answer(frame, "taken", bytes=len(part.payload))
+        writer.finish()
+
+    def on_chunk(self, frame: Frame) -> None:
+        """Take the next bytes of the stream of missing files; they may come after a refusal."""
+        if self._stream is not None:
+            self._stream.put(frame)
+
+    def on_finish(self, frame: Frame) -> None:
+        """Take the end of the stream."""
+        if self._stream is None:
+            raise RuntimeError("no release is being pushed")
+        self._stream.put(frame)
+
     def on_adopt(self, frame: Frame) -> None:
         """Take the word of the host that has stored a release on our common disk.
 
@@ -95,22 +104,3 @@ class Handler(RequestHandler):
             os.close(self._pin_fd)
         self._pin_fd = release_store.pin(self.context.workdir, name)
         return self._pin_fd is not None
-
-    def close(self) -> None:
-        """Leave nothing of an unfinished release."""
-        self.context.files.submit(self._abort)
-
-    def _abort(self) -> None:
-        if self._writer is not None:
-            run_steps(self._writer.abort())
-            self._writer = None
-
-    def _abort_on_error(self, steps: Steps) -> Steps:
-        """Remove the unfinished release if anything goes wrong; `close` does when we end."""
-        try:
-            yield from steps
-        except Exception:
-            if self._writer is not None:
-                yield from self._writer.abort()
-                self._writer = None
-            raise

@@ -10,7 +10,6 @@ import zlib
 
 from runner.core.protocol.frames import Frame
 from runner.host.agent.server import RequestHandler
-from runner.host.process.event_loop import Steps
 from runner.host.storage.run_folder import make_marker
 from runner.host.storage.run_list import list_runs
 
@@ -18,13 +17,12 @@ from runner.host.storage.run_list import list_runs
 class Handler(RequestHandler):
     """Answers from run folders alone."""
 
-    def on_runs(self, frame: Frame) -> Steps:
+    def on_runs(self, frame: Frame) -> None:
         """List the runs of this host, or one of them; `others` are asked, too."""
         node, run_id = frame.data["node"], frame.data.get("run_id", "")
         others = frame.data.get("others", ())
         workdir = self.context.workdir
-        listing = yield from list_runs(workdir, node, others, run_id)
-        self.context.answer(frame, "runs", **listing)
+        self.context.answer(frame, "runs", **list_runs(workdir, node, others, run_id))
 
     def on_run(self, frame: Frame) -> None:
         """Send the order, and what is on record of the whole run."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import List, Optional
+import threading
+from typing import Optional
 
 from runner.core.codec import encode
 from runner.core.protocol.frames import Frame
 from runner.host.agent.server import AgentContext, RequestHandler
+from runner.host.process.jobs import pause
 from runner.host.sampling import Sampler
+
+POLL_S = 0.02
 
 
 class Handler(RequestHandler):
@@ -15,27 +19,15 @@ class Handler(RequestHandler):
 
     def __init__(self, context: AgentContext) -> None:
         super().__init__(context)
-        self._sampler: Optional[Sampler] = None
-        self._asked: List[Frame] = []
-
-    @property
-    def busy(self) -> bool:
-        """Whether a driver is being asked."""
-        return bool(self._asked)
+        self._lock = threading.Lock()
+        self._sampler: Optional[Sampler] = None  # its child ends with us
 
     def on_sample(self, frame: Frame) -> None:
-        """Begin a sample; it is the answer once the drivers have said theirs."""
-        self._sampler = self._sampler or Sampler(frame.data["node"])
-        self._asked.append(frame)
-        self.advance()
-
-    def advance(self) -> None:
-        """Answer with the sample once it is complete."""
-        sample = self._sampler.poll() if self._sampler and self._asked else None
-        while sample is not None and self._asked:
-            self.context.answer(self._asked.pop(), "sampled", sample=encode(sample))
-
-    def close(self) -> None:
-        """End the sampler, and its child."""
-        if self._sampler is not None:
-            self._sampler.close()
+        """Answer once the drivers have said theirs."""
+        with self._lock:
+            self._sampler = self._sampler or Sampler(frame.data["node"])
+            sample = self._sampler.poll()
+            while sample is None:
+                pause(POLL_S)
+                sample = self._sampler.poll()
+        self.context.answer(frame, "sampled", sample=encode(sample))

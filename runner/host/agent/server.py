@@ -1,8 +1,8 @@
 """Agent: our process at the host's end of a connection.
 
-It answers the controller and reads files, these in a second thread, so that pings never wait for a
-disk. It owns nothing but the reserved ports until a run starts. Killing it does not affect a run:
-the supervisor is not its child.
+It answers the controller, each request in a thread of its own, so that pings never wait for a disk.
+It owns nothing but the reserved ports until a run starts. Killing it does not affect a run: the
+supervisor is not its child.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from typing import (
     Callable,
     Deque,
     Dict,
+    FrozenSet,
+    List,
     NoReturn,
     Optional,
-    Sequence,
-    Set,
-    TypeVar,
+    Tuple,
 )
 
 from runner.core import descriptor_limit
 from runner.core.model.facts import FactsRequest
 from runner.core.protocol.frames import MAGIC, PROTOCOL, STAYS, Frame, FrameDecoder
 from runner.core.protocol.paths import RunPaths, validated_paths
-from runner.core.protocol.timing import ANSWER_TIMEOUT_S, CONTROLLER_TIMEOUT_S
-from runner.host.agent.request_queue import RequestQueue
-from runner.host.process.event_loop import Steps
-from runner.host.process.file_worker import FileWorker
+from runner.core.protocol.timing import CONTROLLER_TIMEOUT_S
+from runner.host.agent.stream import Credit
+from runner.host.process.jobs import Job, Jobs, checkpoint
 
 if TYPE_CHECKING:
     from runner.host.facts.collect import FactsResult
     from runner.host.process.importer import HostCode
 
-MAX_UNSENT = 4 << 20  # bytes for the controller beyond which no command's output is read
+MAX_UNSENT = 256 << 10  # bytes taken of a stream while the controller has not taken others
+IN_ORDER = ("data", "streamed", "exited")  # what is sent in its order, and after all else
 REQUEST_MODULES = {
     "facts": "facts",
     **dict.fromkeys(("offer", "manifest", "chunk", "finish"), "push"),
     "adopt": "push",
     **dict.fromkeys(("record", "start"), "launch"),
-    **dict.fromkeys(("follow", "read", "command"), "follow"),
-    **dict.fromkeys(("exec", "more_output", "kill"), "exec"),
+    **dict.fromkeys(("follow", "stream", "command"), "follow"),
+    **dict.fromkeys(("exec", "kill"), "exec"),
     **dict.fromkeys(("inventory", "fetch"), "fetch"),
     **dict.fromkeys(("runs", "run", "mark_relaunch_pending"), "runs"),
     **dict.fromkeys(("kill_leftovers", "clean"), "clean"),
@@ -62,11 +62,10 @@ REQUEST_MODULES = {
 It is loaded with the first such request: a host may have to compile it for each connection.
 """
 
-BUSY_POLL_S, IDLE_POLL_S = 0.02, 0.05
+IDLE_POLL_S = 0.05
 STAY_POLL_S = 0.5
-UNREAD_PONG_S = 0.5  # how often the controller hears from an agent that reads none of its pings
-
-H = TypeVar("H", bound="RequestHandler")
+PROGRESS_INTERVAL_S = 1.0  # how often the controller is told that a request is in progress
+LEAVE_TIMEOUT_S = 60.0  # for a job that was cancelled to get on, such as on a frozen disk
 
 
 @dataclass
@@ -74,28 +73,49 @@ class AgentContext:
     """One conversation with one controller, as the request handlers see it."""
 
     reply: Callable[..., None]  # takes the kind of an answer, its data, and perhaps raw bytes
-    can_send: Callable[[], bool]  # whether the controller takes what is sent
     get_handler: Callable[[str], Any]  # returns that of a kind of request, loading it if need be
     code: HostCode  # ours
     controller_timeout_s: float = CONTROLLER_TIMEOUT_S  # after such silence the agent exits
-    idle_poll_s: float = IDLE_POLL_S  # how often files are looked at that do not grow
     facts: Optional[FactsResult] = None
     facts_request: FactsRequest = field(default_factory=lambda: FactsRequest(""))
     followed_workdir: str = ""  # of the run that is followed
 
     def __post_init__(self) -> None:
-        self.files = FileWorker()
-        self.requests = RequestQueue(
-            self.files, self.reply, lambda frame, error: self.refuse(frame, error_text(error))
-        )
+        self.jobs = Jobs()
+        self.credit = Credit()
+        self.requests: List[Tuple[Frame, Job]] = []  # those in progress
 
     def answer(self, frame: Frame, kind: str, payload: bytes = b"", /, **data: Any) -> None:
-        """Queue the answer to a request."""
+        """Queue the answer to a request, unless nobody waits for it any more."""
+        checkpoint()
         self.reply(kind, {"id": frame.data["id"], **data}, payload)
 
-    def refuse(self, frame: Frame, reason: str) -> None:
+    def refuse(self, frame: Frame, error: BaseException) -> None:
         """Answer that something could not be done."""
-        self.reply("refused", {"id": frame.data.get("id"), "reason": reason})
+        self.reply("refused", {"id": frame.data.get("id"), "reason": error_text(error)})
+
+    def start(
+        self, frame: Frame, answer: Callable[[Frame], object], at_end: Callable[[], object] = int
+    ) -> None:
+        """Answer a request in a thread; the loop then calls `at_end`."""
+
+        def end(error: Optional[BaseException] = None) -> None:
+            self.requests = [each for each in self.requests if each[1] is not job]
+            if error is not None and not job.is_cancelled:
+                self.refuse(frame, error)
+            at_end()
+
+        job = self.jobs.start(functools.partial(answer, frame), lambda _: end(), end)
+        self.requests.append((frame, job))
+
+    def cancel_all(self, error: Exception) -> bool:
+        """Refuse the requests in progress, which end where they can; return whether any was."""
+        cancelled = self.requests
+        self.requests = []
+        for frame, job in cancelled:
+            job.is_cancelled = True
+            self.refuse(frame, error)
+        return bool(cancelled)
 
     def require_facts(self) -> FactsResult:
         """Return what this host reported; raise RuntimeError if it was not asked yet."""
@@ -108,7 +128,7 @@ class AgentContext:
         if self.code.place:
             from runner.host.storage.code_cache import store  # noqa: PLC0415 (once per version)
 
-            self.files.submit(functools.partial(store, self.code.place, self.code.archive))
+            self.jobs.start(functools.partial(store, self.code.place, self.code.archive))
             self.code.place = ""
 
     @property
@@ -122,69 +142,36 @@ class AgentContext:
 
 
 class RequestHandler:
-    """The requests that one module answers, each by its method `on_KIND`.
+    """The requests that one module answers, each by its method `on_KIND`, which takes the frame.
 
-    Such a method takes the request's frame. What may wait for a disk it returns as steps, which
-    become a job: they are done in another thread, but for the functions they yield.
+    It is called in a thread of its own, or by the loop for the kinds `at_once`.
     """
+
+    at_once: FrozenSet[str] = frozenset()
 
     def __init__(self, context: AgentContext) -> None:
         self.context = context
-        self.children: Dict[Any, Any] = {}  # bounded children or commands, which end with us
-
-    @property
-    def busy(self) -> bool:
-        """Whether files should be looked at more often."""
-        return False
-
-    @property
-    def pipes(self) -> Sequence[int]:
-        """Descriptors to wake up for."""
-        return [pipe for child in self.children.values() for pipe in child.pipes]
-
-    @property
-    def disk_wait_s(self) -> float:
-        """For how long the disk has not answered the supervisor."""
-        return 0.0
-
-    def advance(self) -> None:
-        """Continue what was begun; called at every turn of the loop."""
-
-    def renew_lease(self) -> None:
-        """Pass on that the controller was heard."""
 
     def close(self) -> None:
         """Clean up: the controller left."""
-        for child in self.children.values():
-            child.kill()
-
-
-def one_step(answer: Callable[[H, Frame], None]) -> Callable[[H, Frame], Steps]:
-    """Make a job of one step of a request that is answered at once, unless a disk takes long."""
-
-    def steps(handler: H, frame: Frame) -> Steps:
-        answer(handler, frame)
-        yield
-
-    return steps
 
 
 class AgentServer:
     """One conversation with one controller about one node."""
 
     def __init__(self, in_fd: int, out_fd: int, code: HostCode) -> None:
-        self._in_fd, self._out_fd = in_fd, out_fd
+        self._in_fd = in_fd
+        self._out_fd = out_fd
         self._decoder = FrameDecoder()
-        self._replies: Deque[bytes] = deque()
+        self._urgent: Deque[bytes] = deque()
+        self._stream: Deque[bytes] = deque()  # at most what the controller has granted
         self._unsent = bytearray()
-        self._next_pong = 0.0
         self._last_received = time.monotonic()
-        self._context = AgentContext(
-            self._reply, lambda: len(self._unsent) < MAX_UNSENT, self._load, code
-        )
-        self._loaded: Dict[str, RequestHandler] = {}
+        self._last_progress = self._last_received
+        self._context = AgentContext(self._reply, self._load, code)
+        self._loaded: Dict[str, Any] = {}  # handlers, by the names of their modules
 
-    def _load(self, kind: str) -> RequestHandler:
+    def _load(self, kind: str) -> Any:
         """Return the handler that answers a kind of request."""
         name = REQUEST_MODULES[kind]
         if name not in self._loaded:
@@ -200,15 +187,13 @@ class AgentServer:
         self._reply("hello", {"protocol": PROTOCOL, "pid": os.getpid(), **clocks()})
         try:
             while self._poll_once():
-                self._context.files.deliver()
-                for handler in [*self._loaded.values()]:  # it may have others loaded
-                    handler.advance()
+                self._context.jobs.deliver()
+                if "follow" in self._loaded:
+                    self._loaded["follow"].advance()
         finally:
-            self._context.requests.cancel_all("the controller left")
             for handler in self._loaded.values():
                 handler.close()
-            self._context.files.finish(ANSWER_TIMEOUT_S)
-            self._context.files.close()
+            self._context.jobs.finish(LEAVE_TIMEOUT_S)
 
     def await_supervisor(self) -> None:
         """Return once the supervisor that was started here has ended."""
@@ -218,70 +203,82 @@ class AgentServer:
 
     def _poll_once(self) -> bool:
         """Sleep until there is something to do; return False when the controller has left."""
-        if time.monotonic() - self._last_received >= self._context.controller_timeout_s:
+        now = time.monotonic()
+        if now - self._last_received >= self._context.controller_timeout_s:
             return False
-        ready = self._wait()
+        if now - self._last_progress >= PROGRESS_INTERVAL_S:
+            self._report_progress(now)
+        self._wait()
         try:
-            if self._out_fd in ready:
-                sent = os.write(self._out_fd, memoryview(self._unsent)[: 1 << 20])
-                del self._unsent[:sent]
-            if self._context.requests.full:
-                self._last_received = time.monotonic()  # we are not reading
-                if self._last_received >= self._next_pong:
-                    self._next_pong = self._last_received + UNREAD_PONG_S
-                    self._reply("pong", self._pong())
-            if self._in_fd in ready:
+            self._send()  # before what was posted after it is done
+            try:
                 chunk = os.read(self._in_fd, 1 << 18)
-                if not chunk:
-                    return False
-                for frame in self._decoder.feed(chunk):
-                    self._dispatch(frame)
-                self._last_received = time.monotonic()  # an answer may have taken long
-        except BlockingIOError:
-            pass
+            except BlockingIOError:
+                return True
+            for frame in self._decoder.feed(chunk):
+                self._dispatch(frame)
         except OSError:
             return False
-        return True
+        self._last_received = time.monotonic()  # an answer may have taken long
+        return bool(chunk)
 
-    def _wait(self) -> Set[int]:
-        """Wait for a descriptor, or until files should be looked at; return those to handle."""
-        while self._replies:
-            self._unsent += self._replies.popleft()
-        is_busy = any(handler.busy for handler in self._loaded.values())
+    def _wait(self) -> None:
+        """Wait for a descriptor, or until the run's supervisor should be looked at."""
         poll = select.poll()
-        if self._unsent:
+        poll.register(self._in_fd, select.POLLIN)
+        poll.register(self._context.jobs.wake_fd, select.POLLIN)
+        if self._unsent or self._urgent or self._stream:
             poll.register(self._out_fd, select.POLLOUT)
-        poll.register(self._context.files.wake_fd, select.POLLIN)
-        if not self._context.requests.full:
-            poll.register(self._in_fd, select.POLLIN)
-        if self._context.can_send():
-            for pipe in [pipe for handler in self._loaded.values() for pipe in handler.pipes]:
-                poll.register(pipe, select.POLLIN)
-        timeout_s = BUSY_POLL_S if is_busy else self._context.idle_poll_s
-        return {descriptor for descriptor, _ in poll.poll(1000 * timeout_s)}
+        poll.poll(1000 * IDLE_POLL_S)
+
+    def _send(self) -> None:
+        """Send what the controller takes now; raise OSError if it has left."""
+        while self._urgent:
+            self._unsent += self._urgent.popleft()
+        while self._stream and len(self._unsent) < MAX_UNSENT:
+            self._unsent += self._stream.popleft()
+        if self._unsent:
+            try:
+                sent = os.write(self._out_fd, memoryview(self._unsent)[: 1 << 20])
+            except BlockingIOError:
+                return
+            del self._unsent[:sent]
+
+    def _report_progress(self, now: float) -> None:
+        """Tell which requests got on."""
+        for frame, job in self._context.requests:
+            if job.moved_at >= self._last_progress:
+                self._reply("in_progress", {"id": frame.data.get("id")})
+        self._last_progress = now
 
     def _dispatch(self, frame: Frame) -> None:
+        kind = frame.kind
         try:
-            if frame.kind == "ping":
-                for handler in self._loaded.values():
-                    handler.renew_lease()
-                self._context.answer(frame, "pong", **self._pong())
-            elif frame.kind in REQUEST_MODULES:
-                steps = getattr(self._load(frame.kind), f"on_{frame.kind}")(frame)
-                if steps is not None:
-                    self._context.requests.add(frame, steps)
+            if kind == "ping":
+                disk_wait_s = self._context.jobs.wait_s
+                if "follow" in self._loaded:
+                    self._loaded["follow"].renew_lease()
+                    disk_wait_s = max(disk_wait_s, self._loaded["follow"].disk_wait_s)
+                self._context.answer(frame, "pong", **clocks(), disk_wait_s=round(disk_wait_s, 1))
+            elif kind == "credit":
+                self._context.credit.grant(int(frame.data["bytes"]))
+            elif kind in REQUEST_MODULES:
+                handler = self._load(kind)
+                answer = getattr(handler, f"on_{kind}")
+                if kind in handler.at_once:
+                    answer(frame)
+                else:
+                    self._context.start(frame, answer)
             else:
-                self._context.refuse(frame, f"this agent knows no request {frame.kind!r}")
+                raise ValueError(f"this agent knows no request {kind!r}")
         except Exception as error:  # noqa: BLE001 (the controller hears of it, whatever it is)
-            self._context.refuse(frame, error_text(error))
-
-    def _pong(self) -> Dict[str, float]:
-        waits = [handler.disk_wait_s for handler in self._loaded.values()]
-        return {**clocks(), "disk_wait_s": round(max(self._context.files.wait_s, *waits, 0.0), 1)}
+            self._context.refuse(frame, error)
 
     def _reply(self, kind: str, data: Dict[str, Any], payload: bytes = b"") -> None:
         """Queue a frame, in any thread."""
-        self._replies.append(Frame(kind, data, payload).pack())
+        queue = self._stream if kind in IN_ORDER else self._urgent
+        queue.append(Frame(kind, data, payload).pack())
+        self._context.jobs.wake()
 
 
 def clocks() -> Dict[str, float]:
@@ -289,7 +286,7 @@ def clocks() -> Dict[str, float]:
     return {"mono": time.monotonic(), "wall": time.time()}
 
 
-def error_text(error: Exception) -> str:
+def error_text(error: BaseException) -> str:
     """Return an error as a message for the user."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}{f' ({error.filename})' if error.filename else ''}"
@@ -312,4 +309,4 @@ def main(code: HostCode) -> NoReturn:
         server.await_supervisor()
     else:
         server.serve()
-    sys.exit(0)
+    os._exit(0)  # whatever thread still waits for a disk

@@ -8,10 +8,9 @@ import time
 from runner.core.outcome.stacks import DUMP_END
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import STACKS_LOG, RunPaths
-from runner.host.agent.request_queue import RequestSteps
 from runner.host.agent.server import RequestHandler
 from runner.host.process import procfs
-from runner.host.process.event_loop import pause
+from runner.host.process.jobs import pause
 from runner.host.ranks import stacks
 from runner.host.storage.run_folder import has_ended, read_order
 from runner.host.storage.run_owner import RunSocket
@@ -23,7 +22,7 @@ MARGIN_S = 5.0
 class Handler(RequestHandler):
     """Answers with what a supervisor adds to its log: it knows then what its dump disturbs."""
 
-    def on_dump_stacks(self, frame: Frame) -> RequestSteps:
+    def on_dump_stacks(self, frame: Frame) -> None:
         """Have the stacks dumped; their text is the answer, empty for a run that has ended."""
         folder = self.context.run_folder(frame)
         order = read_order(folder)
@@ -38,7 +37,7 @@ class Handler(RequestHandler):
             while not text.endswith(DUMP_END) and not has_ended(folder, order):
                 if time.monotonic() >= deadline:
                     raise ValueError("its supervisor dumped no stacks in time")
-                yield from pause(POLL_S)
+                pause(POLL_S)
                 text = procfs.read_text(log)[before:]
         self.context.answer(frame, "stacks_dumped", text.encode())
 

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from dataclasses import dataclass, replace
-from typing import Any, Dict, Generator, Mapping, Optional, Tuple
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 from runner.core.model.facts import MANAGED_ENV, Facts, FactsRequest
 from runner.host.facts import ports, setup
@@ -42,23 +42,21 @@ class FactsResult:
     reserved: ports.ReservedPorts = ports.NO_PORTS  # the caller closes them
 
 
-def collect(request: FactsRequest) -> Generator[None, None, FactsResult]:
-    """Collect what `request` asks for, in steps.
+def collect(request: FactsRequest) -> FactsResult:
+    """Collect what `request` asks for.
 
     Whatever may hang runs in children with deadlines, side by side. Nothing is written to a disk,
     torch is not imported, and what cannot be found out is left empty.
     """
     children: Dict[str, BoundedChild] = {}
     try:
-        return (yield from _collect(request, children))
+        return _collect(request, children)
     finally:
         for child in children.values():
             child.kill()
 
 
-def _collect(
-    request: FactsRequest, children: Dict[str, BoundedChild]
-) -> Generator[None, None, FactsResult]:
+def _collect(request: FactsRequest, children: Dict[str, BoundedChild]) -> FactsResult:
     facts = _static_facts(request)
     environ = dict(os.environ)
     for_launch = not request.skip_launch_facts
@@ -67,7 +65,7 @@ def _collect(
     if request.setup:
         child = setup.start(request.setup, environ, facts.project, request.setup_timeout_s)
         children["setup"] = child
-        yield from wait_all([child], also_read=[*children.values()])
+        wait_all([child], also_read=[*children.values()])
         setup_result, environ = setup.result(child, request.setup, environ)
         facts = replace(facts, setup=setup_result)
         if setup_result.exit_code != 0:
@@ -81,8 +79,8 @@ def _collect(
     fields: Dict[str, Any] = {}
     reserved = ports.NO_PORTS
     if for_launch:
-        fields, reserved = yield from _launch_facts(request, facts, environ, children)
-    yield from wait_all([*children.values()])
+        fields, reserved = _launch_facts(request, facts, environ, children)
+    wait_all([*children.values()])
     survey = children["folders"]
     fields.update(survey.report())
     if "workdir_error" not in fields:
@@ -123,7 +121,7 @@ def _launch_facts(
     facts: Facts,
     environ: Dict[str, str],
     children: Dict[str, BoundedChild],
-) -> Generator[None, None, Tuple[Dict[str, Any], ports.ReservedPorts]]:
+) -> Tuple[Dict[str, Any], ports.ReservedPorts]:
     from runner.host.facts import (  # noqa: PLC0415 (verbs do without)
         interfaces,
         interpreter,
@@ -143,7 +141,7 @@ def _launch_facts(
 
         trial = container.Trial(request, facts, environ)
         try:
-            yield from wait_all([trial.child], also_read=[*children.values()])
+            wait_all([trial.child], also_read=[*children.values()])
         finally:
             trial.end()
         inside["container"], inside["python"] = trial.result()
@@ -154,9 +152,9 @@ def _launch_facts(
     fields, reserved = _kernel_facts(request)
     if request.thorough and request.container is None:
         others = [*children.values()]
-        found = yield from interpreter.in_login_shell(request.python, environ, others)
+        found = interpreter.in_login_shell(request.python, environ, others)
         fields["login_python"] = found
-    yield from wait_all([*children.values()])
+    wait_all([*children.values()])
     with contextlib.suppress(Exception):
         fields["interfaces"], fields["routes"] = interfaces.result(children["interfaces"])
     with contextlib.suppress(Exception):

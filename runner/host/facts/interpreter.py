@@ -10,7 +10,7 @@ import json
 import os
 import pwd
 import re
-from typing import Any, Dict, Generator, Sequence, Tuple
+from typing import Any, Dict, Sequence, Tuple
 
 from runner.core.model.facts import Interpreter
 from runner.host.process import bounded_child
@@ -163,7 +163,7 @@ def _locate(python: str, environ: Dict[str, str]) -> Tuple[str, str]:
 
 def in_login_shell(
     name: str, environ: Dict[str, str], also_read: Sequence[BoundedChild]
-) -> Generator[None, None, Interpreter]:
+) -> Interpreter:
     """Return the interpreter of that name in a login shell.
 
     Not for a path, which is the same there, nor where the setup lines have chosen another one.
@@ -173,7 +173,7 @@ def in_login_shell(
     if found != own or not re.fullmatch(r"[A-Za-z0-9_.+-]+", name):
         return Interpreter()
     child = BoundedChild(lambda: _exec_login_shell(name, own_environ), LOGIN_SHELL_TIMEOUT_S)
-    yield from bounded_child.wait_all([child], also_read=also_read)
+    bounded_child.wait_all([child], also_read=also_read)
     child.kill_group()  # start-up files may start an agent
     marked = re.findall(rf"^{_LOGIN_MARK}(/.*)$", child.text, re.MULTILINE)
     if not marked:
@@ -181,7 +181,7 @@ def in_login_shell(
     path: str = marked[-1]
     child = start(path, own_environ, "", LOGIN_SHELL_TIMEOUT_S)
     try:
-        yield from bounded_child.wait_all([child], also_read=also_read)
+        bounded_child.wait_all([child], also_read=also_read)
         return result(child, path)
     finally:
         child.kill()

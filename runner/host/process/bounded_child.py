@@ -13,9 +13,10 @@ import signal
 import stat
 import time
 from contextlib import suppress
-from typing import AbstractSet, Any, Callable, Dict, Generator, NoReturn, Optional, Sequence, Tuple
+from typing import AbstractSet, Any, Callable, Dict, NoReturn, Optional, Sequence, Tuple
 
 from runner.host.process import procfs, subreaper
+from runner.host.process.jobs import checkpoint
 
 REPORT_FD = 100  # the descriptor on which a child reports, apart from what it or others print
 MAX_OUTPUT = 8 << 10  # bytes of a child's output that are kept, from its end
@@ -125,10 +126,8 @@ class BoundedChild:
         self.code = code
 
 
-def wait_all(
-    children: Sequence[BoundedChild], also_read: Sequence[BoundedChild] = ()
-) -> Generator[None, None, None]:
-    """Wait, in steps, until all `children` have ended; `also_read` are read from meanwhile.
+def wait_all(children: Sequence[BoundedChild], also_read: Sequence[BoundedChild] = ()) -> None:
+    """Wait until all `children` have ended; `also_read` are read from meanwhile.
 
     The kernel tells that a child has ended, not its pipes: processes that it left in the
     background may hold them open.
@@ -142,7 +141,7 @@ def wait_all(
         poll.poll(min(child.poll_timeout_ms() for child in running))
         for child in running:
             child.advance()
-        yield
+        checkpoint()
 
 
 def report_facts(**facts: Any) -> None:
@@ -169,14 +168,13 @@ def _fork(body: Callable[[], object], limit_s: float, input_fd: int) -> Tuple[in
     output_fd, output_write_fd = os.pipe()
     report_fd, report_write_fd = os.pipe()
     try:
-        pid = subreaper.fork()
-    except OSError:
+        pid = subreaper.fork(
+            lambda: _run_child(body, input_fd, output_write_fd, report_write_fd, limit_s)
+        )
+    except BaseException:
         os.close(output_fd)
         os.close(report_fd)
         raise
-    else:
-        if pid == 0:
-            _run_child(body, input_fd, output_write_fd, report_write_fd, limit_s)
     finally:
         os.close(output_write_fd)
         os.close(report_write_fd)

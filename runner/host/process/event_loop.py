@@ -1,7 +1,4 @@
-"""Event loop of a supervisor: it waits for readable descriptors, ended children and SIGTERM.
-
-Long work is in steps, so that what does it may do something else in between.
-"""
+"""Event loop of a supervisor: it waits for readable descriptors, ended children and SIGTERM."""
 
 from __future__ import annotations
 
@@ -10,31 +7,9 @@ import resource
 import selectors
 import signal
 import socket
-import time
-from typing import Any, Callable, Generator, Optional, Tuple, TypeVar
+from typing import Any, Callable, Optional, Tuple
 
-T = TypeVar("T")
-Steps = Generator[None, None, None]  # long work in small steps, with something else in between
-
-PAUSE_STEP_S = 0.01
 RESERVED_FDS = 32  # that are left for files and processes when no connection is accepted
-
-
-def run_steps(steps: Generator[Any, None, T]) -> T:
-    """Do long work at once, and return its result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-
-
-def pause(seconds: float) -> Steps:
-    """Wait, in steps: a job that waits for another host keeps no request of ours waiting."""
-    end = time.monotonic() + seconds
-    while (remaining_s := end - time.monotonic()) > 0:
-        time.sleep(min(PAUSE_STEP_S, remaining_s))
-        yield
 
 
 class EventLoop:

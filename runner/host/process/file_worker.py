@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import select
 import threading
 import time
 from typing import Any, Callable, Optional, Tuple
@@ -17,7 +16,7 @@ from typing import Any, Callable, Optional, Tuple
 Job = Callable[[], Any]
 Handler = Callable[[Any], object]
 Result = Tuple[Handler, Any, Optional[BaseException]]
-Submit = Callable[..., None]
+Submit = Callable[..., object]
 """Takes a job, and what is to be called with its result; see `FileWorker.submit`."""
 
 
@@ -66,15 +65,6 @@ class FileWorker:
                 if error is not None:
                     raise error
                 then(result)
-
-    def finish(self, limit_s: float) -> None:
-        """Return once no result is awaited any more, or after so long."""
-        deadline = time.monotonic() + limit_s
-        poll = select.poll()
-        poll.register(self.wake_fd, select.POLLIN)
-        while self.busy and (remaining_s := deadline - time.monotonic()) > 0:
-            poll.poll(1000 * remaining_s)
-            self.deliver()
 
     def close(self) -> None:
         """End the thread, once no job is awaited; it closes the descriptors, as their last user.

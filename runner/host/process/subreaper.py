@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import signal
 import time
-from typing import AbstractSet, Dict, List, Optional, Tuple
+from typing import AbstractSet, Callable, Dict, List, NoReturn, Optional, Tuple
 
+from runner.host.process.jobs import in_loop
 from runner.host.process.procfs import descendants, stat_fields
 
 PR_SET_PDEATHSIG = 1
@@ -32,11 +34,16 @@ def die_with_parent(signum: int) -> None:
     _prctl(PR_SET_PDEATHSIG, int(signum))
 
 
-def fork() -> int:
-    """Fork; `exit_code` tells in the parent how the child ends, whoever reaps it."""
+def fork(run_child: Callable[[], NoReturn]) -> int:
+    """Start a child; `exit_code` tells how it ends, whoever reaps it."""
+    return in_loop(functools.partial(_fork, run_child))
+
+
+def _fork(run_child: Callable[[], NoReturn]) -> int:
     pid = os.fork()
-    if pid:
-        _awaited[pid] = None
+    if pid == 0:
+        run_child()
+    _awaited[pid] = None
     return pid
 
 

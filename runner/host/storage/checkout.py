@@ -12,8 +12,8 @@ from typing import Callable, Deque, Dict, Sequence, Tuple
 
 from runner.core.model.release import File
 from runner.core.protocol.paths import CODE_FOLDER, release_folder
-from runner.host.process.event_loop import PAUSE_STEP_S, Steps
-from runner.host.storage.release_store import BYTES_PER_STEP, MANIFEST, has_size, load_manifest
+from runner.host.process.jobs import POLL_S, checkpoint
+from runner.host.storage.release_store import CHUNK, MANIFEST, has_size, load_manifest
 
 COPY_THREADS = 8
 JOIN_TIMEOUT_S = 1.0
@@ -23,7 +23,7 @@ _CAN_REFLINK: Dict[Tuple[int, int], bool] = {}
 """Whether files can be cloned from one device to another, by both device numbers."""
 
 
-def check_out(workdir: str, name: str, target: str) -> Steps:
+def check_out(workdir: str, name: str, target: str) -> None:
     """Make a private copy of a release in the empty folder `target`, in several threads.
 
     Raises:
@@ -37,32 +37,31 @@ def check_out(workdir: str, name: str, target: str) -> Steps:
     os.utime(os.path.join(root, MANIFEST))  # those used last are kept longest
     code = os.path.join(root, CODE_FOLDER)
     for folder in manifest.folders:
-        yield
+        checkpoint()
         os.mkdir(os.path.join(target, folder.path), 0o700)
 
-    def copy(file: File) -> Steps:
+    def copy(file: File) -> None:
         source = os.path.join(code, file.path)
         copied = os.path.join(target, file.path)
         if not has_size(source, file):
             with contextlib.suppress(OSError):  # without it the release is not here any more
                 os.unlink(os.path.join(root, MANIFEST))
             raise ValueError(f"{source} has another size than it had; start again to push it")
-        yield from copy_file(source, copied, file.mode)
+        copy_file(source, copied, file.mode)
 
-    yield from _in_threads(copy, manifest.files)
+    _in_threads(copy, manifest.files)
     for link in manifest.links:
-        yield
+        checkpoint()
         os.symlink(link.target, os.path.join(target, link.path))
     for folder in reversed(manifest.folders):
-        yield
+        checkpoint()
         os.chmod(os.path.join(target, folder.path), folder.mode)
 
 
-def _in_threads(copy: Callable[[File], Steps], files: Sequence[File]) -> Steps:
+def _in_threads(copy: Callable[[File], None], files: Sequence[File]) -> None:
     """Copy files in several threads: on a network disk each takes a number of round trips.
 
-    A step lasts until one of them got on, so a disk that does not answer holds us up. Raises the
-    first OSError or ValueError; the copies that were begun are complete by then.
+    Raises the first OSError or ValueError; the copies that were begun are complete by then.
     """
     waiting: Deque[File] = deque(files)
     errors: Deque[Exception] = deque()
@@ -73,8 +72,7 @@ def _in_threads(copy: Callable[[File], Steps], files: Sequence[File]) -> Steps:
             while True:
                 file = waiting.popleft()
                 try:
-                    for _ in copy(file):
-                        moved.set()
+                    copy(file)
                 except (OSError, ValueError) as error:
                     errors.append(error)
                     waiting.clear()
@@ -85,9 +83,9 @@ def _in_threads(copy: Callable[[File], Steps], files: Sequence[File]) -> Steps:
         thread.start()
     try:
         while any(thread.is_alive() for thread in threads):
-            if moved.wait(PAUSE_STEP_S):
+            if moved.wait(POLL_S):
                 moved.clear()
-                yield
+                checkpoint()
     finally:  # where the controller leaves, the folder is removed next
         waiting.clear()
         for thread in threads:
@@ -96,15 +94,15 @@ def _in_threads(copy: Callable[[File], Steps], files: Sequence[File]) -> Steps:
         raise errors[0]
 
 
-def copy_file(source: str, target: str, mode: int) -> Steps:
+def copy_file(source: str, target: str, mode: int) -> None:
     """Copy a file to a new path, as a clone where the file system can."""
     from_fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         to_fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         try:
             if not _reflink(from_fd, to_fd):
-                while os.sendfile(to_fd, from_fd, None, BYTES_PER_STEP):
-                    yield
+                while os.sendfile(to_fd, from_fd, None, CHUNK):
+                    checkpoint()
             if stat.S_IMODE(os.fstat(to_fd).st_mode) != mode:  # the umask allowed less
                 os.fchmod(to_fd, mode)
         finally:

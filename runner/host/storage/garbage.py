@@ -7,7 +7,7 @@ import os
 import stat
 import time
 from dataclasses import replace
-from typing import Any, Collection, Dict, Generator, Iterator, Optional, Set, Tuple
+from typing import Any, Collection, Dict, Iterator, Optional, Set, Tuple
 
 from runner.core.protocol.events import (
     Ended,
@@ -22,7 +22,7 @@ from runner.core.protocol.paths import (
 )
 from runner.host.container import UNPROVEN, begin_removal, removal_problem
 from runner.host.process import bounded_child, cgroup, procfs
-from runner.host.process.event_loop import Steps
+from runner.host.process.jobs import checkpoint
 from runner.host.storage import release_store, run_owner
 from runner.host.storage.run_folder import EventLog, mtime, read_events, read_order, read_state
 from runner.host.storage.run_list import host_folders
@@ -38,7 +38,7 @@ def collect_garbage(
     only: Optional[Collection[str]] = None,
     *,
     dry_run: bool,
-) -> Generator[None, None, Dict[str, Any]]:
+) -> Dict[str, Any]:
     """Remove runs of this node that ended, and releases last used, more than `older_than_s` ago.
 
     Each of several hosts that share a disk removes its own part of a run. What is in use stays,
@@ -54,14 +54,14 @@ def collect_garbage(
         removable = _is_removable(folder, run_id, cutoff, tagged)
         is_wanted = only is None or run_id in only
         if removable and is_wanted and not dry_run:
-            removable = not (yield from remove_left_container(folder))
+            removable = not remove_left_container(folder)
         if removable is False:
             removed["in_use"].append(run_id)
         if not removable or not is_wanted:
             continue
-        size = yield from _disk_usage(folder.root)
+        size = _disk_usage(folder.root)
         if not dry_run:
-            yield from _remove_run(folder)
+            _remove_run(folder)
             if os.path.lexists(folder.root):  # of another user, as root in a container is
                 removed["in_use"].append(run_id)
                 continue
@@ -73,9 +73,9 @@ def collect_garbage(
             path = release_store.move_away(releases_folder(workdir), name)
         if path:
             removed["releases"].append(name)
-            removed["bytes"] += yield from _disk_usage(path)
+            removed["bytes"] += _disk_usage(path)
         if path and not dry_run:
-            yield from release_store.remove_tree(path)
+            release_store.remove_tree(path)
     removed["runs"] = list(dict.fromkeys(removed["runs"]))  # of a job, all nodes have parts here
     return removed
 
@@ -103,15 +103,15 @@ def _is_removable(
     return not is_fresh and tag not in tagged and not _in_use(folder, ended=ended)
 
 
-def _remove_run(folder: RunPaths) -> Steps:
+def _remove_run(folder: RunPaths) -> None:
     for leftover in _recorded_cgroups(folder):
         leftover.remove()
-    yield from remove_run_folder(folder.root)
+    remove_run_folder(folder.root)
     with contextlib.suppress(OSError):  # other nodes share the disk
         os.rmdir(os.path.dirname(folder.root))
 
 
-def remove_run_folder(root: str) -> Steps:
+def remove_run_folder(root: str) -> None:
     """Remove a run's folder, including what its ranks made read-only."""
     for folder, folders, _ in os.walk(root):
         for name in folders:
@@ -119,8 +119,8 @@ def remove_run_folder(root: str) -> Steps:
             with contextlib.suppress(OSError):
                 if not os.path.islink(path):
                     os.chmod(path, 0o700)
-        yield
-    yield from release_store.remove_tree(root)
+        checkpoint()
+    release_store.remove_tree(root)
 
 
 def _recorded_cgroups(folder: RunPaths) -> Iterator[cgroup.Cgroup]:
@@ -131,7 +131,7 @@ def _recorded_cgroups(folder: RunPaths) -> Iterator[cgroup.Cgroup]:
             yield cgroup.from_record(path, event.run_id, event.node, event.attempt)
 
 
-def remove_left_container(folder: RunPaths) -> Generator[None, None, str]:
+def remove_left_container(folder: RunPaths) -> str:
     """Remove the container of a run whose engine did not answer at its end, and record that.
 
     Return why it is not known that it is gone, "" if it is.
@@ -146,7 +146,7 @@ def remove_left_container(folder: RunPaths) -> Generator[None, None, str]:
         return ""
     child = begin_removal(container, os.environ)
     try:
-        yield from bounded_child.wait_all([child])
+        bounded_child.wait_all([child])
     finally:
         child.kill()
     problem = removal_problem(child, container)
@@ -168,7 +168,7 @@ def _in_use(folder: RunPaths, *, ended: bool) -> bool:
     return any(leftover.pids() for leftover in _recorded_cgroups(folder))
 
 
-def _disk_usage(root: str) -> Generator[None, None, int]:
+def _disk_usage(root: str) -> int:
     """Return the bytes a folder takes on the disk, without files that another release shares."""
     total = 0
     for folder, _, files in os.walk(root):
@@ -177,5 +177,5 @@ def _disk_usage(root: str) -> Generator[None, None, int]:
                 status = os.lstat(os.path.join(folder, name))
                 if not stat.S_ISDIR(status.st_mode) and status.st_nlink == 1:
                     total += status.st_blocks * 512
-        yield
+        checkpoint()
     return total

@@ -55,17 +55,28 @@ def find_exposure(workdir: str) -> Optional[Exposure]:
     return None
 
 
+def make_folders(path: str) -> None:
+    """Make a folder, and what leads to it, for this user alone where it is missing.
+
+    The umask stays: it is that of all threads, and of what they start.
+    """
+    if os.path.isdir(path):
+        return
+    make_folders(os.path.dirname(path))
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        if not os.path.isdir(path):  # another process was faster
+            raise
+
+
 def private_folder(workdir: str, name: str) -> str:
     """Return a folder of the workdir, made for this user alone where it is missing.
 
     PermissionError: another user could change what is in it.
     """
     path = os.path.join(workdir, name)
-    old_umask = os.umask(0o077)  # for what leads to it, too
-    try:
-        os.makedirs(path, exist_ok=True)
-    finally:
-        os.umask(old_umask)
+    make_folders(path)
     exposure = find_exposure(workdir)
     if exposure is not None:
         raise PermissionError(f"cluster.workdir: {exposure}")

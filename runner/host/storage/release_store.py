@@ -10,11 +10,11 @@ import os
 import re
 import stat
 import zlib
-from typing import Dict, Generator, List, Optional, Set
+from typing import Dict, List, Optional, Set
 
 from runner.core.model.release import File, Manifest, release_hash
 from runner.core.protocol.paths import CODE_FOLDER, RunPaths, release_folder, releases_folder
-from runner.host.process.event_loop import Steps
+from runner.host.process.jobs import checkpoint
 from runner.host.process.procfs import list_names
 from runner.host.storage.permissions import private_folder, shared_token
 from runner.host.storage.run_folder import mtime, read_state
@@ -26,7 +26,7 @@ STAGING_SUFFIX = ".new"
 _STAGING_NAME = re.compile(r"\.[^.]+\.(.+)\.(\d+)(?:\.broken|\.old)?" + re.escape(STAGING_SUFFIX))
 """The folder of an unfinished release: its name, the host and the pid that wrote it."""
 
-BYTES_PER_STEP = 1 << 20  # bytes read or written per step; a step is otherwise one file
+CHUNK = 1 << 20  # bytes read or written at once
 
 
 def has_release(workdir: str, name: str) -> bool:
@@ -34,7 +34,7 @@ def has_release(workdir: str, name: str) -> bool:
     return load_manifest(release_folder(workdir, name)) is not None
 
 
-def find_damage(workdir: str, name: str, *, by_content: bool = False) -> Generator[None, None, str]:
+def find_damage(workdir: str, name: str, *, by_content: bool = False) -> str:
     """Return the first path of a release that is not as it was stored, "" if all are.
 
     A file is judged by its size, with `by_content` by its digest, too.
@@ -45,32 +45,32 @@ def find_damage(workdir: str, name: str, *, by_content: bool = False) -> Generat
         return MANIFEST
     code = os.path.join(root, CODE_FOLDER)
     for folder in manifest.folders:
-        yield
+        checkpoint()
         if not os.path.isdir(os.path.join(code, folder.path)):
             return folder.path
     for link in manifest.links:
-        yield
+        checkpoint()
         target = ""
         with contextlib.suppress(OSError):
             target = os.readlink(os.path.join(code, link.path))
         if target != link.target:
             return link.path
     for file in manifest.files:
-        yield
+        checkpoint()
         path = os.path.join(code, file.path)
         if not has_size(path, file):
             return file.path
-        if by_content and (yield from _digest_of(path)) != file.digest:
+        if by_content and _digest_of(path) != file.digest:
             return file.path
     return ""
 
 
-def _digest_of(path: str) -> Generator[None, None, str]:
+def _digest_of(path: str) -> str:
     digest = hashlib.sha256()
     with open(path, "rb") as file:
-        while chunk := file.read(BYTES_PER_STEP):
+        while chunk := file.read(CHUNK):
             digest.update(chunk)
-            yield
+            checkpoint()
     return digest.hexdigest()
 
 
@@ -142,7 +142,7 @@ def complete(path: str, file: File) -> None:
         os.close(descriptor)
 
 
-def prune(workdir: str, keep: int, current: str) -> Generator[None, None, List[str]]:
+def prune(workdir: str, keep: int, current: str) -> List[str]:
     """Remove the oldest releases except `keep`, `current` and those in use; return their names."""
     parent = releases_folder(workdir)
     last_use = _last_use(parent)
@@ -155,7 +155,7 @@ def prune(workdir: str, keep: int, current: str) -> Generator[None, None, List[s
         staging = "" if name in in_use else move_away(parent, name)
         if staging:
             removed.append(name)
-            yield from remove_tree(staging)
+            remove_tree(staging)
     return removed
 
 
@@ -172,11 +172,11 @@ def _last_use(parent: str) -> Dict[str, float]:
     return {name: mtime(os.path.join(parent, name, MANIFEST)) for name in names}
 
 
-def remove_tree(path: str) -> Steps:
+def remove_tree(path: str) -> None:
     """Remove a folder as far as possible."""
     for folder, folders, files in os.walk(path, topdown=False):
         for name in [*files, *folders]:
-            yield
+            checkpoint()
             entry = os.path.join(folder, name)
             with contextlib.suppress(OSError):
                 if name in folders and not os.path.islink(entry):
@@ -223,14 +223,14 @@ def _release_of(folder: RunPaths) -> str:
         return ""
 
 
-def stored_contents(parent: str) -> Generator[None, None, Dict[str, Dict[int, str]]]:
+def stored_contents(parent: str) -> Dict[str, Dict[int, str]]:
     """Return the paths of the files of earlier releases, by digest and stored mode."""
     contents: Dict[str, Dict[int, str]] = {}
     for name in list_names(parent):
         manifest = None if name.startswith(".") else load_manifest(os.path.join(parent, name))
-        yield
+        checkpoint()
         for file in manifest.files if manifest else ():
-            yield
+            checkpoint()
             path = os.path.join(parent, name, CODE_FOLDER, file.path)
             by_mode = contents.setdefault(file.digest, {})
             if stored_mode(file) not in by_mode and has_size(path, file):
@@ -238,7 +238,7 @@ def stored_contents(parent: str) -> Generator[None, None, Dict[str, Dict[int, st
     return contents
 
 
-def remove_stale(parent: str) -> Steps:
+def remove_stale(parent: str) -> None:
     """Remove the unfinished releases of processes of this host that were killed."""
     host = os.uname().nodename
     for name in list_names(parent):
@@ -253,5 +253,5 @@ def remove_stale(parent: str) -> Steps:
             lock = lock_folder(os.path.join(parent, name))
         except OSError:
             continue
-        yield from remove_tree(os.path.join(parent, name))
+        remove_tree(os.path.join(parent, name))
         os.close(lock)

@@ -6,11 +6,11 @@ import errno
 import hashlib
 import os
 import zlib
-from typing import Dict, Generator, List, Optional
+from typing import Dict, List, Optional
 
 from runner.core.model.release import File, Manifest, release_hash, unique_contents
 from runner.core.protocol.paths import CODE_FOLDER, release_folder
-from runner.host.process.event_loop import Steps
+from runner.host.process.jobs import checkpoint
 from runner.host.storage import release_store
 from runner.host.storage.checkout import copy_file
 from runner.host.storage.permissions import private_folder
@@ -38,22 +38,22 @@ class ReleaseWriter:
         self._open_file: Optional[_OpenFile] = None
         self._lock_fd: Optional[int] = None
 
-    def begin(self) -> Steps:
+    def begin(self) -> None:
         """Make the folders, and reuse the files that earlier releases have."""
-        yield from release_store.remove_stale(os.path.dirname(self._release_path))
+        release_store.remove_stale(os.path.dirname(self._release_path))
         os.makedirs(self._code_folder, mode=0o700)
         self._lock_fd = release_store.lock_folder(self._staging)
         for folder in self.manifest.folders:
-            yield
+            checkpoint()
             os.mkdir(os.path.join(self._code_folder, folder.path), 0o700)
-        stored = yield from release_store.stored_contents(os.path.dirname(self._release_path))
+        stored = release_store.stored_contents(os.path.dirname(self._release_path))
         for file in unique_contents(self.manifest):
-            yield
+            checkpoint()
             by_mode = stored.get(file.digest)
-            if not by_mode or not (yield from self._reuse_stored(by_mode, file)):
+            if not by_mode or not self._reuse_stored(by_mode, file):
                 self.missing.append(file)
         self._upcoming = iter(self.missing)
-        yield from self._next_file()
+        self._next_file()
 
     @property
     def space_error(self) -> str:
@@ -66,7 +66,7 @@ class ReleaseWriter:
         megabytes = f"{needed / 1e6:.1f} MB are needed, {free / 1e6:.1f} MB are free"
         return f"{os.strerror(errno.ENOSPC)}: {megabytes}"
 
-    def write(self, data: bytes) -> Steps:
+    def write(self, data: bytes) -> None:
         """Take the next bytes of the stream of missing files; ValueError if they do not fit."""
         view = memoryview(data)
         while view:
@@ -74,28 +74,28 @@ class ReleaseWriter:
                 raise ValueError("more bytes arrived than were missing")
             view = self._open_file.write(view)
             if not self._open_file.remaining:
-                yield from self._next_file()
-                yield
+                self._next_file()
+                checkpoint()
 
-    def finish(self) -> Steps:
+    def finish(self) -> None:
         """Complete the tree and rename it into place; ValueError if a file is not complete."""
         if self._open_file is not None:
             raise ValueError(f"the stream ended within {self._open_file.file.path}")
         for link in self.manifest.links:
-            yield
+            checkpoint()
             os.symlink(link.target, os.path.join(self._code_folder, link.path))
         with open(os.path.join(self._staging, release_store.MANIFEST), "wb") as file:
             file.write(zlib.compress(self._manifest_bytes))
             file.flush()
             os.fsync(file.fileno())
-        yield from self._publish()
+        self._publish()
 
-    def abort(self) -> Steps:
+    def abort(self) -> None:
         """Remove the unfinished release; harmless after `finish`."""
         if self._open_file is not None:
             self._open_file.close()
             self._open_file = None
-        yield from release_store.remove_tree(self._staging)
+        release_store.remove_tree(self._staging)
         self._unlock()
 
     def _unlock(self) -> None:
@@ -103,7 +103,7 @@ class ReleaseWriter:
             os.close(self._lock_fd)
             self._lock_fd = None
 
-    def _reuse_stored(self, by_mode: Dict[int, str], file: File) -> Generator[None, None, bool]:
+    def _reuse_stored(self, by_mode: Dict[int, str], file: File) -> bool:
         """Reuse a stored file: as a hard link, or as a copy.
 
         It is a copy if none has this mode, which links would share, or the disk has no hard links.
@@ -112,37 +112,37 @@ class ReleaseWriter:
         source = by_mode.get(mode) or next(iter(by_mode.values()))
         if mode not in by_mode or not _link(source, os.path.join(self._code_folder, file.path)):
             try:
-                yield from self._copy(source, file)
+                self._copy(source, file)
             except FileNotFoundError:  # removed by another deploy
                 return False
-        yield from self._copy_duplicates(file)
+        self._copy_duplicates(file)
         return True
 
-    def _copy(self, source: str, file: File) -> Steps:
+    def _copy(self, source: str, file: File) -> None:
         target = os.path.join(self._code_folder, file.path)
-        yield from copy_file(source, target, release_store.stored_mode(file))
+        copy_file(source, target, release_store.stored_mode(file))
         release_store.complete(target, file)
 
-    def _copy_duplicates(self, file: File) -> Steps:
+    def _copy_duplicates(self, file: File) -> None:
         first = os.path.join(self._code_folder, file.path)
         for other in self._files_by_digest[file.digest]:
             if other is not file:
-                yield from self._copy(first, other)
+                self._copy(first, other)
 
-    def _next_file(self) -> Steps:
+    def _next_file(self) -> None:
         """Finish the file that is complete, and open the next one."""
         while self._open_file is None or not self._open_file.remaining:
             if self._open_file is not None:
                 finished = self._open_file
                 self._open_file = None
                 finished.finish()
-                yield from self._copy_duplicates(finished.file)
+                self._copy_duplicates(finished.file)
             file = next(self._upcoming, None)
             if file is None:
                 return
             self._open_file = _OpenFile(file, os.path.join(self._code_folder, file.path))
 
-    def _publish(self) -> Steps:
+    def _publish(self) -> None:
         for _ in range(2):
             try:
                 os.rename(self._staging, self._release_path)
@@ -151,13 +151,13 @@ class ReleaseWriter:
             except OSError as error:
                 if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                     raise
-            damage = yield from release_store.find_damage(self._workdir, self.name)
+            damage = release_store.find_damage(self._workdir, self.name)
             if not damage:  # another process has stored it
-                yield from self.abort()
+                self.abort()
                 return
             broken = f"{self._staging[: -len(STAGING_SUFFIX)]}.broken{STAGING_SUFFIX}"
             os.rename(self._release_path, broken)
-            yield from release_store.remove_tree(broken)
+            release_store.remove_tree(broken)
         raise ValueError(f"{self._release_path} is in the way")
 
 

@@ -30,9 +30,9 @@ from runner.core.protocol.events import (
 from runner.core.protocol.paths import FORMAT_VERSION, PRELOAD_MODULES, RunPaths
 from runner.core.protocol.states import TRANSITIONS, State
 from runner.host.process import pid_namespace, procfs
-from runner.host.process.event_loop import Steps
 from runner.host.process.file_worker import Submit, run_now
-from runner.host.storage.permissions import private_folder
+from runner.host.process.jobs import checkpoint
+from runner.host.storage.permissions import make_folders, private_folder
 
 BALLAST = 64 << 10  # bytes set aside at the start, so that the end can be recorded on a full disk
 
@@ -101,7 +101,7 @@ def mark_unattended(folder: RunPaths, left_s: Optional[float]) -> None:
 
 def create_run_folder(
     folder: RunPaths, order: Order, programs: Mapping[str, str], record: Mapping[str, Any]
-) -> Steps:
+) -> None:
     """Make the run folder of a new attempt; that of a node that rejoins keeps its content.
 
     `programs` are the texts of `shim`, `rank_facts`, `spawner`, `sitecustomize` and so on; `record`
@@ -111,30 +111,29 @@ def create_run_folder(
     """
     private_folder(order.workdir, "runs")
     preloads = folder.preload in order.program.launcher
-    old_umask = os.umask(0o077)  # the ranks keep the user's own
-    try:
-        os.makedirs(os.path.dirname(folder.root), exist_ok=True)
-        is_later_start = order.attempt or order.rejoin_count
-        if not (is_later_start and os.path.isdir(folder.root)):
-            os.mkdir(folder.root)  # a record is never overwritten
-        os.makedirs(folder.attempt_folder(order.attempt), exist_ok=bool(order.rejoin_count))
-        home = [folder.home] if order.container is not None else []
-        for directory in (folder.work, folder.site, *home):
-            os.makedirs(directory, exist_ok=True)
-        if preloads:
-            os.makedirs(folder.preload_package, exist_ok=True)
-    finally:
-        os.umask(old_umask)
+    make_folders(os.path.dirname(folder.root))
+    is_later_start = order.attempt or order.rejoin_count
+    if not (is_later_start and os.path.isdir(folder.root)):
+        os.mkdir(folder.root, 0o700)  # a record is never overwritten
+    attempt_folder = folder.attempt_folder(order.attempt)
+    if not (order.rejoin_count and os.path.isdir(attempt_folder)):
+        os.mkdir(attempt_folder, 0o700)
+    make_folders(folder.work)
+    make_folders(folder.site)
+    if order.container is not None:
+        make_folders(folder.home)
+    if preloads:
+        make_folders(folder.preload_package)
     write_atomic(folder.format, f"{FORMAT_VERSION}\n")
-    yield
+    checkpoint()
     write_state(folder, State.STARTING)
     if record:
         write_atomic(folder.info, json.dumps(record["info"], indent=1) + "\n", durable=True)
         write_atomic(folder.plan, json.dumps(record["plan"], indent=1) + "\n", durable=True)
         write_atomic(folder.config, record["config"], durable=True)
-    yield
+    checkpoint()
     write_atomic(folder.order, json.dumps(encode(order), indent=1) + "\n", durable=True)
-    yield
+    checkpoint()
     write_atomic(folder.shim, programs["shim"])
     write_atomic(folder.rank_facts, programs["rank_facts"])
     write_atomic(os.path.join(folder.site, "sitecustomize.py"), programs["sitecustomize"])
@@ -145,7 +144,7 @@ def create_run_folder(
         for name in PRELOAD_MODULES:
             write_atomic(os.path.join(folder.preload_package, f"{name}.py"), programs[name])
     for ballast in (folder.ballast, folder.last_ballast):
-        yield
+        checkpoint()
         write_atomic(ballast, "\0" * BALLAST)
 
 

@@ -7,13 +7,14 @@ import json
 import os
 import time
 from dataclasses import replace
-from typing import Any, Collection, Dict, Generator, List, Optional
+from typing import Any, Collection, Dict, List, Optional
 
 from runner.core.codec import decode, encode
 from runner.core.model.run_info import HostRunStatus, RunInfo
 from runner.core.protocol.paths import RunPaths, is_node_name, is_run_id
 from runner.core.protocol.states import State
 from runner.host.process import procfs
+from runner.host.process.jobs import checkpoint
 from runner.host.storage import run_owner
 from runner.host.storage.run_folder import final_state, lost_a_node, mtime, read_state
 from runner.host.storage.run_progress import read_progress
@@ -26,16 +27,17 @@ def list_runs(
     node: str,
     others: Collection[str],
     run_id: str = "",
-) -> Generator[None, None, Dict[str, Any]]:
+) -> Dict[str, Any]:
     """List the runs of this host below a workdir, all or one, and how many others are unreadable.
 
     `node` and `others` as in `host_folders`.
     """
-    statuses, unreadable = [], 0
+    statuses = []
+    unreadable = 0
     runs_dir = os.path.join(workdir, "runs")
     names = [run_id] if run_id else filter(is_run_id, procfs.list_names(runs_dir))
     for name in names:
-        yield
+        checkpoint()
         try:
             for folder in host_folders(workdir, name, node, others):
                 status = read_run(folder)

@@ -31,7 +31,6 @@ from runner.host.facts import ports
 from runner.host.peers.fold import HubFold, MemberFold
 from runner.host.peers.group import PeerGroup
 from runner.host.peers.state import Phase, Upcoming
-from runner.host.process.event_loop import run_steps
 from runner.host.storage.run_folder import EventLog, create_run_folder
 
 PROOF_MARGIN_S = 10.0  # beyond the grace, for what a host that answers has left to end
@@ -240,12 +239,11 @@ def begin_next(args: SupervisorArgs, upcoming: Upcoming, *, user_stopped: bool) 
     past = (*info.past_attempts, upcoming.past)
     info = run_info(plan, info.launched_by, info.launched_at, past)
     record = {**args.record, "info": encode(info), "plan": encode(plan)}
-    steps = create_run_folder(args.folder, order, args.programs, record)
     return args._replace(
         order=order,
         record=record,
         upcoming=upcoming,
-        write_down=functools.partial(run_steps, steps),
+        write_down=functools.partial(create_run_folder, args.folder, order, args.programs, record),
         user_stopped=user_stopped,
         reserved_ports=args.reserved_ports.next_store(order.reserve_port),
     )

@@ -98,8 +98,7 @@ def _follow_attempt(run: FoundRun, tail: int | None, *, is_guest: bool) -> Attem
     if is_guest:
         monitor.on_interrupt = functools.partial(_leave, monitor)
     age_s = max(0.0, time.time() - run.record.info.launched_at)
-    start_at = {} if tail is None else {"tail": tail}
-    monitor.attach(start_at=start_at, read_only=run.already_ended, age_s=age_s)
+    monitor.attach(tail=tail, read_only=run.already_ended, age_s=age_s)
     monitor.run()
     if not monitor.detached:
         run.console.reset_lines()

@@ -36,7 +36,7 @@ def escapes(frame: Frame) -> Frame:
 def others(frame: Frame) -> Frame:
     """Tell of another node's rank, of another run and of a rank that nobody has."""
     payload = b""
-    for line in frame.payload.splitlines(keepends=True) if frame.kind == "data" else ():
+    for line in frame.payload.splitlines(keepends=True) if frame.kind == "events" else ():
         told = line
         for kind, (old, new) in CHANGES.items():  # of the same length: offsets count bytes
             told = told.replace(old, new) if b'"kind":"%s"' % kind in line else told

@@ -29,6 +29,7 @@ from runner.core.planning.build_plan import build_plan
 from runner.core.protocol import events
 from runner.core.protocol.events import Event
 from runner.core.protocol.frames import MAGIC, Frame, FrameDecoder
+from runner.core.protocol.paths import EVENTS_FILE
 from runner.core.protocol.states import State
 from runner.core.spec import Node
 from runner.transport.base import Ending
@@ -234,11 +235,23 @@ def journal(node: str) -> bytes:
     return "".join(lines).encode()
 
 
-def read(request: dict[str, Any]) -> list[Answer]:
-    is_first = request["offset"] == 0
-    text = {"events": journal(LIAR)}.get(request["source"], LOG)
-    chunk = {"offset": request["offset"], "eof": not is_first, "error": ""}
-    return [Answer("data", chunk, text if is_first else b"")]
+def streamed(request: dict[str, Any]) -> list[Answer]:
+    contents = {EVENTS_FILE: journal(LIAR), "rank_1.out": LOG, "rank_1.metrics": LOG}
+    if not request["others"]:
+        del contents["rank_1.metrics"]
+    if 1 not in (request["ranks"] or [1]):
+        contents = {EVENTS_FILE: journal(HONEST)}
+    parts = [
+        Answer(
+            "events" if file == EVENTS_FILE else "data",
+            {"file": file, "offset": at, "error": ""},
+            data[at : at + 500],
+        )
+        for file, data in contents.items()
+        for at in range(0, len(data), 500)
+    ]
+    is_refused = request["ranks"] == [0, 1]  # of logs that nobody knows the ranks of
+    return [*parts, Answer("refused", {"reason": "gone"}) if is_refused else Answer("streamed", {})]
 
 
 def runs(request: dict[str, Any]) -> list[Answer]:
@@ -271,12 +284,17 @@ def inventory(_: dict[str, Any]) -> list[Answer]:
 
 
 def fetched(request: dict[str, Any]) -> list[Answer]:
-    if request["path"].endswith("gone"):
-        return [Answer("refused", {"reason": "no such file"})]
-    if request["path"].endswith("samples.jsonl"):
-        data = sampled(LIAR)  # both hosts send it, though one is not it
-        return [Answer("fetched", {**FETCHED, "size": len(data)}, data)]
-    return [Answer("fetched", FETCHED, b"12345")]
+    answers = []
+    for _, path, offset, size, _ in request["files"]:
+        data = b"12345"[offset:]
+        if path.endswith("samples.jsonl"):
+            data = sampled(LIAR)  # both hosts send it, though one is not it
+        file = {"file": path, "offset": offset, "eof": True, "size": size, "mtime_ns": 7}
+        if path.endswith("gone"):
+            file = {"file": path, "offset": 0, "eof": True, "error": "no such file"}
+            data = b""
+        answers.append(Answer("data", file, data))
+    return [*answers, Answer("streamed", {})]
 
 
 def sampled(node: str) -> bytes:
@@ -297,16 +315,19 @@ def probed(request: dict[str, Any]) -> list[Answer]:
 
 
 LOG = b'{"step": 1, "rate": 2.5}\nTraceback (most recent call last):\n'
-FETCHED = {"size": 5, "mtime_ns": 7, "compressed": False}
 EXITED = {"code": 0, "survivors": [], "timed_out": False}
 CLEANED = {"runs": [RUN_ID], "releases": [], "in_use": [], "bytes": 7}
 HONEST_ANSWERS: dict[str, Callable[[dict[str, Any]], list[Answer]]] = {
     "adopt": lambda _: [Answer("absent", {})],
-    "chunk": lambda _: [Answer("in_progress", {})],
+    "chunk": lambda _: [Answer("taken", {"bytes": 7}), Answer("in_progress", {})],
     "clean": lambda _: [Answer("cleaned", CLEANED)],
     "command": lambda _: [Answer("command_sent", {})],
     "dump_stacks": lambda _: [Answer("stacks_dumped", {}, DUMP.encode())],
-    "exec": lambda _: [Answer("output", {"stream": "out"}, b"hi\n"), Answer("exited", EXITED)],
+    "credit": lambda _: [Answer("in_progress", {})],
+    "exec": lambda _: [
+        Answer("data", {"file": "out", "offset": 0}, b"hi\n"),
+        Answer("exited", EXITED),
+    ],
     "facts": lambda asked: [
         Answer("facts", {**CLOCKS, "facts": encode(FACTS[asked["request"]["node"]])})
     ],
@@ -321,12 +342,12 @@ HONEST_ANSWERS: dict[str, Callable[[dict[str, Any]], list[Answer]]] = {
     "offer": lambda _: [Answer("store", {"store_id": "disk"})],
     "ping": lambda _: [Answer("pong", CLOCKS)],
     "probe": probed,
-    "read": read,
     "run": record,
     "runs": runs,
     "sample": lambda asked: [
         Answer("sampled", {"sample": encode(parse_sample(sampled(asked["node"])))})
     ],
+    "stream": streamed,
 }
 
 

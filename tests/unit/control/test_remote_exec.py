@@ -28,11 +28,15 @@ class Host(HostSession):
         self.last_heard = self.last_sent = time.monotonic()
         self._closed = threading.Event()
         self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.held: list[bool] = []
 
     def request(self, kind: str, data: dict[str, Any] | None = None, payload: bytes = b"") -> int:
         assert not payload
         self.asked.append((kind, dict(data or {})))
         return len(self.asked)
+
+    def hold(self, *, is_held: bool) -> None:
+        self.held.append(is_held)
 
 
 class Story(queue.SimpleQueue[tuple[HostSession | None, Frame]]):
@@ -65,7 +69,7 @@ class Run:
         self.inbox.put((self.hosts[name], frame if kind == "closed" else checked_reply(frame)))
 
     def output(self, name: str, stream: str, data: bytes) -> None:
-        self.come(name, "output", data, stream=stream)
+        self.come(name, "data", data, file=stream, offset=0)
 
     def exited(self, name: str, code: int = 0, **data: Any) -> None:
         self.come(name, "exited", **{"code": code, "timed_out": False, "survivors": [], **data})
@@ -110,25 +114,24 @@ def test_endless_output_is_cut_and_that_is_said(run: Run, monkeypatch: pytest.Mo
     assert run.execution.results["a"].truncated
 
 
-def test_output_is_passed_on_and_asked_for_while_there_is_room(run: Run) -> None:
-    """Nothing is kept of it; a host whose output waits to be shown is not asked for more."""
+def test_output_is_passed_on_and_hosts_wait_while_it_is_not_shown(run: Run) -> None:
+    """Nothing is kept of it; a host whose output waits to be shown may send no more."""
     shown: list[tuple[str, str, int]] = []
     full = False
-    half = b"x" * (remote_exec.WINDOW_BYTES // 2)
-    run.output("a", "out", half)
+    run.output("a", "out", b"x" * 9)
     run.output("b", "err", b"y")
 
     def fill() -> None:
         nonlocal full
         full = True
-        run.output("a", "out", half)
+        run.output("a", "out", b"x" * 9)
         run.exited("a")
         run.exited("b")
 
     run.inbox.at[3] = fill
     run.told(lambda node, stream, data: shown.append((node, stream, len(data))), lambda: full)
 
-    assert shown == [("a", "out", len(half)), ("b", "err", 1), ("a", "out", len(half))]
-    asked = [data for kind, data in run.hosts["a"].asked if kind == "more_output"]
-    assert asked == [{"bytes": len(half)}]
+    assert shown == [("a", "out", 9), ("b", "err", 1), ("a", "out", 9)]
+    assert run.hosts["a"].held[:3] == [False] * 3
+    assert run.hosts["a"].held[-1]
     assert not run.execution.results["a"].stdout

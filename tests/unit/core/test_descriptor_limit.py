@@ -24,8 +24,7 @@ descriptor_limit.raise_to_hard()
 files = [os.open(os.devnull, os.O_RDONLY) for _ in range({MANY})]
 child = BoundedChild(lambda: os.execlp("sh", "sh", "-c", "ulimit -S -n; ulimit -H -n"), 30.0)
 lowest = min(child.pipes)
-for _ in wait_all([child]):
-    pass
+wait_all([child])
 connection = LocalTransport().connect(Node("a", "localhost"))
 channel = connection.start(["sh", "-c", "read go; ulimit -S -n; ulimit -H -n"])
 channel.write(b"go\\n")

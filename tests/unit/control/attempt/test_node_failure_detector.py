@@ -32,6 +32,11 @@ class Session(HostSession):
         self.last_heard = self.last_sent = time.monotonic()
         self.silence_s = 0.0
         self.is_closed = False
+        self.asked: list[str] = []
+        self.is_held = False
+
+    def hold(self, *, is_held: bool) -> None:
+        self.is_held = is_held
 
     @property
     def closed(self) -> bool:
@@ -41,8 +46,9 @@ class Session(HostSession):
     def idle_s(self) -> float:
         return self.silence_s
 
-    def request(self, *_: Any) -> int:
-        return 1
+    def request(self, kind: str, *_: Any) -> int:
+        self.asked.append(kind)
+        return len(self.asked)
 
     def close(self) -> None:
         self.is_closed = True

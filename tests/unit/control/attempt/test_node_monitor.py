@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
@@ -13,7 +14,7 @@ from runner.core.protocol.events import (
     ProgramStarted,
     RankStarted,
 )
-from tests.unit.control.attempt.test_node_failure_detector import Scene
+from tests.unit.control.attempt.test_node_failure_detector import Scene, Session
 
 HUB = Hub("a", "10.0.0.1", 29513, member_count=2, min_nodes=2, required=False)
 
@@ -63,3 +64,19 @@ def test_a_node_that_the_run_succeeded_without_is_stopped(elastic: Scene) -> Non
     assert not event(elastic, "b", ProgramExited(0), 50.0)
     assert elastic.said[-1] == "c came too late: the run had succeeded without it"
     assert event(elastic, "c", ProgramExited(1), 51.0)
+
+
+def test_no_host_sends_logs_that_nobody_reads() -> None:
+    """What follows an attempt, such as a pull, has the connections for itself."""
+    scene = Scene()
+    scene.nodes["b"].tailer.is_complete = True
+    sessions = {name: cast("Session", node.live_session) for name, node in scene.nodes.items()}
+    for session in sessions.values():
+        session.hold(is_held=True)
+    scene.monitor.end_streams()
+    assert {name: "stream" in session.asked for name, session in sessions.items()} == {
+        "a": True,
+        "b": False,
+        "c": True,
+    }
+    assert not any(session.is_held for session in sessions.values())

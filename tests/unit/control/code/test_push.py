@@ -16,6 +16,7 @@ import pytest
 from runner.control.code import push as code_push
 from runner.control.code.push import CodePush
 from runner.control.code.snapshot import Snapshot
+from runner.control.rpc import window
 from runner.control.rpc.session import HostSession, Inbox
 from runner.core.errors import NotReady
 from runner.core.model.release import File
@@ -23,7 +24,7 @@ from runner.core.model.replies import checked_reply
 from runner.core.protocol.frames import Frame, FrameDecoder
 from runner.core.spec import Deploy, Node
 from tests.golden.builders import spec
-from tests.unit.release_builders import Made, done, is_intact, push_handler, release, store
+from tests.unit.release_builders import Made, PushTaker, is_intact, release, store
 
 
 class Host(HostSession):
@@ -52,7 +53,7 @@ class Host(HostSession):
         self._inbox = inbox
         self._coming: deque[tuple[Frame, int]] = deque()
         self._ended = False
-        self._end = push_handler(workdir, self._reply)
+        self._end = PushTaker(workdir, self._reply)
 
     @property
     def closed(self) -> bool:
@@ -97,8 +98,8 @@ class Host(HostSession):
             self._inbox.put((self, Frame("refused", {"id": 0, "reason": str(error)})))
 
     def _answer(self, frame: Frame) -> None:
-        if frame.kind != "ping" and (steps := getattr(self._end, f"on_{frame.kind}")(frame)):
-            done(steps)
+        if frame.kind != "ping":
+            self._end.take(frame)
 
     @property
     def requests(self) -> list[str]:
@@ -205,7 +206,8 @@ def test_hosts_are_sent_what_they_lack_and_files_are_read_once(push: Push) -> No
 
 def test_slow_host_makes_the_reading_wait(push: Push, monkeypatch: pytest.MonkeyPatch) -> None:
     """However large the release and slow a host, little of it waits in memory."""
-    monkeypatch.setattr(code_push, "WINDOW", 100)
+    monkeypatch.setattr(window, "INITIAL_CREDIT", 100)
+    monkeypatch.setattr(window, "MAX_AHEAD", 100)
     monkeypatch.setattr(code_push, "CHUNK", 20)
     slow, quick = push.host("slow"), push.host("quick")
 
@@ -218,7 +220,8 @@ def test_slow_host_makes_the_reading_wait(push: Push, monkeypatch: pytest.Monkey
 
 def test_host_that_takes_nothing_is_given_up(push: Push, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is silent for `lost_s` is named; the others get the release."""
-    monkeypatch.setattr(code_push, "WINDOW", 100)
+    monkeypatch.setattr(window, "INITIAL_CREDIT", 100)
+    monkeypatch.setattr(window, "MAX_AHEAD", 100)
     monkeypatch.setattr(code_push, "CHUNK", 20)
     monkeypatch.setattr(CodePush, "ping_interval_s", 0.0)
     dead, other = push.host("dead"), push.host("other")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from runner.control.record import download
 from runner.control.record.download import pull
 from runner.core.model.results import PullResult
 from runner.core.protocol.remote_files import FILE_KINDS, RemoteFile, validate
@@ -21,8 +22,8 @@ Pulled = Callable[..., PullResult]
 BAD = ("", ".", "..", "/etc/passwd", "../x", "a/../b", "a//b", "a/", "a\0b", "\ud800")
 
 
-def sent_whole(content: bytes) -> Answer:
-    return Answer("fetched", {"size": len(content), "mtime_ns": 5, "compressed": False}, content)
+def sent_whole(content: bytes) -> tuple[dict[str, Any], bytes]:
+    return {"size": len(content), "mtime_ns": 5, "compressed": False}, content
 
 
 @pytest.fixture
@@ -33,14 +34,22 @@ def pulled(monkeypatch: pytest.MonkeyPatch) -> Pulled:
         folder: Path,
         rows: list[Any],
         contents: dict[str, bytes] | None = None,
-        sent: Callable[[bytes], Answer] = sent_whole,
+        sent: Callable[[bytes], tuple[dict[str, Any], bytes]] = sent_whole,
     ) -> PullResult:
         page = zlib.compress(json.dumps(rows).encode())
         end = {"omitted_count": 0, "skip_count": 0, "skipped": []}
         listed = [Answer("inventory_page", {}, page), Answer("inventory_end", end)]
-        content = contents or {}
+
+        def streamed(asked: dict[str, Any]) -> list[Answer]:
+            answers = []
+            for _, path, offset, _, _ in asked["files"]:
+                file, content = sent((contents or {})[path])
+                place = {"file": path, "offset": offset, "error": "", "eof": True}
+                answers.append(Answer("data", {**place, **file}, content[offset:]))
+            return [*answers, Answer("streamed", {})]
+
         monkeypatch.setitem(HONEST_ANSWERS, "inventory", lambda _: listed)
-        monkeypatch.setitem(HONEST_ANSWERS, "fetch", lambda asked: [sent(content[asked["path"]])])
+        monkeypatch.setitem(HONEST_ANSWERS, "fetch", streamed)
         pool = Pool(None, folder)
         pool.connect()
         told = pull(pool.sessions, pool.inbox, "run-1", folder, lost_s=5, show=lambda *_: None)
@@ -133,12 +142,24 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(
     assert synced_before_rename(tmp_path / "run/outputs/b/c")
 
 
+def test_files_are_asked_for_in_batches(
+    pulled: Pulled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many there are, a request stays small; empty ones are made here."""
+    monkeypatch.setattr(download, "BATCH", 2)
+    contents = {f"f{number}": b"x" * number for number in range(6)}
+    rows = [row(path, len(data)) for path, data in contents.items()]
+    told = pulled(tmp_path / "run", rows, contents)
+    assert (told.is_complete, told.new_count) == (True, 6)
+    folder = tmp_path / "run/outputs/b"
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == contents
+
+
 def test_more_than_was_asked_for_is_not_taken(pulled: Pulled, tmp_path: Path) -> None:
     """Nor a piece that unpacks to more."""
 
-    def lavish(_: bytes) -> Answer:
-        told = {"size": 3, "mtime_ns": 5, "compressed": True}
-        return Answer("fetched", told, zlib.compress(bytes(10 << 20)))
+    def lavish(_: bytes) -> tuple[dict[str, Any], bytes]:
+        return {"size": 3, "mtime_ns": 5, "compressed": True}, zlib.compress(bytes(10 << 20))
 
     told = pulled(tmp_path, [row("a", 3)], {"a": b"abc"}, sent=lavish)
     assert "is larger than announced, or incomplete" in str(told.problems)

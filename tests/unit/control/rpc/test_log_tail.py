@@ -16,62 +16,56 @@ from runner.control.rpc.log_tail import MAX_EVENT_BYTES, LogTailer
 from runner.control.rpc.session import HostSession
 from runner.core.protocol.events import Event, ProgramStarted, RankStarted
 from runner.core.protocol.frames import Frame, FrameError
+from runner.core.protocol.paths import EVENTS_FILE
 from tests.golden.builders import RUN_ID, plan
 
 pytestmark = [pytest.mark.promise(6)]
 
-Key = tuple[str, str]
-EVENTS: Key = ("events", "")
-RANK_0: Key = ("rank_0", "out")
+RANK_0 = "rank_0.out"
+CONTENTS = (EVENTS_FILE, RANK_0, "rank_0.err", "rank_0.metrics", "program.out", "stacks.out")
 
 
 class Asked(HostSession):
     def __init__(self) -> None:
-        self.reads: dict[Key, dict[str, Any]] = {}
-        self._last = 0
+        self.request_id = 0
+        self.asked: dict[str, Any] = {}
 
     def request(self, kind: str, data: dict[str, Any] | None = None, payload: bytes = b"") -> int:
-        assert (kind, payload) == ("read", b"")
+        assert (kind, payload) == ("stream", b"")
         assert data is not None
-        self._last += 1
-        key = (data.pop("source"), data.pop("stream"))
-        assert key not in self.reads, "two reads of one file at a time"
-        self.reads[key] = {"id": self._last, **data}
-        return self._last
-
-
-def reply(request_id: int, offset: int, chunk: bytes, *, eof: bool = False) -> Frame:
-    return Frame("data", {"id": request_id, "offset": offset, "eof": eof}, chunk)
+        self.request_id += 1
+        self.asked = {**data, "offsets": dict(data["offsets"])}
+        return self.request_id
 
 
 class Followed:
     """A follower on a node with one rank, and what came of it."""
 
-    def __init__(self, *, elastic: bool = False, attempt: int = 0) -> None:
-        self.logs: defaultdict[Key, bytes] = defaultdict(bytes)
+    def __init__(self, *, elastic: bool = False, attempt: int = 0, **options: Any) -> None:
+        self.logs: defaultdict[str, bytes] = defaultdict(bytes)
         self.events: list[Event] = []
         node_plan = plan(1).node("a")
         order = replace(node_plan.order, attempt=attempt, first_rank=None if elastic else 0)
         shown = replace(node_plan, ranks=order.ranks, order=order)
-        self.tailer = LogTailer(shown, self._sink, start_at={})
+        self.tailer = LogTailer(shown, self._sink, **options)
         self.session = Asked()
         self.tailer.start(self.session)
 
     def _sink(self, source: str, stream: str, offset: int, data: bytes) -> None:
-        assert offset == len(self.logs[source, stream])
-        self.logs[source, stream] += data
+        file = f"{source}.{stream}"
+        assert offset == len(self.logs[file])
+        self.logs[file] += data
 
-    def answer(
-        self, key: Key, chunk: bytes = b"", *, eof: bool = False, hold_back: bool = False
-    ) -> None:
-        """Answer the pending read of a file."""
-        read = self.session.reads.pop(key)
-        frame = reply(read["id"], read["offset"], chunk, eof=eof)
-        self.events += self.tailer.on_data(self.session, frame, hold_back=hold_back)
+    def come(self, file: str, chunk: bytes, offset: int | None = None) -> None:
+        """Have what follows of a file come, unless it is told from where it is."""
+        if offset is None:
+            offset = self.tailer._offsets.get(file, 0)
+        data = {"id": self.session.request_id, "file": file, "offset": offset, "error": ""}
+        kind = "events" if file == EVENTS_FILE else "data"
+        self.events += self.tailer.on_frame(Frame(kind, data, chunk))
 
-    def new_session(self) -> None:
-        self.session = Asked()
-        self.tailer.start(self.session)
+    def end(self) -> None:
+        self.events += self.tailer.on_frame(Frame("streamed", {"id": self.session.request_id}))
 
 
 def events(count: int) -> tuple[list[Event], bytes]:
@@ -95,7 +89,7 @@ def test_events_about_others_are_dropped_and_counted(line: str) -> None:
     followed = Followed()
     made, content = events(1)
 
-    followed.answer(EVENTS, line.encode() + b"\n" + content)
+    followed.come(EVENTS_FILE, line.encode() + b"\n" + content)
 
     assert followed.events == made
     assert followed.tailer.dropped_events == 1
@@ -105,7 +99,7 @@ def test_ranks_of_an_attempt_before_are_no_others() -> None:
     """A node may have another rank in each attempt."""
     followed = Followed(attempt=1)
     before = Event(RUN_ID, "a", 0, 1, 1.5, 2.5, RankStarted(1, 7)).to_line()
-    followed.answer(EVENTS, before.encode())
+    followed.come(EVENTS_FILE, before.encode())
     assert (followed.events, followed.tailer.dropped_events) == ([], 0)
 
 
@@ -115,7 +109,7 @@ def test_event_without_an_end_is_refused() -> None:
     followed = Followed()
 
     with pytest.raises(FrameError, match="an event without an end"):
-        followed.answer(EVENTS, b"x" * (MAX_EVENT_BYTES + 1))
+        followed.come(EVENTS_FILE, b"x" * (MAX_EVENT_BYTES + 1))
 
 
 @pytest.mark.promise(12)
@@ -125,62 +119,99 @@ def test_host_that_reports_events_for_ever_is_refused(monkeypatch: pytest.Monkey
     followed = Followed()
     line = b"x" * 299 + b"\n"
     for _ in range(3):
-        followed.answer(EVENTS, line)
+        followed.come(EVENTS_FILE, line)
 
     with pytest.raises(FrameError, match="more events than a run can have"):
-        followed.answer(EVENTS, line)
+        followed.come(EVENTS_FILE, line)
 
 
-def test_log_that_must_wait_is_not_asked_for() -> None:
-    """While the console is full, what is unread stays on its host; the events never wait."""
+@pytest.mark.promise(12)
+@pytest.mark.parametrize(
+    ("file", "offset"),
+    [(RANK_0, 1), ("rank_1.out", 0), ("../x.out", 0), ("rank_0.out/", 0), ("order.json", 0)],
+)
+def test_what_was_not_asked_for_is_refused(file: str, offset: int) -> None:
+    """A byte of a log is shown where it is, or not at all; a rank of another node is not."""
+    with pytest.raises(FrameError, match=r"nobody asked for|do not follow"):
+        Followed().come(file, b"x", offset)
     followed = Followed()
-    followed.answer(RANK_0, b"one", hold_back=True)
-    followed.answer(EVENTS, hold_back=True)
-    assert RANK_0 not in followed.session.reads
-    assert EVENTS in followed.session.reads
+    with pytest.raises(FrameError, match="nobody asked for"):  # events are another kind of reply
+        list(followed.tailer.on_frame(Frame("data", {"id": 1, "file": EVENTS_FILE, "offset": 0})))
 
-    for _ in range(2):
-        followed.tailer.resume_held_back(followed.session)
 
-    assert followed.session.reads[RANK_0]["offset"] == 3
+@pytest.mark.promise(12)
+def test_a_byte_does_not_come_twice() -> None:
+    """Nor one that was left out."""
+    followed = Followed()
+    followed.come(RANK_0, b"one")
+    for offset in (0, 2, 4):
+        with pytest.raises(FrameError, match="do not follow the last ones"):
+            followed.come(RANK_0, b"two", offset)
 
 
 @settings(max_examples=15)
 @given(st.integers(0, 2**32))
 def test_all_arrives_whatever_happens(seed: int) -> None:
-    """Cuts, full consoles and lost sessions: every byte of every file arrives once, in order."""
+    """Cuts and lost sessions: every byte of every file arrives once, in order."""
     chance = random.Random(seed)  # noqa: S311 (a story, not a key)
     made, content = events(3)
     followed = Followed()
-    files = {key: chance.randbytes(chance.randrange(60)) for key in followed.session.reads}
-    files[EVENTS] = content
+    files = {name: chance.randbytes(chance.randrange(60)) for name in CONTENTS}
+    files[EVENTS_FILE] = content
+    offsets = followed.session.asked["offsets"]
 
-    while not followed.tailer.is_complete:
-        if not followed.session.reads or chance.random() < 0.1:
-            followed.tailer.resume_held_back(followed.session)
-        if chance.random() < 0.1:
-            followed.new_session()
-        key = chance.choice(list(followed.session.reads))
-        offset = followed.session.reads[key]["offset"]
-        chunk = files[key][offset : offset + chance.randrange(1, 30)]
-        followed.answer(key, chunk, eof=not chunk, hold_back=chance.random() < 0.3)
+    while any(len(data) > offsets.get(name, 0) for name, data in files.items()):
+        if chance.random() < 0.1:  # what was on its way is lost
+            followed.session = Asked()
+            followed.tailer.start(followed.session)
+            offsets = followed.session.asked["offsets"]
+        name = chance.choice(CONTENTS)
+        offset = offsets.get(name, 0)
+        chunk = files[name][offset : offset + chance.randrange(1, 30)]
+        followed.come(name, chunk, offset)
+        offsets[name] = offset + len(chunk)
+    followed.end()
 
+    assert followed.tailer.is_complete
     assert followed.events == made
     assert dict(followed.logs) == {
-        key: data for key, data in files.items() if data and key != EVENTS
+        name: data for name, data in files.items() if data and name != EVENTS_FILE
     }
 
 
-def test_the_logs_of_a_rank_nobody_knew_of_are_followed_from_its_start() -> None:
-    """Where torch numbers the ranks, the plan knows none; a second start is in the same files."""
+def test_ranks_that_torch_assigns_are_whichever_come() -> None:
+    """The plan knows none; after its node came back, the same files go on."""
     followed = Followed(elastic=True)
-    event = Event(RUN_ID, "a", 0, 1, 1.5, 2.5, RankStarted(5, 77))
-    again = Event(RUN_ID, "a", 0, 2, 1.5, 2.5, RankStarted(5, 78, start=2))
-    followed.answer(EVENTS, (event.to_line() + again.to_line()).encode())
-    assert followed.session.reads["rank_5", "out"]["offset"] == 0
-    assert not followed.tailer.is_complete
-    followed.answer(("rank_5", "err"), b"oh", eof=True)
-    assert followed.logs["rank_5", "err"] == b"oh"
+    assert followed.session.asked["ranks"] is None
+    followed.come("rank_5.err", b"oh")
+    followed.end()
+    assert followed.logs["rank_5.err"] == b"oh"
     followed.tailer.reopen()
-    followed.new_session()
-    assert followed.session.reads["rank_5", "err"]["offset"] == 2
+    followed.tailer.start(followed.session)
+    assert not followed.tailer.is_complete
+    assert followed.session.asked["offsets"] == {"rank_5.err": 2}
+
+
+def test_what_nobody_reads_is_not_streamed() -> None:
+    """A request for nothing takes the place of the one before, of which the rest is ignored."""
+    followed = Followed()
+    number = followed.session.request_id
+    followed.tailer.stop(followed.session)
+    asked = followed.session.asked
+    assert (asked["ranks"], asked["others"], asked["once"]) == ([], False, True)
+    late = Frame("data", {"id": number, "file": RANK_0, "offset": 0}, b"late")
+    assert list(followed.tailer.on_frame(late)) == []
+    assert not followed.logs
+
+
+def test_a_tail_is_asked_for_until_a_log_has_come() -> None:
+    """From then on every byte counts, also over another connection."""
+    followed = Followed(tail=2, ranks=[0])
+    assert followed.session.asked["tail"] == 2
+    assert not followed.session.asked["others"]
+    followed.tailer.start(followed.session)
+    assert followed.session.asked["tail"] == 2
+    followed.come(RANK_0, b"", 100)
+    followed.tailer.start(followed.session)
+    assert "tail" not in followed.session.asked
+    assert followed.session.asked["offsets"] == {RANK_0: 100}

@@ -5,14 +5,14 @@ from __future__ import annotations
 import queue
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
 
 from runner.control.rpc import session
 from runner.control.rpc.session import MAX_BANNER, BoundedInbox, ClockOffset, HostSession, Inbox
-from runner.core.protocol.frames import LENGTHS, MAGIC, Frame, FrameDecoder
+from runner.core.protocol.frames import INITIAL_CREDIT, LENGTHS, MAGIC, Frame, FrameDecoder
 from runner.core.spec import Node
 from runner.transport.base import Ending
 from tests.lab.waiting import wait_until
@@ -155,8 +155,8 @@ def test_end_is_reported_once(wire: Wire, last: list[bytes | OSError], reason: s
     [
         ('{"kind":"pong","mono":1}', "a malformed reply 'pong': Pong.wall is missing"),
         ('{"kind":"pong","mono":NaN,"wall":1}', "Pong.mono: expected a number, got nan"),
-        ('{"kind":"data","id":1,"offset":-1,"eof":true}', "LogChunk.offset: -1 is not from 0"),
-        ('{"kind":"data","id":true,"offset":0,"eof":true}', "Reply.id: .* got True"),
+        ('{"kind":"data","id":1,"file":"x","offset":-1}', "StreamData.offset: -1 is not from 0"),
+        ('{"kind":"data","id":true,"file":"x","offset":0}', "Reply.id: .* got True"),
         ('{"kind":"closed","reason":"ha"}', "an unknown reply 'closed'"),
         ('{"kind":"admitted","facts":{}}', "an unknown reply 'admitted'"),
         ("[" * 100_000, "a frame without a readable header"),
@@ -229,31 +229,33 @@ def test_only_what_somebody_must_have_taken_ends_a_silence(wire: Wire) -> None:
 
 
 @pytest.mark.promise(12)
-def test_host_whose_frames_nobody_takes_is_not_read(wire: Wire) -> None:
-    """Outside a wait nothing bounds how much it sends; it does not count as silent meanwhile."""
-    wire.session.quota._limit = 1000
-    wire.come(MAGIC, *(Frame("stored", {"new": True}, bytes(300)).pack() for _ in range(20)))
-    wire.channel.coming.put(b"")
-    wait_until(lambda: wire.inbox.qsize() == 3, "a full inbox")
-    wire.session.last_heard = 0.0
-    wait_until(lambda: wire.session.last_heard, "its reader to say that it waits")
-    assert wire.inbox.qsize() == 3
-    kinds: list[str] = []
-    while not kinds or kinds[-1] != "closed":
-        frame = wire.next()
-        kinds.append(frame.kind)
-        assert wire.inbox.qsize() <= 3
-    assert kinds == ["stored"] * 20 + ["closed"]
-
-
-@pytest.mark.parametrize("end", [HostSession.close, lambda s: s.reject(ValueError("odd"))])
-def test_session_that_is_held_up_can_be_closed(
-    wire: Wire, end: Callable[[HostSession], None]
+def test_host_that_sends_more_than_anybody_takes_is_given_up(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its reader ends."""
-    wire.session.quota._limit = 0
-    wire.come(MAGIC, *(Frame("stored", {"new": True}).pack() for _ in range(3)))
-    wait_until(lambda: wire.inbox.qsize() == 1, "a full inbox")
-    end(wire.session)
-    while wire.next().kind != "closed":
-        pass
+    """Outside a wait nothing else bounds how much of this machine's memory it fills."""
+    monkeypatch.setattr(session, "MAX_UNREAD", 1000)
+    frame = Frame("stored", {"new": True}, bytes(300)).pack()
+    wire.come(MAGIC, frame, frame)
+    assert [wire.next().kind for _ in range(2)] == ["stored"] * 2
+    wire.come(*[frame] * 3)
+    wait_until(lambda: wire.session.closed, "its end")
+    closed = [wire.next() for _ in range(3)][-1]
+    assert (closed.kind, closed.data["reason"]) == ("closed", "it sent more than it may")
+
+
+@pytest.mark.promise(4)
+def test_a_host_may_stream_more_when_what_came_is_taken_and_not_held(wire: Wire) -> None:
+    """While a console is full nothing more is asked for; events need no room."""
+    wire.come(MAGIC)
+    size = INITIAL_CREDIT // 2
+    log = Frame("data", {"id": 1, "file": "rank_0.out", "offset": 0}, bytes(size))
+    event = Frame("events", {"id": 1, "file": "", "offset": 0}, bytes(size))
+    wire.come(event.pack(), log.pack())
+    assert [wire.next().kind for _ in range(2)] == ["events", "data"]
+    assert (wire.sent().kind, wire.channel.sent.qsize()) == ("credit", 0)
+    wire.session.hold(is_held=True)
+    wire.come(log.pack())
+    wire.next()
+    wire.session.hold(is_held=False)
+    credit = wire.sent()
+    assert (credit.kind, credit.data["bytes"]) == ("credit", size)

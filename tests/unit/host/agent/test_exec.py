@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from runner.core.protocol.frames import INITIAL_CREDIT
 from runner.host.agent.exec import CommandRun
+from runner.host.agent.stream import Credit
 from tests.lab.waiting import wait_until
 
 
@@ -17,15 +23,32 @@ def test_command_reads_nothing_and_leaves_no_descriptor() -> None:
     """Its standard input is at its end."""
     before = descriptors()
     printed: list[bytes] = []
-    reply = lambda kind, _, data: printed.append(data or kind.encode())  # noqa: E731
-    command = CommandRun(1, ["/bin/sh", "-c", "cat; echo end"], dict(os.environ), 30, reply)
-    command.window = 1 << 20
-
-    def has_ended() -> bool:
-        command.advance()
-        return command.ended
-
-    wait_until(has_ended, "the end of the command")
-
-    assert printed == [b"end\n", b"exited"]
+    command = CommandRun(["/bin/sh", "-c", "cat; echo end"], dict(os.environ), 30)
+    report = command.pass_on(Credit(), lambda _, data, **__: printed.append(data))
+    assert (printed, report["code"]) == ([b"end\n"], 0)
     assert descriptors() == before
+
+
+@pytest.mark.promise(4)
+def test_output_waits_for_credit_and_a_kill_does_not() -> None:
+    """A command whose output nobody shows waits; it can be ended all the same."""
+    credit = Credit()
+    sizes: list[int] = []
+    offsets: list[int] = []
+
+    def send(kind: str, data: bytes, *, file: str, offset: int) -> None:
+        assert (kind, file) == ("data", "out")
+        sizes.append(len(data))
+        offsets.append(offset)
+
+    command = CommandRun(["yes"], dict(os.environ), 60)
+    reports: list[dict[str, Any]] = []
+    passing = threading.Thread(target=lambda: reports.append(command.pass_on(credit, send)))
+    passing.start()
+    wait_until(lambda: sum(sizes) == INITIAL_CREDIT, "the credit to be used")
+    credit.grant(1000)
+    wait_until(lambda: sum(sizes) == INITIAL_CREDIT + 1000, "the rest of the credit")
+    command.kill()
+    passing.join(60)
+    assert reports[0]["code"] == -9
+    assert offsets == [sum(sizes[:number]) for number in range(len(sizes))]

@@ -13,7 +13,6 @@ import pytest
 from runner.core.model.order import Order
 from runner.core.protocol.paths import RunPaths
 from runner.host.agent.follow import FollowedRun
-from runner.host.process.event_loop import run_steps
 from runner.host.process.file_worker import run_now
 from runner.host.storage import run_folder, run_owner
 from tests.lab.waiting import wait_until
@@ -58,7 +57,7 @@ def test_supervisor_out_of_reach_is_asked_by_a_signal_to_stop(tmp_path: Path) ->
     order = Order("r1", "n1", 0, str(tmp_path), "/", grace_s=60.0)
     folder = RunPaths(str(tmp_path), "r1", "n1")
     programs = dict.fromkeys(("shim", "rank_facts", "sitecustomize"), "")
-    run_steps(run_folder.create_run_folder(folder, order, programs, {}))
+    run_folder.create_run_folder(folder, order, programs, {})
     asked = tmp_path / "asked"
     argv = [sys.executable, "-c", SUPERVISOR, str(asked)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as supervisor:

@@ -11,7 +11,6 @@ from runner.core.model.container import Container
 from runner.core.model.facts import Facts, FactsRequest
 from runner.host.facts.container import Trial
 from runner.host.process.bounded_child import wait_all
-from runner.host.process.event_loop import run_steps
 from tests.lab.waiting import PATIENCE
 
 CLIENT = """\
@@ -43,7 +42,7 @@ def tried(tmp_path: Path, *files: str, pull: str = "missing") -> tuple[str, str,
         container_start_s=limit_s,
     )
     trial = Trial(request, Facts(node="n"), {"PATH": "/usr/bin:/bin"})
-    run_steps(wait_all([trial.child]))
+    wait_all([trial.child])
     trial.end()
     found, python = trial.result()
     assert (found.shm_bytes > 0) == (not found.problem)

@@ -160,6 +160,5 @@ def test_what_logind_kills_at_logout_is_what_it_says(
     busctl.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     child = machine.ask_logind(tree(tmp_path, {"proc/self/cgroup": own}))
-    for _ in wait_all([child] if child else []):
-        pass
+    wait_all([child] if child else [])
     assert machine.logind_kill_setting("ann", child) == expected

@@ -36,8 +36,7 @@ def test_what_a_child_needs_is_imported_before_the_fork(start: str, modules: set
 def test_a_process_that_has_the_number_of_a_group_again_is_spared() -> None:
     """The group was empty then."""
     child = BoundedChild(lambda: None, 9.0)
-    for _ in wait_all([child]):
-        pass
+    wait_all([child])
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as other:
         child.pid = other.pid
         child.kill_group()

@@ -27,9 +27,8 @@ def work(tmp_path: Path) -> Path:
     return work
 
 
-def copy(workdir: Path, made: Made, work: Path) -> int:
-    """Check a release out; return in how many steps."""
-    return sum(1 for _ in check_out(str(workdir), made.name, str(work)))
+def copy(workdir: Path, made: Made, work: Path) -> None:
+    check_out(str(workdir), made.name, str(work))
 
 
 def told(folder: Path) -> dict[str, object]:

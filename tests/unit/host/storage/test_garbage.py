@@ -7,17 +7,12 @@ import os
 import subprocess
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from runner.core.protocol.paths import RunPaths
 from runner.host.process import procfs
 from runner.host.storage import garbage, run_owner
-from tests.unit.release_builders import done
-
-if TYPE_CHECKING:
-    pass
 
 
 @pytest.fixture
@@ -42,7 +37,7 @@ def test_what_is_no_run_is_not_ours_to_remove(workdir: Path) -> None:
     run(workdir, "exp-1").joinpath("format").unlink()
     run(workdir, "Experiment_2")
 
-    assert done(garbage.collect_garbage(str(workdir), "a", 86400.0, dry_run=False))["runs"] == []
+    assert garbage.collect_garbage(str(workdir), "a", 86400.0, dry_run=False)["runs"] == []
     assert (workdir / "runs/exp-1/a/order.json").exists()
 
 
@@ -54,10 +49,10 @@ def test_run_whose_supervisor_lives_stays(workdir: Path) -> None:
     assert listener is not None
 
     with listener:
-        gone = done(garbage.collect_garbage(str(workdir), "a", 0, dry_run=False))
+        gone = garbage.collect_garbage(str(workdir), "a", 0, dry_run=False)
 
     assert (gone["runs"], gone["in_use"]) == ([], [name])
-    assert done(garbage.collect_garbage(str(workdir), "a", 0, dry_run=False))["runs"] == [name]
+    assert garbage.collect_garbage(str(workdir), "a", 0, dry_run=False)["runs"] == [name]
 
 
 def test_run_of_which_a_process_is_left_stays(
@@ -77,7 +72,7 @@ def test_run_of_which_a_process_is_left_stays(
     monkeypatch.setattr(procfs, "read_text", record)
     env = {"RUNNER_RUN_ID": names[1], "RUNNER_NODE": "a"}
     with subprocess.Popen(["sleep", "900"], env={**os.environ, **env}) as left:
-        gone = done(garbage.collect_garbage(str(workdir), "a", 0, dry_run=False))
+        gone = garbage.collect_garbage(str(workdir), "a", 0, dry_run=False)
         left.kill()
 
     assert (gone["runs"], gone["in_use"]) == ([names[0], names[2]], [names[1]])

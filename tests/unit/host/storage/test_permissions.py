@@ -90,6 +90,13 @@ def test_what_belongs_to_a_stranger_is_named(top: Path) -> None:
     assert exposed(top / "w") == f"{top}/w/runs belongs to the user {STRANGER} (inside)"
 
 
+def test_the_umask_of_other_threads_stays(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What starts meanwhile, a run perhaps, would have it for good."""
+    monkeypatch.delattr(os, "umask")
+    private_folder(str(top / "w/x"), "runs")
+    assert (top / "w/x/runs").stat().st_mode & 0o777 == 0o700
+
+
 def test_what_is_made_is_private_whatever_the_umask(top: Path) -> None:
     """The folders that lead to it, too; and nothing is put where others could change it."""
     umask = os.umask(0)

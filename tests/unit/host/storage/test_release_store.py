@@ -13,7 +13,7 @@ import pytest
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State
 from runner.host.storage import release_store
-from tests.unit.release_builders import Made, done, is_intact, left_in, release, store, write_into
+from tests.unit.release_builders import Made, is_intact, left_in, release, store, write_into
 
 TREE = release({"a": b"one", "d/b": b"two"}, folders={"empty": 0o755}, links={"l": "d/b"})
 
@@ -45,7 +45,7 @@ def test_what_is_damaged_is_named(tmp_path: Path) -> None:
         write_into(file, data)
         for by_content in (False, True):
             damage = release_store.find_damage(str(tmp_path), TREE.name, by_content=by_content)
-            found.append(done(damage))
+            found.append(damage)
     assert found == ["", "", "", "d/b", "d/b", "d/b"]
 
     assert store(tmp_path, TREE) == ["d/b"]
@@ -67,7 +67,7 @@ def test_oldest_go(tmp_path: Path, kept: list[Made]) -> None:
     """`deploy.keep` older ones stay beside the current one."""
     oldest, older, current = (each.name for each in kept)
 
-    assert done(release_store.prune(str(tmp_path), 1, current)) == [oldest]
+    assert release_store.prune(str(tmp_path), 1, current) == [oldest]
     assert left_in(tmp_path) == sorted([older, current])
 
 
@@ -81,7 +81,7 @@ def test_release_of_a_run_stays_until_its_end(
     Path(folder.order).write_text(json.dumps({"release": kept[0].name}))
     Path(folder.state).write_text(json.dumps({"state": state.value}))
 
-    removed = done(release_store.prune(str(tmp_path), 0, kept[2].name))
+    removed = release_store.prune(str(tmp_path), 0, kept[2].name)
 
     assert (kept[0].name not in removed) is not state.is_terminal
 
@@ -92,9 +92,9 @@ def test_held_release_is_not_removed(tmp_path: Path, kept: list[Made]) -> None:
     descriptor = release_store.pin(str(tmp_path), first)
     assert descriptor is not None
 
-    assert done(release_store.prune(str(tmp_path), 0, kept[2].name)) == [kept[1].name]
+    assert release_store.prune(str(tmp_path), 0, kept[2].name) == [kept[1].name]
     os.close(descriptor)
-    assert done(release_store.prune(str(tmp_path), 0, kept[2].name)) == [first]
+    assert release_store.prune(str(tmp_path), 0, kept[2].name) == [first]
 
 
 def test_what_is_gone_cannot_be_held(
@@ -128,6 +128,6 @@ def test_leftovers_of_the_dead_are_removed(tmp_path: Path, gone: str, mark: str)
     for name in (ours, dead, *others):
         (tmp_path / name / "code").mkdir(parents=True)
 
-    done(release_store.remove_stale(str(tmp_path)))
+    release_store.remove_stale(str(tmp_path))
 
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)

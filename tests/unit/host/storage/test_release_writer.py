@@ -19,11 +19,10 @@ from runner.host.storage.release_store import STORE_ID
 from runner.host.storage.release_writer import ReleaseWriter
 from tests.unit.release_builders import (
     Made,
+    PushTaker,
     begun,
-    done,
     is_intact,
     left_in,
-    push_handler,
     release,
     store,
     stream,
@@ -46,9 +45,9 @@ def test_stream_may_be_cut_anywhere(tmp_path: Path, sizes: list[int]) -> None:
     rest = stream(assembly, TREE)
     while rest:
         for size in sizes:
-            done(assembly.write(rest[:size]))
+            assembly.write(rest[:size])
             rest = rest[size:]
-    done(assembly.finish())
+    assembly.finish()
 
     assert is_intact(str(tmp_path), TREE.name)
     code = TREE.code(tmp_path)
@@ -59,31 +58,27 @@ def test_stream_may_be_cut_anywhere(tmp_path: Path, sizes: list[int]) -> None:
     } == {file.path: TREE.contents[file.digest] for file in TREE.manifest.files}
 
 
-@pytest.mark.parametrize("steps", range(6))
+@pytest.mark.parametrize("steps", range(5))
 def test_nothing_is_left_of_what_was_given_up(tmp_path: Path, steps: int) -> None:
     """Whenever the controller leaves, the store is as it was before."""
     before = release({"a": b"one"})
     store(tmp_path, before)
     assembly = ReleaseWriter(str(tmp_path), TREE.manifest.encode())
-    begin, end = assembly.begin(), assembly.finish()
     for number in range(steps):
         if number == 0:
-            next(begin)
+            assembly.begin()
         elif number == 1:
-            list(begin)
+            assembly.write(stream(assembly, TREE)[:5])
         elif number == 2:
-            done(assembly.write(stream(assembly, TREE)[:5]))
-        elif number == 3:
-            done(assembly.write(stream(assembly, TREE)[5:]))
+            assembly.write(stream(assembly, TREE)[5:])
         else:
-            done(end)
+            assembly.finish()
+            break
 
-    begin.close()
-    end.close()
-    done(assembly.abort())
-    done(assembly.abort())
+    assembly.abort()
+    assembly.abort()
 
-    assert is_intact(str(tmp_path), TREE.name) is (steps == 5)
+    assert is_intact(str(tmp_path), TREE.name) is (steps == 4)
     assert [name for name in left_in(tmp_path) if name != TREE.name] == [before.name]
     assert is_intact(str(tmp_path), before.name)
 
@@ -91,10 +86,10 @@ def test_nothing_is_left_of_what_was_given_up(tmp_path: Path, steps: int) -> Non
 def test_too_little_is_refused(tmp_path: Path) -> None:
     """A stream that ended early is no release."""
     assembly = begun(tmp_path, TREE)
-    done(assembly.write(stream(assembly, TREE)[:-1]))
+    assembly.write(stream(assembly, TREE)[:-1])
 
     with pytest.raises(ValueError, match="the stream ended within d/b"):
-        done(assembly.finish())
+        assembly.finish()
     assert not TREE.code(tmp_path).exists()
 
 
@@ -160,19 +155,15 @@ class Talk:
 
     def __init__(self, workdir: Path) -> None:
         self.told: list[tuple[str, dict[str, Any]]] = []
-        self.end = push_handler(workdir, self._reply)
+        self.taker = PushTaker(workdir, lambda kind, data, _: self.told.append((kind, data)))
         self._number = 0
 
-    def _reply(self, kind: str, data: dict[str, Any], _: bytes) -> None:
-        self.told.append((kind, data))
-
-    def ask(self, what: Callable[[Frame], Any], payload: bytes = b"", **data: Any) -> None:
+    def ask(self, kind: str, payload: bytes = b"", **data: Any) -> None:
         self._number += 1
-        for _ in what(Frame("x", {"id": self._number, **data}, payload)) or ():
-            pass
+        self.taker.take(Frame(kind, {"id": self._number, **data}, payload))
 
     def offer(self, made: Made) -> list[str]:
-        self.ask(self.end.on_manifest, zlib.compress(made.manifest.encode()))
+        self.ask("manifest", zlib.compress(made.manifest.encode()), keep=0)
         kind, data = self.told[-1]
         assert (kind, data["id"]) == ("missing", self._number)
         return [made.manifest.files[index].path for index in data["missing"]]
@@ -189,15 +180,15 @@ def test_receiving_stores_what_was_lacking(tmp_path: Path) -> None:
     for number, path in enumerate(lacks):
         data = files[path]
         talk.ask(
-            talk.end.on_chunk,
+            "chunk",
             zlib.compress(data) if number % 2 else data,
             compressed=bool(number % 2),
         )
-    talk.ask(talk.end.on_finish, keep=0)
+    talk.ask("finish", keep=0)
 
-    assert talk.told[-1] == ("stored", {"id": 2 + len(lacks), "new": True})
+    assert talk.told[-1] == ("stored", {"id": 1, "new": True})
     assert left_in(tmp_path) == [TREE.name]
-    talk.end.close()
+    talk.taker.handler.close()
     assert is_intact(str(tmp_path), TREE.name)
 
 
@@ -207,26 +198,26 @@ def test_receiving_leaves_nothing_of_a_failure(tmp_path: Path) -> None:
     talk.offer(TREE)
 
     with pytest.raises(ValueError, match="arrived with other content"):
-        talk.ask(talk.end.on_chunk, b"wrong" * 100)
-    talk.ask(talk.end.on_chunk, b"more")
+        talk.ask("chunk", b"wrong" * 100)
+    talk.ask("chunk", b"more")
 
     assert left_in(tmp_path) == []
     with pytest.raises(RuntimeError, match="no release is being pushed"):
-        talk.ask(talk.end.on_finish, keep=3)
+        talk.ask("finish", keep=3)
 
 
 def test_word_of_a_host_that_shares_the_disk_is_taken(tmp_path: Path) -> None:
     """Only if what it stored is here: an id in a disk image may be that of another disk."""
     talk = Talk(tmp_path)
-    talk.ask(talk.end.on_offer)
-    talk.ask(talk.end.on_adopt, release=TREE.name)
+    talk.ask("offer")
+    talk.ask("adopt", release=TREE.name)
     assert [kind for kind, _ in talk.told] == ["store", "absent"]
     assert left_in(tmp_path) == [STORE_ID]
 
     store(tmp_path, TREE)
-    talk.ask(talk.end.on_adopt, release=TREE.name)
+    talk.ask("adopt", release=TREE.name)
     assert talk.told[-1] == ("stored", {"id": 3, "new": False})
-    assert not done(release_store.prune(str(tmp_path), 0, "")), "it is not pinned"
+    assert not release_store.prune(str(tmp_path), 0, ""), "it is not pinned"
 
 
 def test_release_that_another_deploy_removed_is_told(
@@ -238,5 +229,5 @@ def test_release_that_another_deploy_removed_is_told(
     monkeypatch.setattr("runner.host.storage.release_store.pin", lambda *_: None)
 
     with pytest.raises(ValueError, match=r"raise deploy\.keep"):
-        talk.ask(talk.end.on_finish, keep=0)
+        talk.ask("finish", keep=0)
     assert all(kind != "stored" for kind, _ in talk.told)

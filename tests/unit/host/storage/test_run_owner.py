@@ -23,7 +23,6 @@ from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State
 from runner.host.agent.clean import Handler
 from runner.host.agent.server import AgentContext
-from runner.host.process.event_loop import run_steps
 from runner.host.process.importer import HostCode
 from runner.host.storage import run_folder, run_owner
 from runner.host.storage.run_folder import EventLog, read_events
@@ -42,14 +41,12 @@ class Host:
         self.order = Order("r1", "n1", 0, self.workdir, "/")
         self.folder = RunPaths(self.workdir, "r1", "n1")
         self.told: list[dict[str, object]] = []
-        wire = AgentContext(
-            lambda _, data, __=b"": self.told.append(data), lambda: True, repr, HostCode({})
-        )
+        wire = AgentContext(lambda _, data, __=b"": self.told.append(data), repr, HostCode({}))
         wire.followed_workdir = self.workdir
         self.keeping = Handler(wire)
 
     def begin(self) -> None:
-        run_steps(run_folder.create_run_folder(self.folder, self.order, PROGRAMS, {}))
+        run_folder.create_run_folder(self.folder, self.order, PROGRAMS, {})
         run_owner.record(self.folder, [os.getpid()])
         journal = EventLog(self.folder, self.order)
         journal.append(ProgramStarted(1))
@@ -74,7 +71,7 @@ class Host:
 
     def prove(self) -> dict[str, object]:
         frame = Frame("kill_leftovers", {"id": 1, "run_id": "r1", "node": "n1"})
-        run_steps(self.keeping.on_kill_leftovers(frame))
+        self.keeping.on_kill_leftovers(frame)
         return self.told.pop()
 
 
@@ -138,7 +135,7 @@ def test_a_start_that_was_cut_off_before_its_owner_was_on_record_has_left_nothin
     assert not run_folder.reserve_attempt(host.folder, 0)
     assert host.prove() == {"id": 1, "killed": 0, "survivors": []}
     shutil.rmtree(host.folder.root)
-    run_steps(run_folder.create_run_folder(host.folder, host.order, PROGRAMS, {}))
+    run_folder.create_run_folder(host.folder, host.order, PROGRAMS, {})
     assert host.prove()["survivors"] == []
     assert [(end.verified, end.reason) for end in host.ends()] == [(True, "its start was cut off")]
 
@@ -166,7 +163,7 @@ def test_names_of_runs_lead_nowhere_else(host: Host) -> None:
     for name in ("../r1", "/etc", "", "r1/../r1"):
         frame = Frame("kill_leftovers", {"id": 1, "run_id": name, "node": "n1"})
         with pytest.raises(ValueError, match="is no run"):
-            run_steps(host.keeping.on_kill_leftovers(frame))
+            host.keeping.on_kill_leftovers(frame)
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from runner.host.facts import ports
 from runner.host.process import subreaper
 from runner.host.process.bounded_child import BoundedChild
 from runner.host.process.cgroup import Cgroup
-from runner.host.process.event_loop import EventLoop, run_steps
+from runner.host.process.event_loop import EventLoop
 from runner.host.process.file_worker import FileWorker, Handler, Job
 from runner.host.storage import run_folder
 from runner.host.storage.run_owner import RunSocket
@@ -93,7 +93,7 @@ class Supervised:
         changes = {"grace_s": 20.0, **changes}
         self.order = Order(workdir.name, node, 0, str(workdir), folder.work, program, **changes)
         programs = {"shim": SHIM, "rank_facts": "", "sitecustomize": ""}
-        run_steps(run_folder.create_run_folder(folder, self.order, programs, {}))
+        run_folder.create_run_folder(folder, self.order, programs, {})
         self._more: Any = {"write_down": write_down}
         problem = workdir / "problem"
         child = os.fork()

@@ -1,0 +1,211 @@
+"""Stream: bytes of files and of commands, sent as far as the controller has granted credit.
+
+It grants more when it has shown or written what came. Events need no credit.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
+
+from runner.core.protocol.frames import INITIAL_CREDIT
+from runner.core.protocol.paths import (
+    EVENTS_FILE,
+    METRICS_STREAM,
+    RANK_LOG,
+    RUN_LOGS,
+    STREAMS,
+    RunPaths,
+)
+from runner.core.protocol.remote_files import CHUNK
+from runner.host.process.jobs import POLL_S, checkpoint, pause
+
+MAX_EVENTS_READ = 1 << 20
+_ALL_STREAMS = (*STREAMS, METRICS_STREAM)
+BUSY_POLL_S = 0.02
+IDLE_AFTER_S = 1.0  # without new data, files are looked at less often
+Send = Callable[..., None]  # takes the kind of a reply, bytes, and what they are
+
+
+class Credit:
+    """How many bytes the controller has room for."""
+
+    def __init__(self) -> None:
+        self._bytes = INITIAL_CREDIT
+        self._changed = threading.Condition()
+
+    def grant(self, size: int) -> None:
+        """Add what the controller has granted, or what was taken and not used."""
+        with self._changed:
+            self._bytes += size
+            self._changed.notify_all()
+
+    def take(self, most: int, wait_s: float = float("inf")) -> int:
+        """Take at most so many bytes; return 0 if there are none for so long."""
+        deadline = time.monotonic() + wait_s
+        while True:
+            checkpoint()
+            with self._changed:
+                remaining_s = deadline - time.monotonic()
+                if not self._bytes and remaining_s > 0:
+                    self._changed.wait(min(POLL_S, remaining_s))
+                if self._bytes or remaining_s <= 0:
+                    taken = min(most, self._bytes)
+                    self._bytes -= taken
+                    return taken
+
+
+class LogStream:
+    """The events and logs of one attempt, each from the offset at which the controller has it.
+
+    Of `request`, `ranks` are those whose logs are wanted, None for all; `others` are the logs
+    beside those of ranks, and their metrics. Files that are there at first begin `tail` lines
+    before their end, if there is a tail.
+    """
+
+    def __init__(
+        self, folder: RunPaths, request: Mapping[str, Any], credit: Credit, send: Send
+    ) -> None:
+        self._folder = folder.attempt_folder(int(request["attempt"]))
+        self._events = folder.events
+        self._offsets: Dict[str, int] = {name: int(at) for name, at in request["offsets"].items()}
+        self._ranks: Optional[Set[int]] = None
+        if request["ranks"] is not None:
+            self._ranks = {*request["ranks"]}
+        self._has_others = bool(request["others"])
+        self._tail: Optional[int] = request.get("tail")
+        self._credit = credit
+        self._send = send
+        self._errors: Dict[str, str] = {}  # of disks that may recover
+
+    def send_once(self) -> None:
+        """Send the logs as they are now, one after the other."""
+        for name in self._names():
+            while self._send_part(name, self._credit.take(CHUNK)):
+                pass
+        self._send_errors()
+
+    def follow(self, has_ended: Callable[[], bool]) -> None:
+        """Send what files grow by, of each in its turn, until the run has ended."""
+        grown_at = time.monotonic()
+        first = 0  # whose turn it is
+        while True:
+            is_last = has_ended()
+            has_grown = self._send_events()
+            is_blocked = False
+            names = self._names()
+            first = (first + 1) % max(1, len(names))
+            for name in names[first:] + names[:first]:
+                credit = self._credit.take(CHUNK, wait_s=0)
+                if not credit:
+                    is_blocked = is_blocked or self._has_more(name)
+                    continue
+                has_grown = self._send_part(name, credit) or has_grown
+            self._tail = None
+            now = time.monotonic()
+            if has_grown:
+                grown_at = now
+            elif is_blocked:
+                self._credit.grant(self._credit.take(1, wait_s=BUSY_POLL_S))
+            elif is_last:
+                break
+            else:
+                pause(BUSY_POLL_S if now - grown_at < IDLE_AFTER_S else POLL_S)
+        self._send_errors()
+
+    def _names(self) -> List[str]:
+        """Return the logs that are wanted, rank after rank."""
+        try:
+            names = os.listdir(self._folder)
+        except OSError:
+            return []
+        found: Dict[str, Tuple[int, int]] = {}  # by rank and stream
+        for name in names:
+            match = RANK_LOG.fullmatch(name)
+            if match is None:
+                if self._has_others and name in RUN_LOGS:
+                    found[name] = (-1, 0)
+            elif self._ranks is None or int(match[1]) in self._ranks:
+                stream = match[2]
+                if self._has_others or stream in STREAMS:
+                    found[name] = (int(match[1]), _ALL_STREAMS.index(stream))
+        return sorted(found, key=lambda name: found[name])
+
+    def _send_events(self) -> bool:
+        has_grown = False
+        for data in iter(lambda: self._read(EVENTS_FILE, self._events, MAX_EVENTS_READ), b""):
+            self._pass_on("events", EVENTS_FILE, data)
+            has_grown = True
+        return has_grown
+
+    def _has_more(self, name: str) -> bool:
+        try:
+            return os.stat(os.path.join(self._folder, name)).st_size > self._offsets.get(name, 0)
+        except OSError:
+            return False
+
+    def _send_part(self, name: str, credit: int) -> bool:
+        """Send what follows of a log, at most `credit`; return whether there was anything."""
+        sent = 0
+        try:
+            data = self._read(name, os.path.join(self._folder, name), credit)
+            if data:
+                self._pass_on("data", name, data)
+            sent = len(data)
+        finally:
+            self._credit.grant(credit - sent)
+        return sent > 0
+
+    def _pass_on(self, kind: str, name: str, data: bytes) -> None:
+        self._send(kind, data, file=name, offset=self._offsets[name])
+        self._offsets[name] += len(data)
+
+    def _read(self, name: str, path: str, size: int) -> bytes:
+        checkpoint()
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a rank may make a FIFO
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            self._errors[name] = os.strerror(error.errno or 0)
+            return b""
+        try:
+            if name not in self._offsets:
+                self._offsets[name] = 0
+                if self._tail is not None and name not in (EVENTS_FILE, RUN_LOGS[-1]):
+                    self._offsets[name] = _tail_offset(descriptor, self._tail)
+                    self._send("data", b"", file=name, offset=self._offsets[name])
+            data = os.pread(descriptor, size, self._offsets[name])
+        except OSError as error:
+            self._errors[name] = os.strerror(error.errno or 0)
+            return b""
+        else:
+            self._errors.pop(name, None)
+            return data
+        finally:
+            os.close(descriptor)
+
+    def _send_errors(self) -> None:
+        for name, error in self._errors.items():
+            kind = "events" if name == EVENTS_FILE else "data"
+            self._send(kind, b"", file=name, offset=self._offsets.get(name, 0), error=error)
+
+
+def _tail_offset(descriptor: int, lines: int) -> int:
+    offset = size = os.fstat(descriptor).st_size
+    if lines <= 0:
+        return size
+    if offset and os.pread(descriptor, 1, offset - 1) == b"\n":
+        offset -= 1  # the last line break begins no line
+    while offset > 0:
+        length = min(CHUNK, offset)
+        offset -= length
+        block = os.pread(descriptor, length, offset)
+        newline = len(block)
+        while (newline := block.rfind(b"\n", 0, newline)) >= 0:
+            lines -= 1
+            if not lines:
+                return offset + newline + 1
+    return 0

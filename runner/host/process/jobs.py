@@ -1,0 +1,171 @@
+"""Jobs: the threads of an agent, one for each request, beside the loop that starts them.
+
+A thread that waits for a disk in the kernel (a hung NFS server, a frozen file system) cannot be
+interrupted, and the loop goes on meanwhile. It alone forks: a child that asked to die with its
+parent would die with the thread, and no module is being imported there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import queue
+import select
+import threading
+import time
+from typing import Any, Callable, List, Set, TypeVar
+
+POLL_S = 0.05
+
+T = TypeVar("T")
+Call = Callable[[], object]
+
+
+class Cancelled(BaseException):
+    """Nobody waits for this job any more; what suppresses every Exception lets it through."""
+
+
+class Job(threading.Thread):
+    """A thread that notes when it got on last, and ends where it is told to."""
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        work: Callable[[], Any],
+        then: Callable[[Any], object],
+        on_error: Callable[[BaseException], object],
+    ) -> None:
+        super().__init__(daemon=True)
+        self.jobs = jobs
+        self.moved_at = time.monotonic()
+        self.is_cancelled = False
+        self._work = work
+        self._then = then
+        self._on_error = on_error
+        self._was_told = False
+
+    def run(self) -> None:
+        """Do the work; the loop takes the result, or what was raised."""
+        end: Call = int
+        try:
+            end = functools.partial(self._then, self._work())
+        except Cancelled:
+            pass
+        except BaseException as error:  # noqa: BLE001 (the loop decides about it)
+            end = functools.partial(self._on_error, error)
+        self.jobs.post(functools.partial(self.jobs.remove, self, end))
+
+    def checkpoint(self) -> None:
+        """See `checkpoint`; once it has raised, what cleans up goes on."""
+        self.moved_at = time.monotonic()
+        if self.is_cancelled and not self._was_told:
+            self._was_told = True
+            raise Cancelled
+
+
+def checkpoint() -> None:
+    """Note that this job got on, perhaps by one file; raise Cancelled if it is to end here."""
+    job = threading.current_thread()
+    if isinstance(job, Job):
+        job.checkpoint()
+
+
+def pause(seconds: float) -> None:
+    """Wait, without being taken for a job that waits for a disk."""
+    end = time.monotonic() + seconds
+    while (remaining_s := end - time.monotonic()) > 0:
+        checkpoint()
+        time.sleep(min(POLL_S, remaining_s))
+    checkpoint()
+
+
+def in_loop(call: Callable[[], T]) -> T:
+    """Do something in the thread of the loop, where it cannot be cancelled meanwhile."""
+    job = threading.current_thread()
+    if not isinstance(job, Job):
+        return call()
+    ended = threading.Event()
+    results: List[T] = []
+    errors: List[BaseException] = []
+
+    def do() -> None:
+        try:
+            job.checkpoint()
+            results.append(call())
+        except BaseException as error:  # noqa: BLE001 (the job raises it)
+            errors.append(error)
+        ended.set()
+
+    job.jobs.post(do)
+    ended.wait()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def fail(error: BaseException) -> None:
+    """Raise what a job raised."""
+    raise error
+
+
+class Jobs:
+    """The jobs of one loop; `wake_fd` is readable when `deliver` has something to do."""
+
+    def __init__(self) -> None:
+        self._running: Set[Job] = set()
+        self._calls: "queue.SimpleQueue[Call]" = queue.SimpleQueue()
+        self.wake_fd, self._wakeup = os.pipe()
+        for descriptor in (self.wake_fd, self._wakeup):
+            os.set_blocking(descriptor, False)
+
+    def start(
+        self,
+        work: Callable[[], Any],
+        then: Callable[[Any], object] = id,
+        on_error: Callable[[BaseException], object] = fail,
+    ) -> Job:
+        """Do `work` in a thread; the loop then calls `then` with its result."""
+        job = Job(self, work, then, on_error)
+        self._running.add(job)
+        job.start()
+        return job
+
+    def post(self, call: Call) -> None:
+        """Have the loop call something, from any thread."""
+        self._calls.put(call)
+        self.wake()
+
+    def wake(self) -> None:
+        """Wake the loop up."""
+        with contextlib.suppress(BlockingIOError):  # full: it is readable anyhow
+            os.write(self._wakeup, b"\0")
+
+    def deliver(self) -> None:
+        """Call what was posted; it belongs into the thread of the loop."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.wake_fd, 4096)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._calls.get_nowait()()
+
+    @property
+    def wait_s(self) -> float:
+        """For how long a job has not got on: its disk does not answer."""
+        now = time.monotonic()
+        return max((now - job.moved_at for job in self._running), default=0.0)
+
+    def remove(self, job: Job, end: Call) -> None:
+        """Take the end of a job."""
+        self._running.discard(job)
+        end()
+
+    def finish(self, patience_s: float) -> None:
+        """Cancel all jobs; return when they have ended, or when none got on for so long."""
+        for job in self._running:
+            job.is_cancelled = True
+        poll = select.poll()
+        poll.register(self.wake_fd, select.POLLIN)
+        while self._running and self.wait_s < patience_s:
+            poll.poll(1000 * POLL_S)
+            self.deliver()

@@ -1,0 +1,127 @@
+"""Jobs: threads that end where nobody waits for them, and a loop that never waits for one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from runner.host.process import subreaper
+from runner.host.process.bounded_child import BoundedChild, report_facts
+from runner.host.process.jobs import Cancelled, Jobs, checkpoint, in_loop, pause
+from tests.lab.waiting import wait_until
+
+
+def until(jobs: Jobs, is_met: Callable[[], bool], name: str) -> None:
+    """Be the loop of the jobs until something is the case."""
+
+    def look() -> bool:
+        jobs.deliver()
+        return is_met()
+
+    wait_until(look, name)
+
+
+def test_a_cancelled_job_ends_at_a_safe_point_and_cleans_up() -> None:
+    """Though it suppresses errors; what it does to clean up is not cut short."""
+    jobs = Jobs()
+    steps: list[str] = []
+
+    def work() -> None:
+        try:
+            while True:
+                try:
+                    pause(0.001)
+                except Exception:  # noqa: BLE001
+                    steps.append("suppressed")
+        except Cancelled:
+            checkpoint()
+            steps.append("cleaned up")
+            raise
+
+    job = jobs.start(work, then=lambda _: steps.append("done"))
+    job.is_cancelled = True
+    until(jobs, lambda: not job.is_alive(), "its end")
+    jobs.deliver()
+    assert steps == ["cleaned up"]
+
+
+def test_the_loop_does_nothing_for_a_cancelled_job() -> None:
+    """A stop that comes before a start keeps that from beginning."""
+    jobs = Jobs()
+    started: list[str] = []
+    job = jobs.start(lambda: in_loop(lambda: started.append(threading.current_thread().name)))
+    job.is_cancelled = True
+    until(jobs, lambda: not job.is_alive(), "its end")
+    assert started == []
+    jobs.start(lambda: in_loop(lambda: started.append(threading.current_thread().name)))
+    until(jobs, lambda: started == ["MainThread"], "the call")
+
+
+def test_an_error_is_the_loops() -> None:
+    """Also one of a call for a job, which may go on."""
+    jobs = Jobs()
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        in_loop(lambda: Path("/none").stat())
+
+    jobs.start(work, on_error=errors.append)
+    until(jobs, lambda: bool(errors), "the error")
+    assert isinstance(errors[0], FileNotFoundError)
+
+
+@pytest.mark.promise(11)
+def test_a_job_whose_disk_hangs_is_told_of_and_left_behind(tmp_path: Path) -> None:
+    """Nobody waits longer than told for what cannot be interrupted."""
+    hung = tmp_path / "hung"
+    os.mkfifo(hung)
+    jobs = Jobs()
+    stuck = jobs.start(hung.read_bytes)
+    moving = jobs.start(lambda: pause(3600))
+    wait_until(lambda: jobs.wait_s > 0.2, "the wait to be seen")
+    jobs.finish(0.3)
+    assert not moving.is_alive()
+    assert stuck.is_alive()
+    os.close(os.open(hung, os.O_WRONLY))
+    stuck.join(60)
+
+
+def test_a_child_does_not_end_with_the_thread_that_asked_for_it() -> None:
+    """The kernel's signal at the parent's death is sent when the thread that forked ends."""
+    jobs = Jobs()
+    children: list[BoundedChild] = []
+    read_fd, write_fd = os.pipe()
+
+    def live() -> None:
+        subreaper.die_with_parent(signal.SIGKILL)
+        report_facts(asked=True)
+        os.read(0, 1)
+        report_facts(alive=True)
+
+    def work() -> None:
+        child = BoundedChild(live, 60, input_fd=read_fd)
+        while "asked" not in child.report():
+            pause(0.01)
+            child.advance()
+        children.append(child)
+
+    job = jobs.start(work)
+    until(jobs, lambda: bool(children), "its child")
+    thread = Path(f"/proc/self/task/{job.native_id}")
+    until(jobs, lambda: not thread.exists(), "the end of the thread")
+    os.write(write_fd, b"x")
+    (child,) = children
+
+    def has_ended() -> bool:
+        child.advance()
+        return child.code is not None
+
+    wait_until(has_ended, "its end")
+    assert (child.code, child.report().get("alive")) == (0, True)
+    os.close(read_fd)
+    os.close(write_fd)
