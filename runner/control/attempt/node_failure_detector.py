@@ -175,7 +175,8 @@ class NodeFailureDetector:
         is_joining = not node.supervisor_started and node.live_session
         if is_joining and now > node.last_data + ANSWER_TIMEOUT_S:
             return Judgement(NodeState.UNVERIFIED, NO_ANSWER, show=True, record=True)
-        backoff, state = node.connection.backoff, node.connection.state
+        backoff = node.connection.backoff
+        state = node.connection.state
         if backoff is None or state is ConnectionState.REACHED:
             return None
         if silence_s <= self._return_limit_s(node):

@@ -46,7 +46,9 @@ class FactsCollector(WaitLoop):
     ) -> None:
         self.sessions: dict[str, HostSession] = {}
         super().__init__(self.sessions, inbox, show=show)
-        self._spec, self._connector, self._request = spec, connector, request
+        self._spec = spec
+        self._connector = connector
+        self._request = request
         self._open_sessions = {n: each for n, each in open_sessions.items() if not each.closed}
         self._problems: dict[str, Problem] = {}
         self._facts: dict[str, Facts] = {}

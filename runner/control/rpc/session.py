@@ -81,7 +81,8 @@ class HostSession:
         self.closed_locally = False
         self.rejected = ""  # why the host is not believed any more
         self.abandoned: set[int] = set()  # ids of requests whose replies nobody waits for any more
-        self._channel, self._inbox = channel, inbox
+        self._channel = channel
+        self._inbox = inbox
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._unread: dict[int, int] = {}  # bytes of the frames in the inbox, by their ids
@@ -182,7 +183,9 @@ class HostSession:
         self._inbox.put((self, Frame("closed", {"reason": self.rejected or reason})))
 
     def _read_frames(self) -> None:
-        decoder, size, rest = FrameDecoder(), 0, self._skip_banner()
+        decoder = FrameDecoder()
+        size = 0
+        rest = self._skip_banner()
         for chunk in itertools.chain([rest], iter(self._channel.read, b"")):
             self.last_heard = time.monotonic()
             size += len(chunk)
@@ -191,7 +194,8 @@ class HostSession:
                 size = 0
 
     def _skip_banner(self) -> bytes:
-        buffer, setup_deadline = b"", time.monotonic() + SETUP_TIMEOUT_S
+        buffer = b""
+        setup_deadline = time.monotonic() + SETUP_TIMEOUT_S
         while True:
             chunk = self._channel.read()
             if b"\0" in chunk and time.monotonic() < setup_deadline:  # `bootstrap`: a setup runs
@@ -240,7 +244,8 @@ class HostSession:
 
     def _with_what_follows(self, data: bytes) -> bytes:
         """Return small messages together that wait already: each SSH packet costs as much."""
-        parts, size = [data], len(data)
+        parts = [data]
+        size = len(data)
         with contextlib.suppress(queue.Empty):
             while size < SEND_SLICE:
                 following = self._outbox.get_nowait()
@@ -290,15 +295,19 @@ class ClockOffset:
         sent_at = self._pings.pop(ping_id, None) if ping_id is not None else None
         if sent_at is None:
             if self._best_rtt_s == float("inf"):
-                self.offset, self.mono_epoch = now - mono, wall - mono
+                self.offset = now - mono
+                self.mono_epoch = wall - mono
             return
-        rtt_s, offset = now - sent_at, (now + sent_at) / 2 - mono
+        rtt_s = now - sent_at
+        offset = (now + sent_at) / 2 - mono
         # A larger jump than both round trips allow means that a machine was suspended.
         if (
             rtt_s < self._best_rtt_s
             or abs(offset - self.offset) > (rtt_s + self._best_rtt_s) / 2 + MAX_DRIFT_S
         ):
-            self._best_rtt_s, self.offset, self.mono_epoch = rtt_s, offset, wall - mono
+            self._best_rtt_s = rtt_s
+            self.offset = offset
+            self.mono_epoch = wall - mono
 
 
 class Connector:

@@ -18,10 +18,14 @@ class Handler(RequestHandler):
 
     def on_clean(self, frame: Frame) -> None:
         """Remove ended runs and unused releases; of the runs, `only` those named."""
-        workdir, node = self.context.workdir, frame.data["node"]
-        older_than_s, dry_run = float(frame.data["older_than_s"]), bool(frame.data["dry_run"])
-        others, only = frame.data.get("others", ()), frame.data.get("only")
-        removed = collect_garbage(workdir, node, older_than_s, others, only, dry_run=dry_run)
+        removed = collect_garbage(
+            self.context.workdir,
+            frame.data["node"],
+            float(frame.data["older_than_s"]),
+            frame.data.get("others", ()),
+            frame.data.get("only"),
+            dry_run=bool(frame.data["dry_run"]),
+        )
         self.context.answer(frame, "cleaned", **removed)
 
     def on_kill_leftovers(self, frame: Frame) -> None:

@@ -36,7 +36,8 @@ COMMAND_FIELDS = ("cause", "reason", "peer", "nodes", "signal")
 """The fields that a command may have."""
 
 NEVER = float("inf")
-RECONNECT_S, RECONNECT_PENDING_S = 2.0, 0.2  # between tries; with commands pending
+RECONNECT_S = 2.0  # between tries
+RECONNECT_PENDING_S = 0.2  # with commands pending
 
 
 class Handler(RequestHandler):
@@ -188,10 +189,12 @@ class FollowedRun:
     ) -> None:
         self.folder = run_socket.folder
         self.disk_wait_s = 0.0
-        self._submit, self._next_examination = submit, 0.0
+        self._submit = submit
+        self._next_examination = 0.0
         self.read_only = read_only  # then a record without an end stays as it is
         self._order = order
-        self._run_socket, self._socket = run_socket, run_socket.connect()
+        self._run_socket = run_socket
+        self._socket = run_socket.connect()
         self._was_cut = False  # whether a supervisor has closed a connection
         self._next_connect = 0.0
         self._unresponsive_at: Optional[float] = None
@@ -247,7 +250,8 @@ class FollowedRun:
         if self.ended:
             return
         if self._socket is not None and not self._receive(self._socket):
-            self._socket, self._was_cut = None, True
+            self._socket = None
+            self._was_cut = True
         if self._socket is not None:  # perhaps that of a later attempt, or its guardian's
             self._flush()
             self._kill_unresponsive()

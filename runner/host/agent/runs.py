@@ -19,7 +19,8 @@ class Handler(RequestHandler):
 
     def on_runs(self, frame: Frame) -> None:
         """List the runs of this host, or one of them; `others` are asked, too."""
-        node, run_id = frame.data["node"], frame.data.get("run_id", "")
+        node = frame.data["node"]
+        run_id = frame.data.get("run_id", "")
         others = frame.data.get("others", ())
         workdir = self.context.workdir
         self.context.answer(frame, "runs", **list_runs(workdir, node, others, run_id))

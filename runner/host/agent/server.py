@@ -295,7 +295,8 @@ def error_text(error: BaseException) -> str:
 
 def main(code: HostCode) -> NoReturn:
     """Take over the standard streams and serve; nothing else may write to them."""
-    in_fd, out_fd = os.dup(0), os.dup(1)
+    in_fd = os.dup(0)
+    out_fd = os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)

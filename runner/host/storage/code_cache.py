@@ -25,7 +25,8 @@ def store(place: str, archive: bytes) -> None:
     folder, name = os.path.split(place)
     with contextlib.suppress(OSError):
         private_folder(*os.path.split(folder))
-        content, key = unpack(archive), name.rpartition("-")[2]
+        content = unpack(archive)
+        key = name.rpartition("-")[2]
         is_source = SOURCE in next(iter(content.modules.values()))[1]
         write_atomic(place, content.compiled(key).pack() if is_source else archive)
         others = [os.path.join(folder, each) for each in os.listdir(folder) if each != name]

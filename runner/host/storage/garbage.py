@@ -136,7 +136,8 @@ def remove_left_container(folder: RunPaths) -> str:
 
     Return why it is not known that it is gone, "" if it is.
     """
-    order, events = read_order(folder), read_events(folder)
+    order = read_order(folder)
+    events = read_events(folder)
     container = order.container if order is not None else None
     bodies = [event.body for event in events if not isinstance(event.body, NotificationFailed)]
     end = bodies[-1] if bodies else None
