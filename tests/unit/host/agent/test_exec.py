@@ -15,8 +15,8 @@ from runner.host.agent.stream import Credit
 from tests.lab.waiting import wait_until
 
 
-def descriptors() -> list[str]:
-    return sorted(path.name for path in Path("/proc/self/fd").iterdir())
+def descriptors() -> set[str]:
+    return {path.name for path in Path("/proc/self/fd").iterdir()}
 
 
 def test_command_reads_nothing_and_leaves_no_descriptor() -> None:
@@ -26,7 +26,7 @@ def test_command_reads_nothing_and_leaves_no_descriptor() -> None:
     command = CommandRun(["/bin/sh", "-c", "cat; echo end"], dict(os.environ), 30)
     report = command.pass_on(Credit(), lambda _, data, **__: printed.append(data))
     assert (printed, report["code"]) == ([b"end\n"], 0)
-    assert descriptors() == before
+    assert descriptors() <= before  # another test's thread may end meanwhile
 
 
 @pytest.mark.promise(4)
