@@ -12,6 +12,7 @@ import functools
 import os
 import queue
 import select
+import sys
 import threading
 import time
 from typing import Any, Callable, List, Set, TypeVar
@@ -43,7 +44,6 @@ class Job(threading.Thread):
         self._work = work
         self._then = then
         self._on_error = on_error
-        self._was_told = False
 
     def run(self) -> None:
         """Do the work; the loop takes the result, or what was raised."""
@@ -57,11 +57,15 @@ class Job(threading.Thread):
         self.jobs.post(functools.partial(self.jobs.remove, self, end))
 
     def checkpoint(self) -> None:
-        """See `checkpoint`; once it has raised, what cleans up goes on."""
+        """See `checkpoint`; what cleans up after any error goes on."""
         self.moved_at = time.monotonic()
-        if self.is_cancelled and not self._was_told:
-            self._was_told = True
+        if self.is_cancelled and not is_handling_error():
             raise Cancelled
+
+
+def is_handling_error() -> bool:
+    """Return whether this thread is in an `except` or `finally` block because of an error."""
+    return sys.exc_info()[0] is not None
 
 
 def checkpoint() -> None:
@@ -85,13 +89,15 @@ def in_loop(call: Callable[[], T]) -> T:
     job = threading.current_thread()
     if not isinstance(job, Job):
         return call()
+    cleans_up = is_handling_error()
     ended = threading.Event()
     results: List[T] = []
     errors: List[BaseException] = []
 
     def do() -> None:
         try:
-            job.checkpoint()
+            if not cleans_up:
+                job.checkpoint()
             results.append(call())
         except BaseException as error:  # noqa: BLE001 (the job raises it)
             errors.append(error)

@@ -12,7 +12,7 @@ import pytest
 
 from runner.host.process import subreaper
 from runner.host.process.bounded_child import BoundedChild, report_facts
-from runner.host.process.jobs import Cancelled, Jobs, checkpoint, in_loop, pause
+from runner.host.process.jobs import Cancelled, Job, Jobs, checkpoint, in_loop, pause
 from tests.lab.waiting import wait_until
 
 
@@ -48,6 +48,29 @@ def test_a_cancelled_job_ends_at_a_safe_point_and_cleans_up() -> None:
     until(jobs, lambda: not job.is_alive(), "its end")
     jobs.deliver()
     assert steps == ["cleaned up"]
+
+
+def test_a_job_cleans_up_after_its_own_error_too() -> None:
+    """Of a start whose disk fails while the controller leaves, nothing stays behind."""
+    jobs = Jobs()
+    steps: list[str] = []
+
+    def work() -> None:
+        job = threading.current_thread()
+        assert isinstance(job, Job)
+        try:
+            job.is_cancelled = True
+            Path("/none").stat()
+        except OSError:
+            checkpoint()
+            in_loop(lambda: steps.append("in the loop"))
+            steps.append("cleaned up")
+        checkpoint()
+        steps.append("went on")
+
+    job = jobs.start(work)
+    until(jobs, lambda: not job.is_alive(), "its end")
+    assert steps == ["in the loop", "cleaned up"]
 
 
 def test_the_loop_does_nothing_for_a_cancelled_job() -> None:
