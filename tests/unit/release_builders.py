@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from runner.core.model.release import File, Folder, Manifest, Symlink, release_hash
-from runner.core.protocol.frames import Frame
-from runner.core.protocol.paths import CODE_FOLDER, release_folder
+from runner.core.wire.codec import Frame
+from runner.core.wire.files import File, Folder, Manifest, Symlink, release_hash
+from runner.core.wire.paths import CODE_FOLDER, release_folder
 from runner.host.agent import push
 from runner.host.agent.server import AgentContext
 from runner.host.process.importer import HostCode

@@ -17,12 +17,11 @@ from typing import Any
 from runner.control.record.destination import DownloadFolder, FileDownload, plan_downloads
 from runner.control.rpc.session import HostSession, Inbox
 from runner.control.rpc.wait import WaitLoop
-from runner.core.codec import parse_json
 from runner.core.errors import Problem
-from runner.core.model.results import PullResult
-from runner.core.protocol.frames import Frame, FrameError, decompress
-from runner.core.protocol.remote_files import CHUNK, FILE_KINDS, MAX_FILES, OUTPUT, RemoteFile
-from runner.core.text import printable
+from runner.core.results import PullResult
+from runner.core.wire.codec import Frame, FrameError, decompress, parse_json
+from runner.core.wire.files import CHUNK, FILE_KINDS, MAX_FILES, OUTPUT, RemoteFile
+from runner.core.wire.text import printable
 
 BATCH = 1000
 """Files that a host is asked for at once; it streams them one after the other."""

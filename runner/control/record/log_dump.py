@@ -9,11 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from runner.control.rpc.log_tail import STREAM_KINDS, LogTailer
 from runner.control.rpc.session import HostSession, Inbox
 from runner.control.rpc.wait import TICK_S, WaitLoop
-from runner.core.codec import encode
 from runner.core.errors import Problem
-from runner.core.model.plan import NodePlan
-from runner.core.protocol.frames import Frame
-from runner.core.protocol.paths import source_rank
+from runner.core.wire.codec import Frame, encode
+from runner.core.wire.paths import source_rank
+from runner.core.wire.plan import NodePlan
 
 
 class LogDump(WaitLoop):

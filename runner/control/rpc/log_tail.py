@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 
 from runner.control.rpc.session import HostSession
-from runner.core.model.plan import NodePlan
-from runner.core.protocol.events import Event, RankExited, RankStarted, parse
-from runner.core.protocol.frames import Frame, FrameError
-from runner.core.protocol.paths import EVENTS_FILE, RANK_LOG, RUN_LOGS, STREAMS
+from runner.core.wire.codec import Frame, FrameError
+from runner.core.wire.events import Event, RankExited, RankStarted, parse
+from runner.core.wire.paths import EVENTS_FILE, RANK_LOG, RUN_LOGS, STREAMS
+from runner.core.wire.plan import NodePlan
 
 STREAM_KINDS = ("events", "data", "streamed")
 """The replies that belong to a stream of logs."""

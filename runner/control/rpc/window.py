@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from runner.core.protocol.frames import INITIAL_CREDIT
+from runner.core.wire.codec import INITIAL_CREDIT
 
 AHEAD_S = 0.5
 MAX_AHEAD = 8 << 20

@@ -13,7 +13,7 @@ import time
 import traceback
 from typing import Any, Dict, List, NoReturn, Optional
 
-from runner.core.protocol.frames import Frame
+from runner.core.wire.codec import Frame
 from runner.host.agent.server import RequestHandler
 from runner.host.agent.stream import Credit, Send
 from runner.host.process import procfs, subreaper

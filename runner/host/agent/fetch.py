@@ -13,10 +13,10 @@ import stat
 import zlib
 from typing import Any, Callable, Collection, List, Optional, Tuple
 
-from runner.core.protocol import remote_files
-from runner.core.protocol.frames import Frame
-from runner.core.protocol.paths import RunPaths
-from runner.core.protocol.remote_files import CHUNK, MAX_FILES, RemoteFile
+from runner.core.wire import files
+from runner.core.wire.codec import Frame
+from runner.core.wire.files import CHUNK, MAX_FILES, RemoteFile
+from runner.core.wire.paths import RunPaths
 from runner.host.agent.server import RequestHandler, error_text
 from runner.host.process.jobs import checkpoint
 
@@ -37,7 +37,7 @@ class Handler(RequestHandler):
         folder = self.context.run_folder(frame)
         if not os.path.isdir(folder.root):
             raise ValueError(f"there is no run {frame.data['run_id']} ({folder.root})")
-        inventory = Inventory(folder, frame.data.get("kinds", remote_files.FILE_KINDS))
+        inventory = Inventory(folder, frame.data.get("kinds", files.FILE_KINDS))
         inventory.find(lambda: self._send_page(frame, inventory))
         self._send_page(frame, inventory)
         self.context.answer(
@@ -62,8 +62,8 @@ class Handler(RequestHandler):
         output_folder, _ = working_folder(folder)
         for kind, path, offset, size, mtime_ns in frame.data["files"]:
             try:
-                remote_files.validate(kind, path)
-                base = output_folder if kind == remote_files.OUTPUT else folder.root
+                files.validate(kind, path)
+                base = output_folder if kind == files.OUTPUT else folder.root
                 if not base:
                     raise ValueError("its working folder is not on record")
                 descriptor = open_below(base, path)
@@ -142,20 +142,20 @@ class Inventory:
         """Find the files; `on_page` takes those that make a page, which may be cleared."""
         self._on_page = on_page
         root = self._folder.root
-        if remote_files.RECORD in self._kinds:
-            for name in remote_files.RECORD_FILES:
-                self._add_if_file(remote_files.RECORD, root, name)
-        if {*self._kinds} & {remote_files.LOG, remote_files.SAMPLES}:
+        if files.RECORD in self._kinds:
+            for name in files.RECORD_FILES:
+                self._add_if_file(files.RECORD, root, name)
+        if {*self._kinds} & {files.LOG, files.SAMPLES}:
             self._find_in_attempts(root)
-        if remote_files.OUTPUT in self._kinds:
+        if files.OUTPUT in self._kinds:
             base, patterns = working_folder(self._folder)
             if base and patterns:
-                self._walk(base, remote_files.compile_globs(patterns))
+                self._walk(base, files.compile_globs(patterns))
 
     def _find_in_attempts(self, root: str) -> None:
         paths = {
-            remote_files.LOG: remote_files.LOG_PATH,
-            remote_files.SAMPLES: remote_files.SAMPLES_PATH,
+            files.LOG: files.LOG_PATH,
+            files.SAMPLES: files.SAMPLES_PATH,
         }
         wanted = {kind: pattern for kind, pattern in paths.items() if kind in self._kinds}
         for attempt in sorted(os.listdir(root)):
@@ -173,7 +173,7 @@ class Inventory:
             if stat.S_ISREG(status.st_mode):
                 self._add(kind, path, status, None)
 
-    def _walk(self, base: str, matching: remote_files.GlobState) -> None:
+    def _walk(self, base: str, matching: files.GlobState) -> None:
         """Walk through a folder, as deep as the patterns lead."""
         pending = [("", matching)]
         while pending:
@@ -185,13 +185,13 @@ class Inventory:
                 if error.errno != errno.ENOENT:  # removed, or never made
                     self._skip(path or ".", error_text(error))
                 continue
-            subfolders: List[Tuple[str, remote_files.GlobState]] = []
+            subfolders: List[Tuple[str, files.GlobState]] = []
             try:
                 with os.scandir(descriptor) as entries:
                     ordered = sorted(entries, key=lambda entry: entry.name)
                 for entry in ordered:
                     child = os.path.join(path, entry.name)
-                    below = remote_files.step_globs(matching, entry.name)
+                    below = files.step_globs(matching, entry.name)
                     if below and entry.is_dir(follow_symlinks=False):
                         subfolders.append((child, below))
                     elif below:
@@ -202,9 +202,7 @@ class Inventory:
                 os.close(descriptor)
             pending += reversed(subfolders)
 
-    def _add_entry(
-        self, dir_fd: int, path: str, entry: Any, matching: remote_files.GlobState
-    ) -> None:
+    def _add_entry(self, dir_fd: int, path: str, entry: Any, matching: files.GlobState) -> None:
         try:
             status = entry.stat(follow_symlinks=False)
             is_link = stat.S_ISLNK(status.st_mode)
@@ -212,12 +210,12 @@ class Inventory:
         except FileNotFoundError:  # removed in between
             return
         if () not in matching:
-            if is_link and remote_files.matches_below(matching):
+            if is_link and files.matches_below(matching):
                 self._skip(path, "is a symbolic link, which is not followed")
         elif status.st_ctime_ns <= self._checked_out_ns:
             return
         elif is_link or stat.S_ISREG(status.st_mode):
-            self._add(remote_files.OUTPUT, path, status, target)
+            self._add(files.OUTPUT, path, status, target)
         else:
             self._skip(path, "is neither a file nor a link")
 
@@ -249,9 +247,7 @@ def working_folder(folder: RunPaths) -> Tuple[str, Tuple[str, ...]]:
             patterns = json.load(file).get("outputs", ())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return "", ()
-    valid = (
-        each for each in patterns if isinstance(each, str) and not remote_files.glob_problem(each)
-    )
+    valid = (each for each in patterns if isinstance(each, str) and not files.glob_problem(each))
     return str(cwd), tuple(valid)
 
 

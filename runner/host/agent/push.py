@@ -9,7 +9,7 @@ import queue
 import zlib
 from typing import Optional
 
-from runner.core.protocol.frames import Frame
+from runner.core.wire.codec import Frame
 from runner.host.agent.server import RequestHandler
 from runner.host.process.jobs import POLL_S, checkpoint, in_loop
 from runner.host.storage import release_store

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Optional
 
-from runner.core.codec import encode
-from runner.core.protocol.frames import Frame
+from runner.core.wire.codec import Frame, encode
 from runner.host.agent.server import AgentContext, RequestHandler
 from runner.host.process.jobs import pause
 from runner.host.sampling import Sampler

@@ -10,8 +10,9 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
 
-from runner.core.protocol.frames import INITIAL_CREDIT
-from runner.core.protocol.paths import (
+from runner.core.wire.codec import INITIAL_CREDIT
+from runner.core.wire.files import CHUNK
+from runner.core.wire.paths import (
     EVENTS_FILE,
     METRICS_STREAM,
     RANK_LOG,
@@ -19,7 +20,6 @@ from runner.core.protocol.paths import (
     STREAMS,
     RunPaths,
 )
-from runner.core.protocol.remote_files import CHUNK
 from runner.host.process.jobs import POLL_S, checkpoint, pause
 
 MAX_EVENTS_READ = 1 << 20

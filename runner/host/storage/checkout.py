@@ -10,8 +10,8 @@ import threading
 from collections import deque
 from typing import Callable, Deque, Dict, Sequence, Tuple
 
-from runner.core.model.release import File
-from runner.core.protocol.paths import CODE_FOLDER, release_folder
+from runner.core.wire.files import File
+from runner.core.wire.paths import CODE_FOLDER, release_folder
 from runner.host.process.jobs import POLL_S, checkpoint
 from runner.host.storage.release_store import CHUNK, MANIFEST, has_size, load_manifest
 

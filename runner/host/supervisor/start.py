@@ -8,8 +8,8 @@ import socket
 from dataclasses import replace
 from typing import Any, Callable, Mapping
 
-from runner.core.model.order import Order
-from runner.core.protocol.paths import RunPaths
+from runner.core.wire.order import Order
+from runner.core.wire.paths import RunPaths
 from runner.host.storage.checkout import check_out
 from runner.host.storage.release_store import remove_tree
 from runner.host.storage.run_folder import create_run_folder, write_atomic

@@ -7,13 +7,8 @@ from typing import cast
 
 import pytest
 
-from runner.core.model.order import Hub, Program
-from runner.core.protocol.events import (
-    PeerDeparted,
-    ProgramExited,
-    ProgramStarted,
-    RankStarted,
-)
+from runner.core.wire.events import PeerDeparted, ProgramExited, ProgramStarted, RankStarted
+from runner.core.wire.order import Hub, Program
 from tests.unit.control.attempt.test_node_failure_detector import Scene, Session
 
 HUB = Hub("a", "10.0.0.1", 29513, member_count=2, min_nodes=2, required=False)

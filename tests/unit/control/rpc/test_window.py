@@ -7,7 +7,7 @@ import time
 import pytest
 
 from runner.control.rpc.window import MAX_AHEAD, Window
-from runner.core.protocol.frames import INITIAL_CREDIT
+from runner.core.wire.codec import INITIAL_CREDIT
 
 
 @pytest.fixture

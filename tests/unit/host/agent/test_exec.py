@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from runner.core.protocol.frames import INITIAL_CREDIT
+from runner.core.wire.codec import INITIAL_CREDIT
 from runner.host.agent.exec import CommandRun
 from runner.host.agent.stream import Credit
 from tests.lab.waiting import wait_until

@@ -10,9 +10,8 @@ from typing import IO
 
 import pytest
 
-from runner.core.codec import encode
-from runner.core.model.facts import FactsRequest
-from runner.core.protocol.frames import MAGIC, Frame, FrameDecoder
+from runner.core.wire.codec import MAGIC, Frame, FrameDecoder, encode
+from runner.core.wire.facts import FactsRequest
 from tests.lab.waiting import PATIENCE
 
 AGENT = """

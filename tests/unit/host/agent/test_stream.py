@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runner.core.protocol.frames import INITIAL_CREDIT
-from runner.core.protocol.paths import EVENTS_FILE, RunPaths
+from runner.core.wire.codec import INITIAL_CREDIT
+from runner.core.wire.paths import EVENTS_FILE, RunPaths
 from runner.host.agent import stream
 from runner.host.agent.stream import Credit, LogStream
 from runner.host.process.jobs import Jobs

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.protocol.paths import RunPaths
+from runner.core.wire.paths import RunPaths
 from runner.host.process import procfs
 from runner.host.storage import garbage, run_owner
 
