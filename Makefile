@@ -45,7 +45,7 @@ check: $(VENV)/.test  ## ruff, mypy, import rules, rules of style, Python 3.8 of
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
 	.ci/style
-	$(BIN)/vermin --quiet --no-tips --violations --target=3.8- --eval-annotations runner/core runner/host
+	$(BIN)/vermin --quiet --no-tips --violations --target=3.8- --eval-annotations runner/core/wire runner/host
 
 unit: $(VENV)/.test  ## the fast tests only
 	$(BIN)/python -m pytest tests/unit tests/golden $(ARGS)

@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from runner.control.record.file_names import CONFIG_FILE, PLAN_FILE
-from runner.core.codec import encode
-from runner.core.model.plan import Plan
-from runner.core.model.samples import GpuSample, Sample
 from runner.core.planning.build_plan import build_plan
-from runner.core.protocol import events
-from runner.core.protocol.events import Event, EventBody
 from runner.core.spec import Node
+from runner.core.wire import events
+from runner.core.wire.codec import encode
+from runner.core.wire.events import Event, EventBody
+from runner.core.wire.plan import Plan
+from runner.core.wire.run_info import GpuSample, Sample
 from tests.golden import builders
 
 RUN_ID = "1114-2213-digits-b16b"

@@ -22,7 +22,7 @@ from typing import Any
 
 import asyncssh
 
-from runner.core.protocol.frames import MAGIC, Frame, FrameDecoder
+from runner.core.wire.codec import MAGIC, Frame, FrameDecoder
 
 BACKLOG = 1024
 BOOT_WORDS = re.compile(r" runner (\S+) (\S+) v\d+")

@@ -29,7 +29,7 @@ import asyncssh
 
 from benchmarks import environment
 from benchmarks.far_end import Recording
-from runner.core.protocol.frames import Frame
+from runner.core.wire.codec import Frame
 from tests.lab.waiting import wait_until
 
 TIMEOUT_S = 180

@@ -16,9 +16,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from runner.core.model.samples import GpuSample, GpuUser, Sample
-from runner.core.protocol.paths import RunPaths
-from runner.core.protocol.remote_files import MAX_SAMPLE_FILE
+from runner.core.wire.files import MAX_SAMPLE_FILE
+from runner.core.wire.paths import RunPaths
+from runner.core.wire.run_info import GpuSample, GpuUser, Sample
 from runner.host.gpu import nvml, query
 from runner.host.sampling import Sampler, write_sample
 from tests.lab.fake_gpus import FakeGpu, build, state

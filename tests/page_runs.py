@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from runner.core.history import GpuLoad, LogTail, Metric, NodeLoad, RunData, Series
-from runner.core.model.plan import Plan
-from runner.core.model.results import Failure, NodeResult, RankResult
-from runner.core.model.run_info import PastAttempt
 from runner.core.outcome.diagnosis import Diagnosis
 from runner.core.outcome.verdict import Verdict
-from runner.core.protocol import events
-from runner.core.protocol.events import Event, EventBody, StopCause
-from runner.core.protocol.states import State
+from runner.core.results import NodeResult, RankResult
+from runner.core.wire import events
+from runner.core.wire.events import Event, EventBody, StopCause
+from runner.core.wire.plan import Plan
+from runner.core.wire.run_info import PastAttempt
+from runner.core.wire.states import Failure, State
 from tests.golden import builders
 
 LAUNCH = 1_700_000_000.0

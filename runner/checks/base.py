@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 
 from runner.core.errors import Problem
-from runner.core.model.facts import Facts, Gpu
-from runner.core.model.network_probe import NetworkProbe
-from runner.core.model.results import Finding, Level
 from runner.core.planning.build_plan import select_gpus
 from runner.core.planning.readiness import requirement_problems
+from runner.core.results import Finding, Level, NetworkProbe
 from runner.core.spec import Node, Spec
+from runner.core.wire.facts import Facts, Gpu
 
 ok = functools.partial(Finding, Level.OK)
 warning = functools.partial(Finding, Level.WARNING)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from runner.checks.base import CheckContext, check, most_common, ok, used_gpus, warning
-from runner.core.model.facts import Facts, Gpu, GpuHealth, GpuProcess, Xid
-from runner.core.model.results import Finding, Level
+from runner.core.results import Finding, Level
 from runner.core.spec import Node
-from runner.core.text import counted, format_age, format_ranges, format_size
+from runner.core.wire.facts import Facts, Gpu, GpuHealth, GpuProcess, Xid
+from runner.core.wire.text import counted, format_age, format_ranges, format_size
 
 OLDEST_DRIVER = {13: 580, 12: 525, 11: 450}
 """The oldest driver branch for all of a CUDA major version: NVIDIA's CUDA Compatibility, table 1

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from runner.checks.base import CheckContext, check, error, ok, used_gpus, warning
-from runner.core.model.facts import Facts
-from runner.core.model.results import Finding
 from runner.core.planning.readiness import MIN_DISK_BYTES, free_space_hint
+from runner.core.results import Finding
 from runner.core.shell import cluster_flag, this_program
 from runner.core.spec import Node
-from runner.core.text import counted
+from runner.core.wire.facts import Facts
+from runner.core.wire.text import counted
 
 LOW_DISK_BYTES = 2 << 30  # with less, a run of some hours may fail
 LOW_SHM_BYTES = 1 << 30  # with less, data loaders may

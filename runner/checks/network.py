@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from runner.checks.base import CheckContext, check, ok, warning
 from runner.core.errors import NotReady
-from runner.core.model.results import Finding
 from runner.core.planning.build_plan import build_plan
 from runner.core.planning.endpoints import choose_endpoints, duplicate_addresses, peer_endpoints
 from runner.core.planning.readiness import problems_of, store_risk, without_removed_env
-from runner.core.text import join_some
+from runner.core.results import Finding
+from runner.core.wire.text import join_some
 
 MAX_USERS = 5
 

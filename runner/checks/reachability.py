@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from runner.checks.base import CheckContext, check, error, ok, warning
-from runner.core.model.network_probe import NetworkProbe, Outcome, ProbeResult
-from runner.core.model.results import Finding
 from runner.core.planning.endpoints import interface_problems
+from runner.core.results import Finding, NetworkProbe
+from runner.core.wire.facts import Outcome, ProbeResult
 
 ONE_PAIR = 2  # the number of nodes of which a pair is the whole cluster
 MAX_LISTED_PAIRS = 8  # the number of pairs to name one by one

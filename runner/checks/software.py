@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from runner.checks.base import CheckContext, check, error, most_common, ok, used_gpus, warning
-from runner.core.model.facts import Interpreter
-from runner.core.model.results import Finding, Level
 from runner.core.planning.container import awaits_image
 from runner.core.planning.readiness import needs_python, without_torch
+from runner.core.results import Finding, Level
+from runner.core.wire.facts import Interpreter
 
 DEFAULT_SHM_BYTES = 64 << 20  # what docker and podman give
 

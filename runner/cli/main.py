@@ -16,9 +16,9 @@ import click
 from runner import __version__
 from runner.cli.words import misplaced_word, split_words, unknown_flag, with_verb
 from runner.config.words import is_override
-from runner.core import descriptor_limit
 from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, Interrupted, Problem
 from runner.core.shell import this_program
+from runner.core.wire import boot
 from runner.ui.output import name_output
 from runner.verbs import LAUNCH, verb_names
 from runner.verbs.shared.verb import CONTEXT, Verb, exit_code, print_error
@@ -153,7 +153,7 @@ def entry() -> NoReturn:
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.excepthook = _report_thread
-    descriptor_limit.raise_to_hard()
+    boot.raise_to_hard()
     if shell := os.environ.get("_RUNNER_COMPLETE"):
         from runner.cli.completion import complete
 

@@ -19,8 +19,8 @@ from runner.config.kinds import Problems, read_value, scalar_text
 from runner.config.source import DOTTED
 from runner.config.words import as_word, escaped, hydra_value, key_of, literal
 from runner.core.errors import ConfigError, Problem
-from runner.core.launch import LOCAL_RANK_MACRO
 from runner.core.spec import GROUPS, Spec, Task, keys_of
+from runner.core.wire.order import LOCAL_RANK_MACRO
 
 FLAG = re.compile(r"--?[A-Za-z][^\s=]*")
 NUMBER = re.compile(r"-\d+|-\d*\.\d+")

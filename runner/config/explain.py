@@ -25,7 +25,7 @@ from runner.config.nodes import expand_range
 from runner.config.source import KeyPath, one_line
 from runner.config.words import option_of, plain
 from runner.core.errors import ConfigError, Problem
-from runner.core.model.results import Origin, Setting
+from runner.core.results import Origin, Setting
 from runner.core.spec import section_of, written_default
 
 NODES = ("cluster", "nodes")

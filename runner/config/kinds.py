@@ -16,11 +16,11 @@ from typing import Any
 
 from runner.control.record.file_names import LATEST
 from runner.core.errors import ConfigError, Problem
-from runner.core.model.facts import MAX_PORT
-from runner.core.protocol.paths import RUN_ID_PATTERN
-from runner.core.protocol.remote_files import glob_problem
 from runner.core.shell import this_program
 from runner.core.spec import GROUPS, Mount, PortRange, keys_of, section_of
+from runner.core.wire.facts import MAX_PORT
+from runner.core.wire.files import glob_problem
+from runner.core.wire.paths import RUN_ID_PATTERN
 
 LOGIN_RULE = "hosts are logged in to with a key or an agent, without passwords: cluster.ssh.key"
 RESERVED_ENV = {

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from runner.config.kinds import Problems, join_or, read_section, read_value, suggest, unknown_key
 from runner.config.words import NODES_PREFIX, key_of
 from runner.core.spec import Cluster, Node, Task, keys_of
-from runner.core.text import join_some
+from runner.core.wire.text import join_some
 
 MAX_LISTED = 8
 """How many names of nodes a message lists."""

@@ -23,14 +23,13 @@ from runner.control.record.file_names import (
     SWEEP_FILE,
 )
 from runner.control.record.run_index import RUNS_FOLDER
-from runner.core.codec import decode
 from runner.core.errors import ConfigError, Problem, reason_of
 from runner.core.launch_request import RecordedCode
-from runner.core.model.plan import Plan
-from runner.core.model.release import CodeRef
 from runner.core.shell import expand_home, this_program
 from runner.core.spec import GROUPS, Spec, are_local
-from runner.core.text import join_some
+from runner.core.wire.codec import decode
+from runner.core.wire.plan import CodeRef, Plan
+from runner.core.wire.text import join_some
 
 KEY = "rerun"
 PER_RUN_KEYS = (KEY, "run_id", "run_dir", "dry_run")

@@ -17,7 +17,6 @@ from runner.config.arguments import words_of
 from runner.config.kinds import Problems, join_or, read_section, read_value, suggest, unknown_key
 from runner.config.nodes import listed, read_nodes, read_slurm, select_nodes
 from runner.core.errors import Problem
-from runner.core.notification import MIN_HIDDEN_CHARS, target_problem
 from runner.core.planning.container import extra_problems
 from runner.core.shell import expand_home, this_program
 from runner.core.spec import (
@@ -34,6 +33,7 @@ from runner.core.spec import (
     keys_of,
     section_of,
 )
+from runner.core.wire.notification import MIN_HIDDEN_CHARS, target_problem
 
 PROGRAM_KEYS = ("module", "script", "command")
 SAYS_NOTHING = re.compile(

@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from runner.core.errors import NotReady
-from runner.core.model.facts import ASSUMED, Facts, Gpu, Interpreter
 from runner.core.planning.notes import FoldNames
 from runner.core.planning.readiness import missing_script
 from runner.core.shell import expand_home
 from runner.core.spec import Node, Spec, are_local
+from runner.core.wire.facts import ASSUMED, Facts, Gpu, Interpreter
 
 ASSUMED_PORT = 29500
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from runner.control.rpc.wait import WaitLoop
-from runner.core.model.results import CommandResult
-from runner.core.protocol.frames import Frame
-from runner.core.protocol.timing import COMMAND_KILL_TIMEOUT_S
+from runner.core.results import CommandResult
+from runner.core.wire.codec import Frame
+from runner.core.wire.timing import COMMAND_KILL_TIMEOUT_S
 
 MAX_OUTPUT_BYTES = 4 << 20
 """Bytes kept of the output of one host; the rest is dropped, and reported as such."""

@@ -1,1 +1,1 @@
-"""Data and decisions: what a run is. Python 3.8, standard library: it travels."""
+"""Data and decisions: what a run is. Standard library only."""

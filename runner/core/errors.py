@@ -13,8 +13,8 @@ A run that was started ends with a `Verdict`, which has its own exit code.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Optional, Sequence
 
 SIGNAL_EXIT_BASE = 128
 """Exit codes above this one are those of signals."""
@@ -40,7 +40,7 @@ class Problem:
     subject: str  # the node or the config key concerned
     message: str  # one sentence: what was found, and what would be legal
     hint: str = ""  # the next command to type or key to set; may have several lines
-    shared: Optional[Shared] = None  # None where message and hint fit many hosts as they are
+    shared: Shared | None = None  # None where message and hint fit many hosts as they are
 
     def __str__(self) -> str:
         lines = [f"{self.subject}: {self.message}" if self.subject else self.message]

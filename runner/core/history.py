@@ -5,14 +5,15 @@ Times are in seconds since 1970, by the clocks of those who wrote them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, NamedTuple
 
-from runner.core.model.plan import Plan
 from runner.core.outcome.diagnosis import Diagnosis
 from runner.core.outcome.verdict import Verdict
-from runner.core.protocol.events import Event
 from runner.core.spec import Spec, written_defaults
+from runner.core.wire.events import Event
+from runner.core.wire.plan import Plan
 
 ARGUMENTS = "task.args."
 NOTHING = "null"
@@ -62,8 +63,8 @@ LOAD_FIGURES = (
 class Series:
     """A figure by steps or by times; a value is None where it is no number."""
 
-    at: Tuple[float, ...] = ()
-    values: Tuple[Optional[float], ...] = ()
+    at: tuple[float, ...] = ()
+    values: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,9 @@ class Metric:
     name: str
     unit: str = ""
     rank: int = 0
-    last: Optional[float] = None  # at its last step
-    least: Optional[float] = None
-    most: Optional[float] = None
+    last: float | None = None  # at its last step
+    least: float | None = None
+    most: float | None = None
     by_attempt: Mapping[int, Series] = field(default_factory=dict)
 
 
@@ -93,7 +94,7 @@ class NodeLoad:
 
     node: str
     series: Mapping[str, Series] = field(default_factory=dict)
-    gpus: Tuple[GpuLoad, ...] = ()
+    gpus: tuple[GpuLoad, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -120,35 +121,35 @@ class RunData:
     cluster: str = ""
     task: str = ""
     launched_by: str = ""
-    launched_at: Optional[float] = None
-    ended_at: Optional[float] = None  # None while it is on, or if that is not known
-    verdict: Optional[Verdict] = None  # None while it is on, or if that is not known
-    diagnosis: Optional[Diagnosis] = None
-    plans: Tuple[Plan, ...] = ()  # of its attempts on record, the last one at the end
+    launched_at: float | None = None
+    ended_at: float | None = None  # None while it is on, or if that is not known
+    verdict: Verdict | None = None  # None while it is on, or if that is not known
+    diagnosis: Diagnosis | None = None
+    plans: tuple[Plan, ...] = ()  # of its attempts on record, the last one at the end
     config: Mapping[str, Any] = field(default_factory=dict)  # nested, as composed
-    events: Tuple[Event, ...] = ()  # by time
-    metrics: Tuple[Metric, ...] = ()
-    step: Optional[int] = None  # the last of the lowest rank
-    steps: Optional[int] = None  # in all
-    loads: Tuple[NodeLoad, ...] = ()
-    logs: Tuple[LogTail, ...] = ()
-    problems: Tuple[str, ...] = ()
+    events: tuple[Event, ...] = ()  # by time
+    metrics: tuple[Metric, ...] = ()
+    step: int | None = None  # the last of the lowest rank
+    steps: int | None = None  # in all
+    loads: tuple[NodeLoad, ...] = ()
+    logs: tuple[LogTail, ...] = ()
+    problems: tuple[str, ...] = ()
 
     @property
     def gpu_count(self) -> int:
         return sum(len(node.gpus) for node in self.plans[-1].nodes) if self.plans else 0
 
     @property
-    def seconds(self) -> Optional[float]:
+    def seconds(self) -> float | None:
         """How long it took in all; None while it is on."""
         if self.launched_at is None or self.ended_at is None:
             return None
         return max(0.0, self.ended_at - self.launched_at)
 
 
-def flat_config(config: Mapping[str, Any], prefix: str = "") -> Dict[str, str]:
+def flat_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Return the leaves of a nested configuration by dotted key, as texts; lists are leaves."""
-    flat: Dict[str, str] = {}
+    flat: dict[str, str] = {}
     for key, value in config.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
@@ -173,7 +174,7 @@ def value_text(value: Any) -> str:
     return str(value)
 
 
-def differing_values(runs: Sequence[RunData]) -> Dict[str, Tuple[Optional[str], ...]]:
+def differing_values(runs: Sequence[RunData]) -> dict[str, tuple[str | None, ...]]:
     """Return the values of each key that differs, in the order of the runs; None: it is not set.
 
     The arguments of the task come first. A key that is null in one run and not set in another one
@@ -182,14 +183,14 @@ def differing_values(runs: Sequence[RunData]) -> Dict[str, Tuple[Optional[str], 
     flats = [flat_config(run.config) for run in runs]
     known = [flat for flat in flats if flat]
     keys = dict.fromkeys(key for flat in known for key in flat if has_effect(key))
-    differing: Dict[str, Tuple[Optional[str], ...]] = {}
+    differing: dict[str, tuple[str | None, ...]] = {}
     for key in sorted(keys, key=lambda k: (not k.startswith(ARGUMENTS), not k.startswith("task."))):
         if len({flat.get(key, NOTHING) for flat in known}) > 1:
             differing[key] = tuple(flat.get(key) for flat in flats)
     return differing
 
 
-def set_values(run: RunData, defaults: Mapping[str, str]) -> Dict[str, str]:
+def set_values(run: RunData, defaults: Mapping[str, str]) -> dict[str, str]:
     """Return the keys that were set to something else than their default, with effect."""
     return {
         key: text
@@ -198,7 +199,7 @@ def set_values(run: RunData, defaults: Mapping[str, str]) -> Dict[str, str]:
     }
 
 
-def default_values() -> Dict[str, str]:
+def default_values() -> dict[str, str]:
     return flat_config(written_defaults(Spec))
 
 
@@ -217,7 +218,7 @@ def code_text(run: RunData) -> str:
     return f"{commit}{mark} {plan.release[:7]}".strip()
 
 
-def gpu_hours(run: RunData) -> Optional[float]:
+def gpu_hours(run: RunData) -> float | None:
     """Return the number of GPUs times the hours of all attempts; None while it is on."""
     if run.verdict is None or not run.plans:
         return None

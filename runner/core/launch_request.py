@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional, Tuple
 
 from runner.core import shell
-from runner.core.model.release import CodeRef
 from runner.core.spec import Spec
+from runner.core.wire.plan import CodeRef
 
 
 @dataclass(frozen=True)
@@ -17,7 +16,7 @@ class RecordedCode:
 
     run_id: str
     code: CodeRef
-    places: Tuple[Path, ...]  # folders on this machine where it may be kept
+    places: tuple[Path, ...]  # folders on this machine where it may be kept
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class SweepPlace:
     sweep: str  # its id
     number: int  # from 1
     count: int
-    changes: Tuple[str, ...]  # the overrides that not all of its runs have
+    changes: tuple[str, ...]  # the overrides that not all of its runs have
 
 
 @dataclass(frozen=True)
@@ -37,13 +36,13 @@ class LaunchRequest:
     spec: Spec
     run_dir: Path  # the run's folder on this machine, absolute
     config_yaml: str  # all of it, with interpolations unresolved
-    notes: Tuple[str, ...] = ()  # about what was typed
-    file_notes: Tuple[str, ...] = ()  # what is said once of the files
-    overrides: Tuple[str, ...] = ()  # of the command line
-    contact_words: Tuple[str, ...] = ()  # those by which any verb reaches the same hosts
-    config_dirs: Tuple[str, ...] = ()  # the folders of YAML that it named
-    recorded_code: Optional[RecordedCode] = None  # to run with, if this is a past run again
-    sweep: Optional[SweepPlace] = None  # if it is one of a sweep
+    notes: tuple[str, ...] = ()  # about what was typed
+    file_notes: tuple[str, ...] = ()  # what is said once of the files
+    overrides: tuple[str, ...] = ()  # of the command line
+    contact_words: tuple[str, ...] = ()  # those by which any verb reaches the same hosts
+    config_dirs: tuple[str, ...] = ()  # the folders of YAML that it named
+    recorded_code: RecordedCode | None = None  # to run with, if this is a past run again
+    sweep: SweepPlace | None = None  # if it is one of a sweep
     on_record: bool = False  # whether the record in `run_dir` says all of this by the run's id
     launched_at: float = 0.0  # since 1970; with the run's id it tells a run from all others
     launched_from: str = ""  # the folder

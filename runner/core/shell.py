@@ -6,7 +6,8 @@ import os
 import shlex
 import shutil
 import sys
-from typing import Iterable, List, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 
 def quote(word: str) -> str:
@@ -26,7 +27,7 @@ def path(word: str) -> str:
 
 def expand_home(path: str) -> str:
     """Replace a leading `~`, or `~user`, here; that of an unknown user stays, as in a shell."""
-    return os.path.expanduser(path)
+    return os.path.expanduser(path)  # noqa: PTH111 (the other raises for one)
 
 
 def line(argv: Sequence[str], paths: int = 0) -> str:
@@ -56,9 +57,9 @@ def this_program() -> str:
     the latter starts that.
     """
     script = sys.argv[0] if sys.argv else ""
-    typed = [script] if os.path.basename(script) == "runner" else ["runner"]
+    typed = [script] if Path(script).name == "runner" else ["runner"]
     if script.endswith("/runner/__main__.py"):
-        words: List[str] = getattr(sys, "orig_argv", ["python", "-m", "runner", *sys.argv[1:]])
+        words: list[str] = getattr(sys, "orig_argv", ["python", "-m", "runner", *sys.argv[1:]])
         typed = words[: len(words) - len(sys.argv) + 1]
-    name = os.path.basename(typed[0])
+    name = Path(typed[0]).name
     return line([name if shutil.which(name) == typed[0] else typed[0], *typed[1:]])

@@ -7,12 +7,14 @@ It is the schema of the YAML, and its values are what `config.resolve` made of t
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Dict, Iterable, Optional, Tuple, Union
+from typing import Any
 
-from runner.core.model.order import DebugRank
-from runner.core.protocol.paths import USUAL_WORKDIR
-from runner.core.protocol.timing import MAX_BACKOFF_S
+from runner.core.wire.codec import bounded
+from runner.core.wire.facts import MAX_PORT
+from runner.core.wire.paths import RANK, USUAL_WORKDIR
+from runner.core.wire.timing import MAX_BACKOFF_S
 
 MASTER = "master"
 """The first node, as `task.decides` names it."""
@@ -35,7 +37,7 @@ Option = Any
 
 
 def setting(
-    help_text: str, kind: Union[str, Tuple[str, ...]], default: Any = None, written: Any = None
+    help_text: str, kind: str | tuple[str, ...], default: Any = None, written: Any = None
 ) -> Any:
     """Return the field of a key.
 
@@ -55,14 +57,14 @@ def setting(
     return field(default=default, metadata=metadata)
 
 
-def section_of(option: Option) -> Optional[type]:
+def section_of(option: Option) -> type | None:
     """Return the class of the keys below a key, None for a key with a value."""
     factory: Any = option.default_factory
     is_section = isinstance(factory, type) and dataclasses.is_dataclass(factory)
     return factory if is_section else None
 
 
-def keys_of(section: type) -> Dict[str, Option]:
+def keys_of(section: type) -> dict[str, Option]:
     fields = dataclasses.fields(section)
     return {option.name: option for option in fields if "help" in option.metadata}
 
@@ -80,7 +82,7 @@ def written_default(option: Option) -> Any:
     return None if option.default in ("", (), dataclasses.MISSING) else option.default
 
 
-def written_defaults(section: type) -> Dict[str, Any]:
+def written_defaults(section: type) -> dict[str, Any]:
     return {name: written_default(option) for name, option in keys_of(section).items()}
 
 
@@ -138,11 +140,11 @@ class Mount:
 class Ssh:
     """SSH connections to the hosts; null leaves the choice to your `~/.ssh/config`."""
 
-    user: Optional[str] = setting("the login name, unless a node has its own", "text")
-    port: Optional[int] = setting("the SSH port, unless a node has its own", "port")
-    key: Optional[str] = setting("the private key to log in with", "file here")
+    user: str | None = setting("the login name, unless a node has its own", "text")
+    port: int | None = setting("the SSH port, unless a node has its own", "port")
+    key: str | None = setting("the private key to log in with", "file here")
     config: str = setting("your ssh configuration, on this machine", "path", "~/.ssh/config")
-    jump: Tuple[str, ...] = setting("hosts to go through, as ssh -J takes them", "jump hosts", ())
+    jump: tuple[str, ...] = setting("hosts to go through, as ssh -J takes them", "jump hosts", ())
     known_hosts: str = setting("where host keys are looked up", "path", "~/.ssh/known_hosts")
     host_keys: str = setting(
         "strict refuses a host with an unknown key; accept-new learns it", ("strict", "accept-new")
@@ -156,25 +158,23 @@ class Node:
 
     name: str  # as in the YAML; also a folder name
     host: str = setting("the SSH name or address; null: the name of the node", "address", "")
-    addr: Optional[str] = setting("how other nodes reach it; null: detected", "address")
-    user: Optional[str] = setting("the login name; null: as `cluster.ssh.user`", "text")
-    port: Optional[int] = setting("the SSH port; null: as `cluster.ssh.port`", "port")
+    addr: str | None = setting("how other nodes reach it; null: detected", "address")
+    user: str | None = setting("the login name; null: as `cluster.ssh.user`", "text")
+    port: int | None = setting("the SSH port; null: as `cluster.ssh.port`", "port")
     transport: str = setting("as `cluster.transport`", ("ssh", "openssh", "local"))
-    gpus: Union[int, Tuple[int, ...], None] = setting("how many GPUs to use, or which", "gpus")
-    nproc_per_node: Optional[int] = setting("ranks on it", "ranks per node")
+    gpus: int | tuple[int, ...] | None = setting("how many GPUs to use, or which", "gpus")
+    nproc_per_node: int | None = setting("ranks on it", "ranks per node")
     python: str = setting("as `cluster.python`", "path", "python3")
-    setup: Tuple[str, ...] = setting("more lines for bash, after those of the cluster", "texts", ())
-    env: Dict[str, Optional[str]] = setting(
-        "for its ranks, over the cluster's", "environment", dict
-    )
-    interface: Optional[str] = setting("the interface of training traffic; null: detected", "text")
+    setup: tuple[str, ...] = setting("more lines for bash, after those of the cluster", "texts", ())
+    env: dict[str, str | None] = setting("for its ranks, over the cluster's", "environment", dict)
+    interface: str | None = setting("the interface of training traffic; null: detected", "text")
 
     @property
-    def gpu_count(self) -> Optional[int]:
+    def gpu_count(self) -> int | None:
         return len(self.gpus) if isinstance(self.gpus, tuple) else self.gpus
 
     @property
-    def gpu_ids(self) -> Tuple[int, ...]:
+    def gpu_ids(self) -> tuple[int, ...]:
         """The devices, empty unless they were chosen one by one."""
         return self.gpus if isinstance(self.gpus, tuple) else ()
 
@@ -190,9 +190,9 @@ class SlurmSpec:
     partition: str = setting("the partition, or several with commas", "text", "")
     account: str = setting("the account that pays", "text", "")
     time: str = setting("the time limit; null: the partition's default", "time limit", "")
-    extra: Tuple[str, ...] = setting("more options of sbatch, such as [--qos=high]", "texts", ())
+    extra: tuple[str, ...] = setting("more options of sbatch, such as [--qos=high]", "texts", ())
     signal: str = setting("what ranks get before the time limit", "signal", "SIGUSR1")
-    signal_before: Optional[int] = setting(
+    signal_before: int | None = setting(
         "how many seconds before it, about: Slurm may be a minute early; null: never",
         "count from 1 or null",
     )
@@ -224,19 +224,19 @@ class Cluster:
     backend: str = setting(
         "what ranks talk over, in DIST_BACKEND; auto: nccl where each has a GPU", BACKENDS
     )
-    gpus_per_node: Optional[int] = setting(
+    gpus_per_node: int | None = setting(
         "NVIDIA GPUs to use; auto: all of them", "count or auto", written="auto"
     )
-    nproc_per_node: Optional[int] = setting(
+    nproc_per_node: int | None = setting(
         "ranks; auto: one per GPU, one where there is none", "ranks per node", written="auto"
     )
-    master: Optional[str] = setting("the node of rank 0; null: the first one used", "text")
+    master: str | None = setting("the node of rank 0; null: the first one used", "text")
     master_port: PortRange = setting(
         "the port of the rendezvous; auto: a free one", "ports", PortRange(), written="auto"
     )
     nodes: Any = setting("the machines, in rank order; with slurm: how many", "nodes", dict)
-    only: Tuple[str, ...] = setting("the nodes to use; empty: all", "names of nodes", ())
-    exclude: Tuple[str, ...] = setting("nodes to leave out", "names of nodes", ())
+    only: tuple[str, ...] = setting("the nodes to use; empty: all", "names of nodes", ())
+    exclude: tuple[str, ...] = setting("nodes to leave out", "names of nodes", ())
     ssh: Ssh = setting("how the hosts are logged in to", "section", Ssh)
     python: str = setting(
         "the task's interpreter; a path puts its folder first on PATH", "path", "python3"
@@ -244,20 +244,18 @@ class Cluster:
     host_python: str = setting(
         "that of our processes on the hosts, 3.8 or newer", "path", "python3", written="${.python}"
     )
-    setup: Tuple[str, ...] = setting(
+    setup: tuple[str, ...] = setting(
         "lines for bash, once per host before the task, such as `module load cuda`", "texts", ()
     )
     project: str = setting(
         "null pushes the code here; a path is its folder on the hosts, `.` the same", "path", ""
     )
     workdir: str = setting("where runs are kept on the hosts", "path", USUAL_WORKDIR)
-    env: Dict[str, Optional[str]] = setting(
-        "of all ranks; null takes a name out", "environment", dict
-    )
-    pass_env: Tuple[str, ...] = setting(
+    env: dict[str, str | None] = setting("of all ranks; null takes a name out", "environment", dict)
+    pass_env: tuple[str, ...] = setting(
         "copied from your shell; on record", "names of variables", ()
     )
-    secrets: Tuple[str, ...] = setting("the same, never written anywhere", "names of variables", ())
+    secrets: tuple[str, ...] = setting("the same, never written anywhere", "names of variables", ())
     name: str = ""  # of its file
 
 
@@ -268,8 +266,8 @@ class Task:
     Many on purpose.
     """
 
-    module: Optional[str] = setting("a Python module, as for `python -m`", "text")
-    script: Optional[str] = setting("a Python file, relative to the folder you stand in", "text")
+    module: str | None = setting("a Python module, as for `python -m`", "text")
+    script: str | None = setting("a Python file, relative to the folder you stand in", "text")
     command: Any = setting("a program other than Python, without a shell", "command")
     args: Any = setting(
         "the arguments: `lr: 0.1` is `--lr 0.1`, true a flag alone, a list several values, a list "
@@ -285,14 +283,14 @@ class Task:
         ("omit", "no", "value"),
         "",
     )
-    args_before: Tuple[str, ...] = setting("words before them, such as a subcommand", "words", ())
-    args_after: Tuple[str, ...] = setting("words after them, such as paths", "words", ())
+    args_before: tuple[str, ...] = setting("words before them, such as a subcommand", "words", ())
+    args_after: tuple[str, ...] = setting("words after them, such as paths", "words", ())
     entry: str = setting(
         "launch is torch.distributed.launch; plain: a process per node; srun: one per rank",
         ("torchrun", "launch", "plain", "srun"),
     )
     local_rank_arg: str = setting("a flag for the local rank, such as `--local_rank`", "text", "")
-    preload: Tuple[str, ...] = setting(
+    preload: tuple[str, ...] = setting(
         "imports once per node, where ranks are then forked; true: torch",
         "modules",
         (),
@@ -301,23 +299,21 @@ class Task:
     args_expand: bool = setting(
         "for entry plain: replaces `$RANK`, `$MASTER_ADDR` and the like in arguments", "bool"
     )
-    env: Dict[str, Optional[str]] = setting(
-        "over the cluster's and the node's", "environment", dict
-    )
-    outputs: Tuple[str, ...] = setting(
+    env: dict[str, str | None] = setting("over the cluster's and the node's", "environment", dict)
+    outputs: tuple[str, ...] = setting(
         "files to bring home from where ranks run; `**`: any folders", "patterns of files", ()
     )
     decides: str = setting(
         "for entry plain: the node that decides the end of the run", "node or master", ""
     )
-    nodes: Tuple[str, ...] = setting("the nodes to use; empty: all", "names of nodes", ())
-    nnodes: Optional[Tuple[Optional[int], Optional[int]]] = setting(
+    nodes: tuple[str, ...] = setting("the nodes to use; empty: all", "names of nodes", ())
+    nnodes: tuple[int | None, int | None] | None = setting(
         "how many nodes to use, the first ones; null: all; `2:4`: what of 2 to 4 is there", "nnodes"
     )
     name: str = ""  # of its YAML file, or of the program
     kind: str = "module"  # or "script" or "command"
     target: str = ""  # the module's dotted name, the script's path, or the program
-    words: Tuple[str, ...] = ()  # as the program receives them, before torchrun's templates
+    words: tuple[str, ...] = ()  # as the program receives them, before torchrun's templates
 
     @property
     def is_plain(self) -> bool:
@@ -378,7 +374,7 @@ class ContainerSpec:
     """The keys of the files in `conf/container`; [containers.md](containers.md) explains them."""
 
     engine: str = setting("null: ranks run on the host, or by `prefix`", ENGINES, "")
-    prefix: Tuple[str, ...] = setting(
+    prefix: tuple[str, ...] = setting(
         "the words of another engine before a command, such as [apptainer, exec, --nv, x.sif]",
         "texts",
         (),
@@ -387,7 +383,7 @@ class ContainerSpec:
     image: str = setting("the image, as the engine names it", "text", "")
     prepare_timeout_s: float = setting("how long a host may pull the image", "seconds", 3600.0)
     python: str = setting("the interpreter of the task in the image", "path", "python3")
-    mounts: Tuple[Mount, ...] = setting("what else of a host ranks see", "mounts", ())
+    mounts: tuple[Mount, ...] = setting("what else of a host ranks see", "mounts", ())
     shm_size: str = setting("the size of /dev/shm, such as 16g; null: the engine's own", "size", "")
     user: str = setting(
         "login: ranks are the user of the login; image: that of the image", ("login", "image")
@@ -395,7 +391,7 @@ class ContainerSpec:
     pull: str = setting(
         "missing: where it is not there; always: at each launch", ("missing", "always", "never")
     )
-    extra: Tuple[str, ...] = setting(
+    extra: tuple[str, ...] = setting(
         "more of the engine's options, such as --memory=64g", "texts", ()
     )
     fetches: bool = True  # whether hosts that lack it may pull it now: not in a dry run
@@ -411,15 +407,15 @@ class Torchrun:
     max_restarts: int = setting(
         "how often it restarts failed ranks; with a static rendezvous: `relaunch.max`", "count", 0
     )
-    monitor_interval: Optional[float] = setting("how often it looks at ranks", "seconds or null")
-    rdzv_conf: Dict[str, str] = setting("more of the rendezvous", "settings of a rendezvous", dict)
+    monitor_interval: float | None = setting("how often it looks at ranks", "seconds or null")
+    rdzv_conf: dict[str, str] = setting("more of the rendezvous", "settings of a rendezvous", dict)
     role: str = setting("a name for the ranks", "text", "")
     start_method: str = setting("how it makes processes", ("spawn", "fork", "forkserver"), "")
-    signals_to_handle: Tuple[str, ...] = setting("the signals that it forwards", "signals", ())
+    signals_to_handle: tuple[str, ...] = setting("the signals that it forwards", "signals", ())
     numa_binding: str = setting(
         "binds ranks to cores near their GPU", ("node", "socket", "exclusive", "core-complex"), ""
     )
-    shutdown_timeout: Optional[int] = setting(
+    shutdown_timeout: int | None = setting(
         "how long it waits for its ranks; null: longer than `grace_s`", "count from 1 or null"
     )
 
@@ -458,7 +454,7 @@ class Watch:
         "report shows where every rank is; stop also ends the run, restart relaunches it",
         ("report", "stop", "restart"),
     )
-    metrics: Tuple[str, ...] = setting(
+    metrics: tuple[str, ...] = setting(
         "files with a line per step; then nothing else is progress", "patterns of files", ()
     )
     stacks: str = setting(
@@ -489,10 +485,8 @@ class Progress:
 class Debug:
     """A rank under a debugger, which it waits for before its first line."""
 
-    rank: Optional[int] = setting(
-        "this rank starts under debugpy; the others wait", "count or null"
-    )
-    port: Optional[int] = setting("where it listens, at 127.0.0.1 of its node", "port", 5678)
+    rank: int | None = setting("this rank starts under debugpy; the others wait", "count or null")
+    port: int | None = setting("where it listens, at 127.0.0.1 of its node", "port", 5678)
 
 
 @dataclass(frozen=True)
@@ -513,23 +507,23 @@ class Spec:
     watch: Watch = setting("the hang watchdog", "section", Watch)
     progress: Progress = setting("what ranks print of their progress", "section", Progress)
     debug: Debug = setting("a rank under a debugger", "section", Debug)
-    dry_run: Tuple[str, ...] = setting(
+    dry_run: tuple[str, ...] = setting(
         "prints the plan as commands or json; offline asks no host", "dry run", (), written=False
     )
     run_dir: str = setting("the record of the run here", "path", "", written="runs/${run_id}")
-    rerun: Optional[str] = setting("a past run to repeat; on the command line only", "text")
+    rerun: str | None = setting("a past run to repeat; on the command line only", "text")
     ui: str = setting("plain: lines only, as for a file", ("auto", "plain"))
-    console_ranks: Optional[Tuple[int, ...]] = setting(
+    console_ranks: tuple[int, ...] | None = setting(
         "the ranks whose output the console shows", "ranks", written="all"
     )
     pull_outputs: str = setting(
         "auto downloads `task.outputs` at the end; never leaves it to `pull`", ("auto", "never")
     )
-    skip_checks: Tuple[str, ...] = setting("checks to leave out, such as [gpus]", "names", ())
+    skip_checks: tuple[str, ...] = setting("checks to leave out, such as [gpus]", "names", ())
     sample_s: float = setting(
         "how often the load of hosts and GPUs goes to `samples.jsonl`", "interval or off", 5.0
     )
-    notify: Tuple[str, ...] = setting(
+    notify: tuple[str, ...] = setting(
         "told of end, failure and stall; see see-a-run.md", "commands of a shell", ()
     )
     grace_s: float = setting("the time from TERM to KILL when a run is stopped", "seconds", 15.0)
@@ -538,20 +532,20 @@ class Spec:
         "how long a run goes on without launch and attach", "seconds or never", 0.0, written="never"
     )
     detach: bool = setting("return once all ranks run, and leave them to the hosts", "bool")
-    nodes: Tuple[Node, ...] = ()  # in rank order: the master first, then as in the YAML
-    spares: Tuple[Node, ...] = ()  # may replace a failed node, in the order of the YAML
-    min_nodes: Optional[int] = None  # of an elastic run; None for all of `nodes`
-    max_nodes: Optional[int] = None  # None if that is all of `nodes`
-    secrets: Dict[str, Secret] = field(default_factory=dict)  # never written to disk
+    nodes: tuple[Node, ...] = ()  # in rank order: the master first, then as in the YAML
+    spares: tuple[Node, ...] = ()  # may replace a failed node, in the order of the YAML
+    min_nodes: int | None = None  # of an elastic run; None for all of `nodes`
+    max_nodes: int | None = None  # None if that is all of `nodes`
+    secrets: dict[str, Secret] = field(default_factory=dict)  # never written to disk
     program: str = "runner"  # what starts this program, as it was typed
 
     @property
-    def slurm(self) -> Optional[SlurmSpec]:
+    def slurm(self) -> SlurmSpec | None:
         """What a job asks of Slurm; None where the supervisors are started directly."""
         return self.cluster.slurm if self.cluster.scheduler == "slurm" else None
 
     @property
-    def debug_rank(self) -> Optional[DebugRank]:
+    def debug_rank(self) -> DebugRank | None:
         """The rank that waits for a debugger, if one does."""
         if self.debug.rank is None:
             return None
@@ -562,15 +556,15 @@ class Spec:
         """Whether the ranks run in a release; shipped tasks need none."""
         return self.deploy.enabled and not self.task.shipped_file
 
-    def setup_of(self, node: Node) -> Tuple[str, ...]:
+    def setup_of(self, node: Node) -> tuple[str, ...]:
         return (*self.cluster.setup, *node.setup)
 
-    def env_of(self, node: Node) -> Dict[str, str]:
+    def env_of(self, node: Node) -> dict[str, str]:
         """Return what the user sets for the ranks of a node: the task overrides the node."""
         env = {**self.cluster.env, **node.env, **self.task.env}
         return {name: value for name, value in env.items() if value is not None}
 
-    def removed_env_of(self, node: Node) -> Tuple[str, ...]:
+    def removed_env_of(self, node: Node) -> tuple[str, ...]:
         """Return the names that the user takes out of the environment of a node's ranks."""
         env = {**self.cluster.env, **node.env, **self.task.env}
         return tuple(name for name, value in env.items() if value is None)
@@ -602,3 +596,11 @@ class Spec:
     def master(self) -> Node:
         """The node of rank 0, where torch's store listens."""
         return self.nodes[0]
+
+
+@dataclass(frozen=True)
+class DebugRank:
+    """A rank that debugpy starts, and the port of its node's loopback where a client is awaited."""
+
+    rank: int = field(metadata=RANK)
+    port: int = field(default=5678, metadata=bounded(1, MAX_PORT))

@@ -10,8 +10,8 @@ import subprocess
 import time
 from typing import Callable, Mapping, Optional, Sequence, Tuple
 
-from runner.core.model.container import Container
-from runner.core.protocol.timing import ENGINE_TIMEOUT_S
+from runner.core.wire.container import Container
+from runner.core.wire.timing import ENGINE_TIMEOUT_S
 from runner.host.process import bounded_child
 from runner.host.process.bounded_child import BoundedChild
 

@@ -17,7 +17,7 @@ import threading
 import time
 from typing import Callable, Iterable, List, Sequence
 
-from runner.core.model.network_probe import Outcome, ProbeResult, Target
+from runner.core.wire.facts import Outcome, ProbeResult, Target
 
 MAX_CONCURRENT = 32  # on a slow line more of them would make each other look stalled
 MAX_CONNECTIONS = 512  # far more than come at once: a refusal would look like a fault

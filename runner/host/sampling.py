@@ -23,12 +23,12 @@ import time
 from dataclasses import dataclass
 from typing import Dict, FrozenSet, Optional, Tuple
 
-from runner.core.codec import decode, encode
-from runner.core.model.facts import GpuProcess
-from runner.core.model.order import Order
-from runner.core.model.samples import GpuSample, GpuUser, Sample
-from runner.core.protocol.paths import RunPaths, is_run_id
-from runner.core.protocol.remote_files import MAX_SAMPLE_FILE
+from runner.core.wire.codec import decode, encode
+from runner.core.wire.facts import GpuProcess
+from runner.core.wire.files import MAX_SAMPLE_FILE
+from runner.core.wire.order import Order
+from runner.core.wire.paths import RunPaths, is_run_id
+from runner.core.wire.run_info import GpuSample, GpuUser, Sample
 from runner.host.gpu import nvml, query
 from runner.host.process import bounded_child, procfs, subreaper
 from runner.host.process.file_worker import Submit

@@ -18,9 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from runner.core import descriptor_limit, shell
+from runner.core import shell
 from runner.core.errors import Problem
 from runner.core.spec import Node, Ssh
+from runner.core.wire import boot
 from runner.transport.base import READ_SIZE, Ending
 from runner.transport.endpoint import Endpoint
 from runner.transport.failures import Failures, Kind, LoginFailed
@@ -75,7 +76,7 @@ class ProcessChannel:
             raise
         finally:
             far_end.close()
-        limits = descriptor_limit.inherited()  # the agent raises it for itself
+        limits = boot.inherited()  # the agent raises it for itself
         resource.prlimit(self._process.pid, resource.RLIMIT_NOFILE, limits)
 
     def read(self) -> bytes:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from runner.core.errors import ConfigError, Problem
 from runner.core.history import ARGUMENTS, RunData, best_word, code_text, differing_values
-from runner.core.text import format_duration, join_some, printable
+from runner.core.wire.text import format_duration, join_some, printable
 from runner.ui.figures import number_text
 from runner.ui.layout import aligned, columns_that_fit, wrap
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from runner.core.model.metrics import Metrics, RankProgress
-from runner.core.text import format_age, per_second, printable
+from runner.core.wire.metrics import Metrics, RankProgress
+from runner.core.wire.text import format_age, per_second, printable
 
 MAX_SHOWN = 1e15  # beyond it, and for other small numbers, the exponent is shown
 

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from runner.core.shell import this_program
-from runner.core.text import printable
+from runner.core.wire.text import printable
 
 if TYPE_CHECKING:
     from rich.table import Table

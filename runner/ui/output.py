@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from runner.core.errors import STANDARD_OUTPUT
 from runner.core.shell import line, this_program
-from runner.core.text import join_some, printable_lines
+from runner.core.wire.text import join_some, printable_lines
 from runner.ui.layout import (
     UNLIMITED_WIDTH,
     terminal_width,

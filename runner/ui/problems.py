@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from runner.core.errors import Problem
-from runner.core.model.results import Finding, Level
-from runner.core.text import counted, printable, printable_lines
+from runner.core.results import Finding, Level
+from runner.core.wire.text import counted, printable, printable_lines
 from runner.ui.layout import fold_names, group_names, new_table, table_lines, wrap, wrap_lines
 from runner.ui.output import coloured
 

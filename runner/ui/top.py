@@ -10,9 +10,9 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
-from runner.core.codec import encode
-from runner.core.model.samples import GpuSample, Sample
-from runner.core.text import format_age, format_ranges, natural_key, printable
+from runner.core.wire.codec import encode
+from runner.core.wire.run_info import GpuSample, Sample
+from runner.core.wire.text import format_age, format_ranges, natural_key, printable
 from runner.ui.figures import rate_text, step_text
 from runner.ui.layout import COLUMN_GAP, columns_that_fit, fold_names
 from runner.ui.reports.run_table import Row

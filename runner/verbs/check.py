@@ -17,17 +17,16 @@ from runner.config.words import key_of
 from runner.control.code.snapshot import Snapshot
 from runner.control.rpc.wait import Broadcast
 from runner.control.run.attempts import without_pulls
-from runner.core.codec import encode
 from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, NotReady, Problem
 from runner.core.launch_request import LaunchRequest
-from runner.core.model.facts import Facts, FactsRequest
-from runner.core.model.network_probe import NetworkProbe, ProbeResult, Target
-from runner.core.model.release import CodeRef
-from runner.core.model.results import Finding
 from runner.core.planning.endpoints import peer_endpoints
 from runner.core.planning.readiness import facts_request
+from runner.core.results import Finding, NetworkProbe
 from runner.core.shell import this_program
 from runner.core.spec import Node, Spec, are_local
+from runner.core.wire.codec import encode
+from runner.core.wire.facts import Facts, FactsRequest, ProbeResult, Target
+from runner.core.wire.plan import CodeRef
 from runner.ui import problems
 from runner.ui.layout import terminal_width
 from runner.ui.output import show

@@ -9,10 +9,10 @@ import click
 
 from runner.control.attempt.stop import user_at_host
 from runner.control.run.hosts import workdir_request
-from runner.core.codec import encode
 from runner.core.errors import Interrupted, NotReady
-from runner.core.model.run_info import RunInfo
 from runner.core.planning.readiness import workdir_problems
+from runner.core.wire.codec import encode
+from runner.core.wire.run_info import RunInfo
 from runner.ui.output import show, show_prose
 from runner.ui.reports import tables
 from runner.verbs.shared.confirmation import confirm

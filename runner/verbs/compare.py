@@ -13,7 +13,7 @@ import click
 from runner.control.code.code_store import StoredRelease, difference, find_release
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.history import RunData
-from runner.core.text import join_some, printable_lines
+from runner.core.wire.text import join_some, printable_lines
 from runner.ui.output import note, note_incomplete, show
 from runner.verbs.shared.verb import json_option, runs_option, verb
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from runner.control.code.snapshot import Snapshot
 from runner.control.record.said_notes import unsaid
 from runner.control.run.hosts import workdir_request
-from runner.core.codec import encode
 from runner.core.errors import ConfigError, Problem
 from runner.core.planning.readiness import workdir_problems
 from runner.core.shell import this_program
+from runner.core.wire.codec import encode
 from runner.ui.output import show, show_prose
 from runner.ui.reports import tables
 from runner.verbs.shared.selection import Selection, open_pool

@@ -14,10 +14,10 @@ import click
 from runner.control.remote_exec import RemoteCommand
 from runner.control.run.hosts import enqueue_signal, workdir_request
 from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, Problem
-from runner.core.model.results import CommandResult
-from runner.core.outcome.verdict import LOST_CODE, STUCK_CODE
 from runner.core.planning.readiness import setup_problems
+from runner.core.results import CommandResult
 from runner.core.shell import this_program
+from runner.core.wire.states import LOST_CODE, STUCK_CODE
 from runner.ui.console.lines import NO_RANK
 from runner.ui.output import show
 from runner.ui.reports import tables

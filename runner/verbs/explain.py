@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from runner.core.codec import encode
 from runner.core.errors import ConfigError, Problem
 from runner.core.shell import this_program
+from runner.core.wire.codec import encode
 from runner.ui.output import show
 from runner.verbs.shared.selection import Selection
 from runner.verbs.shared.verb import json_option, key_option, verb

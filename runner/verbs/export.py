@@ -17,7 +17,7 @@ import click
 from runner.core.errors import ConfigError, NotReady, Problem, reason_of
 from runner.core.history import RunData, set_values
 from runner.core.shell import line
-from runner.core.text import join_some
+from runner.core.wire.text import join_some
 from runner.ui.output import note, note_incomplete, show
 from runner.verbs.shared.verb import runs_option, verb
 

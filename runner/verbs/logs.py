@@ -20,10 +20,10 @@ from runner.control.run.hosts import (
     signal_pending,
 )
 from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, Interrupted, NotReady, Problem
-from runner.core.model.plan import Plan
-from runner.core.protocol.events import EndUnverified
-from runner.core.protocol.paths import source_rank
-from runner.core.text import format_ranges
+from runner.core.wire.events import EndUnverified
+from runner.core.wire.paths import source_rank
+from runner.core.wire.plan import Plan
+from runner.core.wire.text import format_ranges
 from runner.verbs.shared.selection import Selection, open_run_finder
 from runner.verbs.shared.verb import run_option, verb
 

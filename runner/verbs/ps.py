@@ -12,9 +12,9 @@ from runner.control.record import run_index
 from runner.control.record.contact_file import read_contact
 from runner.control.record.run_store import RunStore
 from runner.control.run.job_run import queue_lines
-from runner.core.codec import encode
 from runner.core.errors import NotReady
 from runner.core.shell import this_program
+from runner.core.wire.codec import encode
 from runner.ui.layout import terminal_width, wrap_lines
 from runner.ui.output import show
 from runner.ui.reports import run_table

@@ -6,8 +6,8 @@ import json
 import sys
 
 from runner.control.run.found_run import FoundRun, pull_run
-from runner.core.codec import encode
 from runner.core.errors import NotReady, Problem
+from runner.core.wire.codec import encode
 from runner.ui.output import show, show_prose
 from runner.ui.problems import render_problems
 from runner.ui.reports import tables

@@ -11,7 +11,7 @@ import click
 
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.history import RunData
-from runner.core.text import counted, format_size
+from runner.core.wire.text import counted, format_size
 from runner.ui.output import note_incomplete, show
 from runner.verbs.shared.verb import parse_duration, runs_option, verb
 
@@ -69,7 +69,7 @@ def _write(records: Sequence[Path], path: Path, every_s: int, *, is_named: bool)
     from runner.control.record.run_store import RunStore
     from runner.core.history import default_values
     from runner.core.outcome.diagnosis import diagnose_stall
-    from runner.core.protocol.events import Stalled
+    from runner.core.wire.events import Stalled
     from runner.ui.page.page import render_page
 
     runs = []

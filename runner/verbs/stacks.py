@@ -7,8 +7,8 @@ import json
 from runner.control.attempt.stop import user_at_host
 from runner.control.run.discovery import RunFinder
 from runner.core.errors import NotReady, Problem
-from runner.core.model.plan import Plan
 from runner.core.outcome.stacks import Stack, group_stacks, moving_ranks, parse_dumps
+from runner.core.wire.plan import Plan
 from runner.ui.output import note, show
 from runner.ui.reports import tables
 from runner.ui.reports.report import ended_notice

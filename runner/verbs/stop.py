@@ -26,8 +26,8 @@ from runner.core.errors import (
     StopUnverified,
 )
 from runner.core.launch_request import LaunchRequest
-from runner.core.outcome.verdict import STOPPED
 from runner.core.shell import this_program
+from runner.core.wire.states import STOPPED
 from runner.ui.layout import fold_names
 from runner.ui.output import note, show, show_prose, tell
 from runner.ui.reports import run_table

@@ -15,9 +15,9 @@ import click
 
 from runner.control.record import run_index
 from runner.control.record.file_names import LATEST
-from runner.core.codec import encode
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady, Problem
 from runner.core.shell import this_program
+from runner.core.wire.codec import encode
 from runner.ui.output import show
 from runner.verbs.shared.selection import Selection
 from runner.verbs.shared.verb import run_option, verb
@@ -25,8 +25,8 @@ from runner.verbs.shared.verb import run_option, verb
 if TYPE_CHECKING:
     from runner.control.run.discovery import RunFinder
     from runner.core.launch_request import LaunchRequest
-    from runner.core.model.results import RemoteRun
-    from runner.core.model.samples import Sample
+    from runner.core.results import RemoteRun
+    from runner.core.wire.run_info import Sample
     from runner.ui.top import ClusterView
 
 POLL_S = 2.0
@@ -178,7 +178,7 @@ class HostWatch:
         return ClusterView(self._title, tuple(nodes), tuple(rows))
 
     def _look_for_end(self) -> None:
-        from runner.core.model.run_info import aggregate_state
+        from runner.core.results import aggregate_state
 
         run = self._runs[-1] if self._run and self._runs else None
         if run is not None and run.has_ended():

@@ -30,8 +30,8 @@ def why(selection: Selection, run: str, json_: bool) -> int:
     from runner.control.record.file_names import JOB_FILE, RESULT_FILE
     from runner.control.record.run_store import RunStore
     from runner.control.run.job_run import job_run
-    from runner.core.protocol.events import parse
-    from runner.core.protocol.paths import EVENTS_FILE
+    from runner.core.wire.events import parse
+    from runner.core.wire.paths import EVENTS_FILE
     from runner.ui.reports import report
 
     is_here = not (selection.overrides or selection.config_dirs)
@@ -88,7 +88,7 @@ def _ask_hosts(composed: LaunchRequest, known: RunStore) -> RunStore:
     Where they cannot, what is `known` is that, with a note; without an end there it is NotReady.
     """
     from runner.control.run.found_run import FoundRun, pull_run, record_end
-    from runner.core.protocol.remote_files import LOG, RECORD, SAMPLES
+    from runner.core.wire.files import LOG, RECORD, SAMPLES
     from runner.verbs.shared.selection import open_run_finder
 
     try:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from runner.core.launch_request import LaunchRequest
-from runner.core.model.facts import Facts, Gpu, Interface, Interpreter, Route
-from runner.core.model.plan import Plan
 from runner.core.planning.build_plan import build_plan
 from runner.core.spec import Cluster, Node, Spec, Task
+from runner.core.wire.facts import Facts, Gpu, Interface, Interpreter, Route
+from runner.core.wire.plan import Plan
 
 RUN_ID = "0314-1592-digits-65a3"
 TASKS_HASH = "0123456789abcdef"

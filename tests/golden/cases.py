@@ -6,9 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from runner.control.assumed_facts import assumed_facts
-from runner.core.model.facts import Facts
-from runner.core.model.plan import Plan
-from runner.core.model.release import CodeRef
 from runner.core.planning.build_plan import build_plan
 from runner.core.spec import (
     Deploy,
@@ -21,6 +18,8 @@ from runner.core.spec import (
     Task,
     Torchrun,
 )
+from runner.core.wire.facts import Facts
+from runner.core.wire.plan import CodeRef, Plan
 from runner.ui.layout import fold_names
 from runner.ui.reports.dry_run import render_dry_run
 from tests.golden.builders import SHIPPED, TASKS_HASH, facts, spec

@@ -18,9 +18,9 @@ from omegaconf import OmegaConf
 from runner import __version__
 from runner.config.source import conf_folders, shipped_folder
 from runner.control.assumed_facts import assumed_facts
-from runner.core.codec import encode
 from runner.core.errors import NotReady
 from runner.core.planning.build_plan import build_plan
+from runner.core.wire.codec import encode
 from tests.golden.conftest import Replay
 from tests.golden.here import CONF, Here
 from tests.golden.test_specs import flat, spec_of

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from runner.core.model.facts import System
-from runner.core.model.plan import Plan
 from runner.core.planning.build_plan import build_plan
 from runner.core.spec import Cluster, ContainerSpec, Mount, Node, Secret, Task
+from runner.core.wire.facts import System
+from runner.core.wire.plan import Plan
 from runner.host.supervisor.program import command
 from tests.golden.builders import SHIPPED, facts, spec
 from tests.golden.conftest import Check

@@ -6,15 +6,19 @@ from dataclasses import replace
 from typing import Any
 
 from runner.checks.base import CheckContext, all_checks
-from runner.core.model.facts import Driver, Endpoint, Facts, GpuHealth, Interface, System, Xid
-from runner.core.model.network_probe import (
-    NetworkProbe,
+from runner.core.results import Endpoint, Level, NetworkProbe
+from runner.core.spec import Node, Rendezvous, Torchrun
+from runner.core.wire.facts import (
+    Driver,
+    Facts,
+    GpuHealth,
+    Interface,
     Outcome,
     ProbeResult,
+    System,
     Target,
+    Xid,
 )
-from runner.core.model.results import Level
-from runner.core.spec import Node, Rendezvous, Torchrun
 from tests.golden.builders import LO, TORCH, facts, gpus, spec
 from tests.golden.conftest import Check
 

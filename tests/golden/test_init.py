@@ -15,8 +15,8 @@ import yaml
 
 from runner.cli.main import main
 from runner.config.compose import open_composer
-from runner.core.codec import encode
 from runner.core.launch_request import LaunchRequest
+from runner.core.wire.codec import encode
 from tests.golden.conftest import Replay
 from tests.golden.test_specs import node_text
 

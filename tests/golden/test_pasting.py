@@ -13,11 +13,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from runner.core.model.facts import Facts
-from runner.core.model.plan import Plan
-from runner.core.model.release import CodeRef
 from runner.core.planning.build_plan import build_plan
 from runner.core.spec import Node, Secret, Task
+from runner.core.wire.facts import Facts
+from runner.core.wire.plan import CodeRef, Plan
 from runner.ui.reports.dry_run import render_dry_run
 from tests.golden.builders import TASKS_HASH, TORCH, facts, spec
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from runner.core.codec import decode, encode
-from runner.core.model.plan import Plan
+from runner.core.wire.codec import decode, encode
+from runner.core.wire.plan import Plan
 from tests.golden.cases import CASES, SECRETS, Case
 from tests.golden.conftest import PLANS, Check
 from tests.golden.test_containers import ENGINES as CONTAINERS

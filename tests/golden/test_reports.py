@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from runner.core.model.order import Hub
-from runner.core.model.plan import Plan
-from runner.core.model.release import CodeRef
-from runner.core.model.results import CommandResult, Failure, NodeResult, RankResult
-from runner.core.model.run_info import PastAttempt, RunInfo
 from runner.core.outcome.diagnosis import diagnose
 from runner.core.outcome.stacks import Stack, StackGroup, StackReport
 from runner.core.outcome.verdict import Verdict
 from runner.core.planning.build_plan import build_plan
+from runner.core.results import CommandResult, NodeResult, RankResult
 from runner.core.spec import Node
+from runner.core.wire.order import Hub
+from runner.core.wire.plan import CodeRef, Plan
+from runner.core.wire.run_info import PastAttempt, RunInfo
+from runner.core.wire.states import Failure
 from runner.ui.reports.report import final_report, run_header
 from runner.ui.reports.run_table import Row, next_step, render_stop, run_lines
 from runner.ui.reports.tables import render_answers, render_stacks

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from runner.config.compose import Composer
-from runner.core.codec import encode
 from runner.core.errors import ConfigError
 from runner.core.launch_request import LaunchRequest, RecordedCode
-from runner.core.model.release import CodeRef
+from runner.core.wire.codec import encode
+from runner.core.wire.plan import CodeRef
 from tests.golden.builders import plan
 from tests.golden.conftest import Replay
 from tests.golden.here import Here

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from runner.core.model.metrics import RankProgress
+from runner.core.wire.metrics import RankProgress
 from runner.ui.reports.run_table import Row, render
 from tests.golden.conftest import Check
 

@@ -10,14 +10,18 @@ import pytest
 
 from runner.checks.base import CheckContext, evaluate_checks
 from runner.core.errors import Problem
-from runner.core.model.facts import Endpoint, Facts, GpuProcess, Interpreter, SetupResult, System
-from runner.core.model.network_probe import (
-    NetworkProbe,
+from runner.core.results import Endpoint, NetworkProbe
+from runner.core.spec import Node
+from runner.core.wire.facts import (
+    Facts,
+    GpuProcess,
+    Interpreter,
     Outcome,
     ProbeResult,
+    SetupResult,
+    System,
     Target,
 )
-from runner.core.spec import Node
 from runner.transport import endpoint as ssh_endpoint
 from runner.transport.failures import Failures
 from runner.ui.layout import wrap_lines

@@ -11,9 +11,9 @@ import pytest
 
 from runner.config.kinds import Problems
 from runner.config.resolve import Context, resolve
-from runner.core.codec import decode, encode
 from runner.core.errors import ConfigError
 from runner.core.spec import Node, Spec, written_defaults
+from runner.core.wire.codec import decode, encode
 from tests.golden.conftest import SCREENS, Check
 
 DEFAULTS: dict[str, Any] = {

@@ -11,8 +11,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from runner.core.model.metrics import RankProgress
-from runner.core.model.samples import GpuSample, GpuUser, Sample
+from runner.core.wire.metrics import RankProgress
+from runner.core.wire.run_info import GpuSample, GpuUser, Sample
 from runner.ui.reports.run_table import Row
 from runner.ui.top import ClusterView, NodeView, render_view
 from tests.golden.conftest import Check

@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from runner.core.codec import encode
-from runner.core.model.order import Order, Program
-from runner.core.protocol.events import Ended, Event, RankStarted, parse
-from runner.core.protocol.paths import RunPaths
+from runner.core.wire.codec import encode
+from runner.core.wire.events import Ended, Event, RankStarted, parse
+from runner.core.wire.order import Order, Program
+from runner.core.wire.paths import RunPaths
 from runner.host.process.kill import kill_until_gone
 from runner.host.storage.run_owner import RunSocket
 from runner.host.supervisor.recovery import RunProcesses
@@ -32,9 +32,9 @@ HOST_PYTHON = next((str(path) for path in OLD_PYTHONS if path.exists()), sys.exe
 SPAWN_CODE = """
 import json, os, socket, sys, time
 sys.path.insert(0, sys.argv[1])
-from runner.core.codec import decode
-from runner.core.protocol.paths import PROGRAM_LOG, RunPaths
-from runner.core.model.order import Order, Program
+from runner.core.wire.codec import decode
+from runner.core.wire.paths import PROGRAM_LOG, RunPaths
+from runner.core.wire.order import Order, Program
 from runner.host.facts import ports
 from runner.host.process.event_loop import run_steps
 from runner.host.process.file_worker import run_now
@@ -84,9 +84,9 @@ print(said.decode())
 RECOVER_CODE = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-from runner.core.codec import decode
-from runner.core.protocol.paths import RunPaths
-from runner.core.model.order import Order, Program
+from runner.core.wire.codec import decode
+from runner.core.wire.paths import RunPaths
+from runner.core.wire.order import Order, Program
 from runner.host.supervisor import recovery
 order = decode(Order, json.loads(sys.argv[3]))
 recovery.recover_orphaned(RunPaths(sys.argv[2], order.run_id, order.node), order)

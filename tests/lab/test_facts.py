@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from runner.core.codec import decode, encode
-from runner.core.model.facts import Driver, Facts, FactsRequest, GpuHealth, GpuProcess
+from runner.core.wire.codec import decode, encode
+from runner.core.wire.facts import Driver, Facts, FactsRequest, GpuHealth, GpuProcess
 from runner.host.facts import collect as collecting
 from runner.host.facts.collect import FactsResult
 from runner.host.process import procfs
@@ -37,8 +37,8 @@ INTERPRETERS = [HERE, *(path for path in (OLDEST, NEWEST) if path.exists())]
 DRIVER = """
 import json, os, sys
 sys.path.insert(0, sys.argv[1])
-from runner.core.codec import decode, encode
-from runner.core.model.facts import FactsRequest
+from runner.core.wire.codec import decode, encode
+from runner.core.wire.facts import FactsRequest
 from runner.host.facts.collect import collect
 from runner.host.process.event_loop import run_steps
 told = run_steps(collect(decode(FactsRequest, json.loads(sys.argv[2]))))

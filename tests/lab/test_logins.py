@@ -23,8 +23,8 @@ import pytest
 
 from runner.control.rpc.facts import FactsCollector
 from runner.control.rpc.session import BoundedInbox, Connector
-from runner.core.model.facts import FactsRequest
 from runner.core.spec import Cluster, Node, Spec
+from runner.core.wire.facts import FactsRequest
 from runner.transport.failures import Kind, LoginFailed
 from tests.lab.lab import LabFactory
 from tests.lab.sshds import USER, MakePlace, Place, Sshd, make_key, sign, start

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.protocol.events import Ended, ProgramExited, ProgramStarted, RankStarted
-from runner.core.protocol.states import State
-from runner.core.protocol.timing import KILL_TIMEOUT_S
+from runner.core.wire.events import Ended, ProgramExited, ProgramStarted, RankStarted
+from runner.core.wire.states import State
+from runner.core.wire.timing import KILL_TIMEOUT_S
 from runner.host.process import cgroup
 from runner.host.storage import garbage
 from tests.lab.supervising import RECOVER_CODE, RunStarter, SupervisedRun

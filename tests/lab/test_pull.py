@@ -21,10 +21,10 @@ from runner.control.record import download
 from runner.control.record.download import pull
 from runner.control.rpc.facts import FactsCollector
 from runner.control.rpc.session import Connector, HostSession, Inbox
-from runner.core.model.facts import FactsRequest
-from runner.core.model.results import PullResult
+from runner.core.results import PullResult
 from runner.core.spec import Cluster as ClusterSpec
 from runner.core.spec import Node, Spec
+from runner.core.wire.facts import FactsRequest
 from tests.lab.waiting import wait_until
 
 pytestmark = [pytest.mark.promise(6, 12)]

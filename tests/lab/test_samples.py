@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.model.samples import GpuSample, Sample, parse_sample
+from runner.core.wire.run_info import GpuSample, Sample, parse_sample
 from runner.host.process import procfs
 from runner.host.sampling import GpuReader, Sampler
 from tests.lab.fake_gpus import NAME, FakeGpu, HostGpus, LocalGpus

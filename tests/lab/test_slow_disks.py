@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from runner.core.protocol.events import Ended, ProgramStarted
-from runner.core.protocol.paths import PROGRAM_LOG
-from runner.core.protocol.states import State
+from runner.core.wire.events import Ended, ProgramStarted
+from runner.core.wire.paths import PROGRAM_LOG
+from runner.core.wire.states import State
 from runner.host.storage.run_owner import RunSocket
 from tests.lab.lab import FreezableDisk, Host, Lab, LabFactory, NetworkDisk, Process
 from tests.lab.launching import RANK_SCRIPT, Controller, Launcher

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.outcome.stacks import DUMP_END, DUMP_HEADER, Stack, parse_dumps
+from runner.core.outcome.stacks import Stack, parse_dumps
+from runner.core.wire.paths import DUMP_END, DUMP_HEADER
 from runner.host.process import procfs
 from runner.host.ranks import sitecustomize, stacks
 from runner.host.ranks.stacks import StackTarget

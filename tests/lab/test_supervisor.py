@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from runner.core.codec import encode
-from runner.core.model.order import Hub
-from runner.core.protocol.events import (
+from runner.core.wire.codec import encode
+from runner.core.wire.events import (
     Ended,
     ProgramExited,
     ProgramStarted,
@@ -25,8 +24,9 @@ from runner.core.protocol.events import (
     RankStarted,
     Stopping,
 )
-from runner.core.protocol.paths import RunPaths
-from runner.core.protocol.states import State
+from runner.core.wire.order import Hub
+from runner.core.wire.paths import RunPaths
+from runner.core.wire.states import State
 from runner.host.peers.fold import PeerObserver
 from runner.host.peers.group import join_peers
 from runner.host.peers.state import LastHeard

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from runner.core.model.release import File, Folder, Manifest, Symlink, release_hash
-from runner.core.protocol.paths import CODE_FOLDER, release_folder
+from runner.core.wire.files import File, Folder, Manifest, Symlink, release_hash
+from runner.core.wire.paths import CODE_FOLDER, release_folder
 from runner.host.agent import push
 from runner.host.agent.server import AgentContext
 from runner.host.process.event_loop import run_steps

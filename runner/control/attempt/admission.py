@@ -19,13 +19,12 @@ from runner.control.attempt.node import Backoff, connection_problem
 from runner.control.code.source import ShippedTasks
 from runner.control.rpc.facts import FactsCollector
 from runner.control.rpc.session import BoundedInbox, Connector, HostSession, Inbox
-from runner.core.codec import encode
 from runner.core.errors import NotReady
-from runner.core.model.facts import Facts, FactsRequest
-from runner.core.model.order import Order
-from runner.core.model.plan import Plan
-from runner.core.protocol.frames import Frame
 from runner.core.spec import Node, Spec
+from runner.core.wire.codec import Frame, encode
+from runner.core.wire.facts import Facts, FactsRequest
+from runner.core.wire.order import Order
+from runner.core.wire.plan import Plan
 
 
 class OrderSender:

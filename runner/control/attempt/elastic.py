@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from runner.control.attempt.node import AttemptNode
-from runner.core.model.plan import NodePlan, Plan
-from runner.core.outcome.membership import Membership, Memberships, nodes_after_loss
+from runner.control.attempt.states import NodeState
+from runner.core.outcome.membership import Membership, Memberships
 from runner.core.planning.notes import FoldNames
-from runner.core.protocol.events import (
+from runner.core.wire.events import (
     Ended,
     EventBody,
     PeerDeparted,
@@ -24,8 +24,9 @@ from runner.core.protocol.events import (
     StopCause,
     Stopping,
 )
-from runner.core.protocol.states import NodeState
-from runner.core.text import counted, describe_exit
+from runner.core.wire.order import nodes_after_loss
+from runner.core.wire.plan import NodePlan, Plan
+from runner.core.wire.text import counted, describe_exit
 
 
 @dataclass

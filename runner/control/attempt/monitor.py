@@ -16,20 +16,21 @@ from runner.control.attempt.admission import NodeAdmission, OrderSender
 from runner.control.attempt.node import AttemptNode, Reconnector
 from runner.control.attempt.node_monitor import NodeMonitor
 from runner.control.attempt.observer import EventLog, Role, RunObserver
+from runner.control.attempt.states import ATTEMPT_TRANSITIONS, AttemptState, NodeState
 from runner.control.attempt.stop import DetachSequence
 from runner.control.rpc.session import Connector, HostSession, Inbox
 from runner.control.rpc.wait import WaitLoop
-from runner.core.model.facts import Facts, FactsRequest
-from runner.core.model.plan import Plan
-from runner.core.outcome.first_failure import failure_text, lost_nodes
+from runner.core.outcome.first_failure import lost_nodes
 from runner.core.outcome.verdict import fold_events
-from runner.core.protocol import events
-from runner.core.protocol.events import Event, StopCause, TimedEvent
-from runner.core.protocol.frames import Frame
-from runner.core.protocol.states import ATTEMPT_TRANSITIONS, AttemptState, NodeState
-from runner.core.protocol.timing import PING_S
 from runner.core.spec import Node, Spec
-from runner.core.text import describe_exit
+from runner.core.wire import events
+from runner.core.wire.codec import Frame
+from runner.core.wire.events import Event, StopCause, TimedEvent
+from runner.core.wire.facts import Facts, FactsRequest
+from runner.core.wire.plan import Plan
+from runner.core.wire.states import failure_text, loss_reason
+from runner.core.wire.text import describe_exit
+from runner.core.wire.timing import PING_S
 
 TICK_S = 0.05
 
@@ -148,7 +149,7 @@ class AttemptMonitor(WaitLoop):
             return ""
         lost = lost_nodes(self.plan, sorted(self.timed_events, key=lambda timed: timed.at))
         if failure.rank is None and failure.node in lost:
-            return events.loss_reason(failure.node, failure.reason)
+            return loss_reason(failure.node, failure.reason)
         return failure_text(failure)
 
     def _advance(self) -> None:

@@ -10,15 +10,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from runner.control.attempt.states import NODE_TRANSITIONS, NodeState
 from runner.control.rpc.facts import MAX_CONCURRENT_LOGINS
 from runner.control.rpc.log_tail import LogTailer
 from runner.control.rpc.session import Connector, HostSession, Inbox
 from runner.core.errors import NotReady
-from runner.core.model.plan import NodePlan
-from runner.core.protocol.frames import Frame
-from runner.core.protocol.states import NODE_TRANSITIONS, NodeState
-from runner.core.protocol.timing import ANSWER_TIMEOUT_S
 from runner.core.spec import Node
+from runner.core.wire.codec import Frame
+from runner.core.wire.plan import NodePlan
+from runner.core.wire.timing import ANSWER_TIMEOUT_S
 
 MIN_BACKOFF_S = 0.3
 MAX_BACKOFF_S = 15.0

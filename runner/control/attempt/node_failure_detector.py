@@ -13,12 +13,11 @@ from typing import NamedTuple
 from runner.control.attempt.node import AttemptNode, ConnectionState
 from runner.control.attempt.observer import Role
 from runner.control.attempt.peer_status import PeerStatus
+from runner.control.attempt.states import NodeState
 from runner.control.rpc.bootstrap import BOOT_TIMEOUT_S
 from runner.control.rpc.wait import NO_ANSWER
-from runner.core.failure_detector import FailureDetector
-from runner.core.protocol.states import NodeState
-from runner.core.protocol.timing import ANSWER_TIMEOUT_S, STOP_TIMEOUT_S
 from runner.core.spec import Spec
+from runner.core.wire.timing import ANSWER_TIMEOUT_S, STOP_TIMEOUT_S, FailureDetector
 
 START_TIMEOUT_S = 30.0
 """How long a host may take from its order to a running supervisor."""

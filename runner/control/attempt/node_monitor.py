@@ -16,20 +16,19 @@ from runner.control.attempt.node import AttemptNode, NodeConnection, Reconnector
 from runner.control.attempt.node_failure_detector import Judgement, NodeFailureDetector
 from runner.control.attempt.observer import EventLog, Role, RunObserver
 from runner.control.attempt.peer_status import PeerStatus
+from runner.control.attempt.states import NodeState
 from runner.control.attempt.stop import StopSequence, send_stop
 from runner.control.rpc.log_tail import LogTailer, chunk_bytes
 from runner.control.rpc.session import HostSession
-from runner.core.codec import encode
-from runner.core.model.facts import Facts
-from runner.core.model.plan import NodePlan, Plan
-from runner.core.outcome.first_failure import START_REFUSED
-from runner.core.protocol import events
-from runner.core.protocol.events import Event, EventBody, StopCause
-from runner.core.protocol.frames import Frame
-from runner.core.protocol.states import NodeState, State
-from runner.core.protocol.timing import DISK_TIMEOUT_S
 from runner.core.spec import Node, Spec
-from runner.core.text import counted
+from runner.core.wire import events
+from runner.core.wire.codec import Frame, encode
+from runner.core.wire.events import Event, EventBody, StopCause
+from runner.core.wire.facts import Facts
+from runner.core.wire.plan import NodePlan, Plan
+from runner.core.wire.states import START_REFUSED, State, loss_reason
+from runner.core.wire.text import counted
+from runner.core.wire.timing import DISK_TIMEOUT_S
 
 
 class NodeMonitor:
@@ -178,7 +177,7 @@ class NodeMonitor:
         self._event_log.record_own(node.name, lost, last_heard)
         node.connection.disconnect(reason)
         if is_launch:  # an attached controller may itself be the one that is cut off
-            self.stop_all(events.loss_reason(node.name, reason))
+            self.stop_all(loss_reason(node.name, reason))
 
     def _announce(self, departure: Departure) -> None:
         """Go on without a node, and tell the supervisors of the others to do so."""
@@ -361,7 +360,7 @@ class NodeMonitor:
         if peer is not None and not peer.has_ended:
             peer.move_to(NodeState.LOST)
             self._observer.console.node_status(body.peer, "lost")
-        self.stop_all(events.loss_reason(body.peer, body.reason))
+        self.stop_all(loss_reason(body.peer, body.reason))
 
     def stop_all(self, reason: str, cause: StopCause = StopCause.PEER) -> None:
         """Stop the whole attempt, if this controller may do so."""

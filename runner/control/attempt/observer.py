@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from runner.core.planning.notes import FoldNames
-from runner.core.protocol.events import Event, EventBody, TimedEvent
+from runner.core.wire.events import Event, EventBody, TimedEvent
 
 
 class Role(enum.Enum):

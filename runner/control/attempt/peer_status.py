@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from runner.control.attempt.node import AttemptNode
-from runner.core.model.plan import Plan
 from runner.core.planning.notes import FoldNames
-from runner.core.protocol import events
-from runner.core.protocol.events import EventBody
-from runner.core.protocol.frames import Frame
-from runner.core.text import counted, signal_name
+from runner.core.wire import events
+from runner.core.wire.codec import Frame
+from runner.core.wire.events import EventBody
+from runner.core.wire.plan import Plan
+from runner.core.wire.text import counted, signal_name
 
 STANDBY_REPLIES = ("following", "refused", "closed")
 

@@ -14,17 +14,17 @@ from runner.control.attempt.node import AttemptNode
 from runner.control.attempt.observer import EventLog, RunObserver
 from runner.control.attempt.peer_status import PeerStatus
 from runner.control.rpc.session import HostSession
-from runner.core.outcome.stacks import is_stall
-from runner.core.protocol.events import FINAL_CAUSES, StopCause, Stopping, StopRequested
-from runner.core.protocol.timing import (
+from runner.core.spec import Spec
+from runner.core.wire.events import FINAL_CAUSES, StopCause, Stopping, StopRequested
+from runner.core.wire.states import is_stall
+from runner.core.wire.text import signal_name
+from runner.core.wire.timing import (
     DECISION_TIMEOUT_S,
     ENGINE_TIMEOUT_S,
     HUB_REPORT_TIMEOUT_S,
     MAX_BACKOFF_S,
     STOP_TIMEOUT_S,
 )
-from runner.core.spec import Spec
-from runner.core.text import signal_name
 
 SIGNALS_OF_USERS: Mapping[int, str] = {signal.SIGINT: "Ctrl-C", signal.SIGHUP: "a closed terminal"}
 

@@ -20,7 +20,7 @@ from typing import Protocol
 
 from runner.control.atomic_file import replace_file
 from runner.core.errors import NotReady, Problem, RunnerError, reason_of
-from runner.core.model.release import File, Manifest, release_hash, unique_contents
+from runner.core.wire.files import File, Manifest, release_hash, unique_contents
 
 STORE = ".objects"
 RELEASE_NAME = re.compile("[0-9a-f]+")

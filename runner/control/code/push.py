@@ -19,10 +19,10 @@ from runner.control.code.code_store import PushSource
 from runner.control.rpc.session import HostSession, Inbox
 from runner.control.rpc.wait import WaitLoop
 from runner.core.errors import NotReady, Problem
-from runner.core.model.release import release_hash, unique_contents
 from runner.core.planning.readiness import free_space_hint
-from runner.core.protocol.frames import Frame, FrameError
 from runner.core.spec import Spec
+from runner.core.wire.codec import Frame, FrameError
+from runner.core.wire.files import release_hash, unique_contents
 
 WINDOW = 2 << 20
 """Bytes queued for one host beyond which all hosts wait for it."""

@@ -13,10 +13,11 @@ from pathlib import Path, PurePosixPath
 from runner.control.code import worktree
 from runner.control.code.code_store import CHUNK, CodeKeeper, CodeStore, read_verified
 from runner.core.errors import ConfigError, NotReady, Problem
-from runner.core.model.facts import Facts
-from runner.core.model.release import CodeRef, File, Folder, Manifest, Symlink, release_hash
 from runner.core.spec import Spec
-from runner.core.text import join_some
+from runner.core.wire.facts import Facts
+from runner.core.wire.files import File, Folder, Manifest, Symlink, release_hash
+from runner.core.wire.plan import CodeRef
+from runner.core.wire.text import join_some
 
 MB = 1_000_000
 MIN_LISTED_DIVISOR = 200

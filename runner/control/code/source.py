@@ -13,10 +13,11 @@ from runner.control.code.code_store import STORE, CodeKeeper, CodeStore, PushSou
 from runner.control.code.snapshot import Snapshot
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.launch_request import RecordedCode
-from runner.core.model.facts import Facts
-from runner.core.model.release import CodeRef, release_hash, tasks_digest
 from runner.core.spec import SHIPPED_TASKS, Spec, Task
-from runner.core.text import join_some
+from runner.core.wire.facts import Facts
+from runner.core.wire.files import release_hash, tasks_digest
+from runner.core.wire.plan import CodeRef
+from runner.core.wire.text import join_some
 
 _PACKAGE = Path(runner.__file__).parent
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from runner.core.codec import decode, parse_json
 from runner.core.errors import reason_of
-from runner.core.text import format_size
+from runner.core.wire.codec import decode, parse_json
+from runner.core.wire.text import format_size
 
 T = TypeVar("T")
 

@@ -28,13 +28,13 @@ from runner.control.record.metrics_record import (
 )
 from runner.core.errors import reason_of
 from runner.core.history import MAX_POINTS, LogTail, RunData
-from runner.core.model.plan import Plan
-from runner.core.model.run_info import RunInfo
 from runner.core.outcome.diagnosis import RunResult
 from runner.core.outcome.verdict import Verdict
-from runner.core.protocol.events import Event, parse
-from runner.core.protocol.paths import EVENTS_FILE, PROGRAM_LOG, STREAMS, is_run_id, rank_source
-from runner.core.text import natural_key
+from runner.core.wire.events import Event, parse
+from runner.core.wire.paths import EVENTS_FILE, PROGRAM_LOG, STREAMS, is_run_id, rank_source
+from runner.core.wire.plan import Plan
+from runner.core.wire.run_info import RunInfo
+from runner.core.wire.text import natural_key
 
 DAY_S = 86_400
 EVENT_BYTES = 4 << 20

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from runner.control.history.files import Problems, read_lines
 from runner.control.record.file_names import HOSTS_FOLDER
 from runner.control.record.metrics_record import METRICS_FILE
-from runner.core.codec import parse_json
 from runner.core.history import LOAD_FIGURES, GpuLoad, Metric, NodeLoad, Series
-from runner.core.protocol.paths import SAMPLES_FILE
-from runner.core.text import natural_key
+from runner.core.wire.codec import parse_json
+from runner.core.wire.paths import SAMPLES_FILE
+from runner.core.wire.text import natural_key
 
 MAX_NAMES = 100  # of metrics
 NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}

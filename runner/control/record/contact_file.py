@@ -12,11 +12,11 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from runner.control.record.file_names import CONTACT_FILE
-from runner.core.codec import decode
 from runner.core.errors import ConfigError, Problem, reason_of
 from runner.core.launch_request import LaunchRequest
 from runner.core.shell import expand_home
 from runner.core.spec import Cluster, Deploy, Node, Progress, Spec
+from runner.core.wire.codec import decode
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from pathlib import Path
 from runner.control.record.file_names import HOSTS_FOLDER
 from runner.control.record.run_store import try_lock_folder
 from runner.core.errors import NotReady, Problem
-from runner.core.protocol.paths import local_name
-from runner.core.protocol.remote_files import APPEND_ONLY, LOG, OUTPUT, RemoteFile, parse_log_path
+from runner.core.wire.files import APPEND_ONLY, LOG, OUTPUT, RemoteFile, parse_log_path
+from runner.core.wire.paths import local_name
 
 WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 PARTIAL_FOLDER = ".partial"

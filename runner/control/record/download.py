@@ -18,12 +18,11 @@ from pathlib import Path
 from runner.control.record.destination import DownloadFolder, FileDownload, plan_downloads
 from runner.control.rpc.session import HostSession, Inbox
 from runner.control.rpc.wait import WaitLoop
-from runner.core.codec import parse_json
 from runner.core.errors import Problem
-from runner.core.model.results import PullResult
-from runner.core.protocol.frames import Frame, decompress
-from runner.core.protocol.remote_files import CHUNK, FILE_KINDS, MAX_FILES, OUTPUT, RemoteFile
-from runner.core.text import printable
+from runner.core.results import PullResult
+from runner.core.wire.codec import Frame, decompress, parse_json
+from runner.core.wire.files import CHUNK, FILE_KINDS, MAX_FILES, OUTPUT, RemoteFile
+from runner.core.wire.text import printable
 
 WINDOW = 8 << 20
 MAX_REQUESTS = 256

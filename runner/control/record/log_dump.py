@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from runner.control.rpc.log_tail import LogFile, LogTailer
 from runner.control.rpc.session import HostSession, Inbox
 from runner.control.rpc.wait import TICK_S, WaitLoop
-from runner.core.codec import encode
 from runner.core.errors import Problem
-from runner.core.model.plan import NodePlan
-from runner.core.protocol.events import RankExited, RankStarted
-from runner.core.protocol.frames import Frame
-from runner.core.protocol.paths import STREAMS, rank_source
+from runner.core.wire.codec import Frame, encode
+from runner.core.wire.events import RankExited, RankStarted
+from runner.core.wire.paths import STREAMS, rank_source
+from runner.core.wire.plan import NodePlan
 
 READ_AHEAD = 32
 """How many files are requested before it is their turn."""

@@ -21,12 +21,12 @@ from runner.control.record.file_names import (
     RESULT_FILE,
     SWEEP_FILE,
 )
-from runner.core.codec import parse_json
 from runner.core.errors import ConfigError, Problem
-from runner.core.model.run_info import RunInfo
-from runner.core.protocol.paths import is_run_id
 from runner.core.shell import expand_home, quote, this_program
-from runner.core.text import join_some
+from runner.core.wire.codec import parse_json
+from runner.core.wire.paths import is_run_id
+from runner.core.wire.run_info import RunInfo
+from runner.core.wire.text import join_some
 
 RUNS_FOLDER = "runs"
 """Where the records of a folder are, below it."""

@@ -25,18 +25,19 @@ from runner.control.record.file_names import (
     SWEEP_FILE,
 )
 from runner.control.record.metrics_record import record_metrics
-from runner.core.codec import decode, encode
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.launch_request import LaunchRequest
-from runner.core.model.plan import Plan
 from runner.core.outcome.diagnosis import Diagnosis, RunResult, diagnose
 from runner.core.outcome.known_failures import ProjectFiles
-from runner.core.outcome.verdict import LOST, Verdict
-from runner.core.protocol.events import Event, parse
-from runner.core.protocol.paths import EVENTS_FILE, STACKS_LOG, local_log_name
+from runner.core.outcome.verdict import Verdict
 from runner.core.shell import line as command_line
 from runner.core.shell import this_program
 from runner.core.spec import are_local
+from runner.core.wire.codec import decode, encode
+from runner.core.wire.events import Event, parse
+from runner.core.wire.paths import EVENTS_FILE, STACKS_LOG, local_log_name
+from runner.core.wire.plan import Plan
+from runner.core.wire.states import LOST
 
 MAX_AVG_LINE_BYTES = 200  # by which the last lines of a log are read
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from runner.core.protocol.code_archive import IMPORTER
+from runner.core.wire.boot import IMPORTER
 
 ANSWER = re.compile(rb"\nrunner-boot: code ([0-9a-f]*)\n")
 """What it says: "" if the cache has the code, else the key of its Python's version."""

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from runner.control.rpc.host_code import boot_line
 from runner.core import shell
 from runner.core.errors import Problem
-from runner.core.protocol.frames import PROTOCOL, STAYS
-from runner.core.protocol.timing import SETUP_TIMEOUT_S
 from runner.core.spec import Node, Spec
+from runner.core.wire.codec import PROTOCOL, STAYS
+from runner.core.wire.timing import SETUP_TIMEOUT_S
 
 BOOT_TIMEOUT_S = 20.0
 """How long a host may take from login to our code running (Python may be on slow NFS)."""

@@ -14,11 +14,10 @@ from types import MappingProxyType
 from runner.control.rpc.bootstrap import boot_limit_s, boot_problem
 from runner.control.rpc.session import Connector, HostSession, Inbox
 from runner.control.rpc.wait import WaitLoop
-from runner.core.codec import encode
 from runner.core.errors import NotReady, Problem, RunnerError
-from runner.core.model.facts import Facts, FactsRequest
-from runner.core.protocol.frames import Frame
 from runner.core.spec import Node, Spec
+from runner.core.wire.codec import Frame, encode
+from runner.core.wire.facts import Facts, FactsRequest
 
 MAX_CONCURRENT_LOGINS = 64
 """Logins in progress at a time: with more, paramiko's threads only slow each other down."""

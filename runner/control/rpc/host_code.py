@@ -19,8 +19,8 @@ from types import CodeType
 
 import runner
 from runner.control.rpc import bootloader
-from runner.core.protocol.code_archive import FOLDER, SOURCE, Archive, Blobs, code_blob
-from runner.core.protocol.paths import PRELOAD_MODULES, USUAL_WORKDIR
+from runner.core.wire.boot import FOLDER, SOURCE, Archive, Blobs, code_blob
+from runner.core.wire.paths import PRELOAD_MODULES, USUAL_WORKDIR
 
 KEY = MAGIC_NUMBER.hex()
 
@@ -66,7 +66,7 @@ def _sized(archive: Archive) -> bytes:
 
 
 def _archive(key: str) -> Archive:
-    """Return all modules of core and host, as source or compiled for this version of Python."""
+    """Return the modules that travel, as source or compiled for this version of Python."""
     empty = code_blob(compile("", "runner/__init__.py", "exec")) if key else zlib.compress(b"")
     modules: dict[str, tuple[bool, Blobs]] = {"runner": (True, {key: empty})}
     for path, source in _sources().items():
@@ -98,6 +98,7 @@ def _digest() -> str:
 
 @functools.cache
 def _sources() -> Mapping[Path, bytes]:
-    packages = (_PACKAGE / "core", _PACKAGE / "host")
-    paths = [path for package in packages for path in sorted(package.rglob("*.py"))]
+    packages = (_PACKAGE / "core" / "wire", _PACKAGE / "host")
+    paths = sorted((_PACKAGE / "core").glob("__init__.py"))
+    paths += [path for package in packages for path in sorted(package.rglob("*.py"))]
     return {path: path.read_bytes() for path in paths}

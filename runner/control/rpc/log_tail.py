@@ -12,17 +12,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from runner.control.rpc.session import HostSession
-from runner.core.model.plan import NodePlan, Plan
-from runner.core.protocol.events import Event, RankExited, RankStarted, parse
-from runner.core.protocol.frames import Frame, FrameError
-from runner.core.protocol.paths import (
-    METRICS_STREAM,
-    PROGRAM_LOG,
-    STACKS_LOG,
-    STREAMS,
-    rank_source,
-)
-from runner.core.protocol.remote_files import CHUNK
+from runner.core.wire.codec import Frame, FrameError
+from runner.core.wire.events import Event, RankExited, RankStarted, parse
+from runner.core.wire.files import CHUNK
+from runner.core.wire.paths import METRICS_STREAM, PROGRAM_LOG, STACKS_LOG, STREAMS, rank_source
+from runner.core.wire.plan import NodePlan, Plan
 
 MAX_EVENT_BYTES = 4 << 20
 MAX_EVENTS_BYTES = 64 << 20

@@ -18,10 +18,10 @@ from typing import Any
 
 from runner.control.rpc import bootloader, bootstrap, host_code
 from runner.core.errors import NotReady
-from runner.core.model.replies import checked_reply
-from runner.core.protocol.frames import MAGIC, Frame, FrameDecoder
-from runner.core.protocol.timing import SETUP_TIMEOUT_S
+from runner.core.replies import checked_reply
 from runner.core.spec import Node, Spec
+from runner.core.wire.codec import MAGIC, Frame, FrameDecoder
+from runner.core.wire.timing import SETUP_TIMEOUT_S
 from runner.transport.base import Channel, Transport
 
 MAX_BANNER = 64 << 10

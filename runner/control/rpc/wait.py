@@ -14,8 +14,8 @@ from typing import Any
 
 from runner.control.rpc.session import HostSession, Inbox
 from runner.core.errors import Interrupted, NotReady, Problem
-from runner.core.protocol.frames import Frame, FrameError
-from runner.core.protocol.timing import ANSWER_TIMEOUT_S, DISK_TIMEOUT_S, PING_S, WORK_TIMEOUT_S
+from runner.core.wire.codec import Frame, FrameError
+from runner.core.wire.timing import ANSWER_TIMEOUT_S, DISK_TIMEOUT_S, PING_S, WORK_TIMEOUT_S
 
 TICK_S = 0.1
 SLOW_S = 30.0

@@ -15,23 +15,24 @@ from runner.control.record.said_notes import unsaid
 from runner.control.run.hosts import HostPool
 from runner.core.errors import Interrupted, NotReady, Problem
 from runner.core.launch_request import LaunchRequest
-from runner.core.model.facts import Facts, FactsRequest
-from runner.core.model.plan import Plan
-from runner.core.model.run_info import PastAttempt, describe_run
-from runner.core.outcome.verdict import Verdict
-from runner.core.planning.build_plan import build_plan
-from runner.core.planning.readiness import facts_request, problems_of
-from runner.core.protocol.timing import PING_S
-from runner.core.relaunch.losses import (
+from runner.core.outcome.losses import (
     Losses,
     classify_losses,
     may_relaunch,
     next_spec,
     past_attempt,
 )
+from runner.core.outcome.verdict import Verdict
+from runner.core.planning.build_plan import build_plan
+from runner.core.planning.readiness import facts_request, problems_of
+from runner.core.results import describe_run
 from runner.core.shell import this_program
 from runner.core.spec import Node, Spec
-from runner.core.text import counted
+from runner.core.wire.facts import Facts, FactsRequest
+from runner.core.wire.plan import Plan
+from runner.core.wire.run_info import PastAttempt
+from runner.core.wire.text import counted
+from runner.core.wire.timing import PING_S
 
 OTHER_RUNS_TIMEOUT_S = 2.0
 """How long a launch waits for the runs of its hosts, of which it only makes a note."""

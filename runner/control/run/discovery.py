@@ -9,15 +9,14 @@ from dataclasses import dataclass, replace
 from runner.control.attempt.stop import user_at_host
 from runner.control.record import run_index
 from runner.control.run.hosts import HostPool, workdir_request
-from runner.core.codec import decode, parse_json
 from runner.core.errors import NotReady, Problem
-from runner.core.model.facts import Facts
-from runner.core.model.plan import Plan
-from runner.core.model.results import RemoteRun
-from runner.core.model.run_info import RunInfo, describe_run
-from runner.core.protocol.frames import decompress
+from runner.core.results import RemoteRun, describe_run
 from runner.core.shell import this_program
 from runner.core.spec import Node, Spec
+from runner.core.wire.codec import decode, decompress, parse_json
+from runner.core.wire.facts import Facts
+from runner.core.wire.plan import Plan
+from runner.core.wire.run_info import RunInfo
 
 MAX_RECORD = 256 << 20  # bytes
 

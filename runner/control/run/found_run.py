@@ -15,11 +15,10 @@ from runner.control.run.hosts import leave_on_signal
 from runner.control.run.job_run import job_run
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady
 from runner.core.launch_request import LaunchRequest
-from runner.core.model.results import PullResult
-from runner.core.model.run_info import current_hosts
 from runner.core.outcome.verdict import Verdict, completed, fold_events
-from runner.core.protocol.remote_files import FILE_KINDS
+from runner.core.results import PullResult, current_hosts
 from runner.core.shell import this_program
+from runner.core.wire.files import FILE_KINDS
 
 ANNOUNCE_TIMEOUT_S = 15.0  # how long a launch may take to announce another attempt
 START_TIMEOUT_S = 30.0  # how long that attempt may take to start, after the last announcement

@@ -17,14 +17,14 @@ from runner.control.rpc.facts import FactsCollector
 from runner.control.rpc.session import BoundedInbox, Connector, HostSession, Inbox
 from runner.control.rpc.wait import TICK_S, Broadcast, WaitLoop
 from runner.core.errors import NotReady, Problem
-from runner.core.model.facts import Facts, FactsRequest
-from runner.core.model.plan import Plan
-from runner.core.model.results import PullResult, RemoteRun
-from runner.core.model.run_info import HostRunStatus
 from runner.core.planning.notes import FoldNames
-from runner.core.protocol.events import Event
-from runner.core.protocol.frames import Frame
+from runner.core.results import PullResult, RemoteRun
 from runner.core.spec import Node, Spec
+from runner.core.wire.codec import Frame
+from runner.core.wire.events import Event
+from runner.core.wire.facts import Facts, FactsRequest
+from runner.core.wire.plan import Plan
+from runner.core.wire.run_info import HostRunStatus
 
 if TYPE_CHECKING:
     from runner.control.attempt.monitor import AttemptMonitor

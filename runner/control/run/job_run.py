@@ -24,16 +24,23 @@ from runner.control.record import run_index
 from runner.control.record.file_names import JOB_FILE, PLAN_FILE, RESULT_FILE
 from runner.control.record.run_store import RunStore
 from runner.control.run.own_job import past_attempts
-from runner.core.codec import decode, encode
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady, Problem, StopUnverified
 from runner.core.launch_request import LaunchRequest
-from runner.core.model.plan import Plan
-from runner.core.model.results import Failure
-from runner.core.outcome.first_failure import failure_text
-from runner.core.outcome.verdict import FAILED_CODE, LOST, LOST_CODE, STOPPED, fold_events
+from runner.core.outcome.verdict import fold_events
 from runner.core.planning.slurm_job import ERR_FILE, NEVER_STARTS, OUT_FILE, SIZES_FILE, Job
-from runner.core.protocol.events import ENDED_BY_SCHEDULER, TimedEvent
 from runner.core.shell import this_program
+from runner.core.wire.codec import decode, encode
+from runner.core.wire.events import TimedEvent
+from runner.core.wire.plan import Plan
+from runner.core.wire.states import (
+    ENDED_BY_SCHEDULER,
+    FAILED_CODE,
+    LOST,
+    LOST_CODE,
+    STOPPED,
+    Failure,
+    failure_text,
+)
 from runner.transport.srun import ask, cancel, job_of
 
 SUBMIT_LIMIT_S = 60.0

@@ -9,15 +9,15 @@ import time
 from collections.abc import Callable
 
 from runner.control.record.run_store import RunStore
-from runner.core.model.plan import Plan
-from runner.core.notification import POLL_S, Message, Subject, deliver
 from runner.core.outcome.diagnosis import Diagnosis
-from runner.core.outcome.first_failure import START_REFUSED, failure_text
 from runner.core.outcome.verdict import Verdict
-from runner.core.protocol import events
-from runner.core.protocol.events import Event
-from runner.core.protocol.timing import NOTIFICATION_TIMEOUT_S
 from runner.core.spec import Spec
+from runner.core.wire import events
+from runner.core.wire.events import Event
+from runner.core.wire.notification import POLL_S, Message, Subject, deliver
+from runner.core.wire.plan import Plan
+from runner.core.wire.states import START_REFUSED, failure_text
+from runner.core.wire.timing import NOTIFICATION_TIMEOUT_S
 
 MARGIN_S = 2.0
 KILL_S = 0.5

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from runner.control.attempt.monitor import AttemptMonitor
+from runner.control.attempt.states import AttemptState
 from runner.control.history.files import Problems, read_as
 from runner.control.history.run_reader import read_plans
 from runner.control.record.file_names import JOB_FILE, RESULT_FILE
@@ -20,15 +21,20 @@ from runner.control.rpc.session import Inbox
 from runner.control.run.hosts import enqueue_signal
 from runner.core.errors import SIGNAL_EXIT_BASE
 from runner.core.launch_request import LaunchRequest
-from runner.core.model.plan import Plan
-from runner.core.model.results import Failure
-from runner.core.model.run_info import PastAttempt
-from runner.core.outcome.verdict import LOST_CODE, STOPPED, Verdict
+from runner.core.outcome.losses import past_attempt
+from runner.core.outcome.verdict import Verdict
 from runner.core.planning.slurm_job import ENDS, ERR_FILE, OUT_FILE, REQUEUED, SIZES_FILE
-from runner.core.protocol.events import ENDED_BY_SCHEDULER, LIMIT_REASON, TERMINATED
-from runner.core.protocol.states import AttemptState
-from runner.core.relaunch.losses import past_attempt
 from runner.core.spec import SlurmSpec, Spec
+from runner.core.wire.plan import Plan
+from runner.core.wire.run_info import PastAttempt
+from runner.core.wire.states import (
+    ENDED_BY_SCHEDULER,
+    LIMIT_REASON,
+    LOST_CODE,
+    STOPPED,
+    TERMINATED,
+    Failure,
+)
 from runner.transport.srun import ask, job_of
 
 DISCONNECT_S = 180.0

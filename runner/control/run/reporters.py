@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 from runner.control.record.run_store import RunStore
 from runner.control.run.hosts import Console
 from runner.core.errors import Problem
-from runner.core.model.plan import Plan
 from runner.core.outcome.stacks import Stack, StackReport, group_stacks, parse_dumps
-from runner.core.protocol.events import Ended, Event, ProgressResumed, Stalled
-from runner.core.protocol.paths import (
+from runner.core.wire.events import Ended, Event, ProgressResumed, Stalled
+from runner.core.wire.paths import (
     METRICS_STREAM,
     STACKS_LOG,
     is_rank_source,
     local_log_name,
     source_rank,
 )
+from runner.core.wire.plan import Plan
 
 RenderStacks = Callable[[StackReport, Sequence[Problem]], str]
 

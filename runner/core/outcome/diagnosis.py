@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Callable, List, Optional, Sequence, Tuple
 
-from runner.core.model.plan import Plan
-from runner.core.model.results import Failure
-from runner.core.outcome import stacks, tracebacks
+from runner.core.outcome import stacks
 from runner.core.outcome.known_failures import ProjectFiles, explain, explain_import
-from runner.core.outcome.verdict import LOST, OWN_MASTER, Verdict
-from runner.core.protocol.events import is_scheduled, is_unattended
-from runner.core.protocol.paths import PROGRAM_LOG, STACKS_LOG, local_log_name, rank_source
+from runner.core.outcome.verdict import OWN_MASTER, Verdict
 from runner.core.shell import cluster_flag
-from runner.core.text import format_ranges
+from runner.core.wire import tracebacks
+from runner.core.wire.paths import PROGRAM_LOG, STACKS_LOG, local_log_name, rank_source
+from runner.core.wire.plan import Plan
+from runner.core.wire.states import LOST, Failure, is_scheduled, is_stall, is_unattended
+from runner.core.wire.text import format_ranges
 
-Tail = Callable[[str, str, int], List[str]]
+Tail = Callable[[str, str, int], list[str]]
 """Takes (node, log, number) and returns the last lines of a log."""
 
 LOG_LINES = 400
@@ -33,8 +33,8 @@ CONTEXT_LINES = 2
 class Diagnosis:
     """An explanation of the first failure."""
 
-    excerpt: Tuple[str, ...] = ()  # the last traceback of its log, or the last lines
-    context: Tuple[str, ...] = ()  # the lines before that
+    excerpt: tuple[str, ...] = ()  # the last traceback of its log, or the last lines
+    context: tuple[str, ...] = ()  # the lines before that
     cause: str = ""  # the name of a known failure, "" for any other
     meaning: str = ""  # what happened, "" if unknown
     remedy: str = ""  # what to do about it, "" if unknown
@@ -48,20 +48,20 @@ class RunResult(Verdict):
     attempt: int = 0  # the last one
     began: float = 0.0  # in seconds since 1970
     ended: float = 0.0
-    diagnosis: Optional[Diagnosis] = None
+    diagnosis: Diagnosis | None = None
 
 
 def diagnose(
     plan: Plan,
     verdict: Verdict,
     tail: Tail,
-    find_files: Callable[[], Optional[ProjectFiles]] = lambda: None,
-) -> Optional[Diagnosis]:
+    find_files: Callable[[], ProjectFiles | None] = lambda: None,
+) -> Diagnosis | None:
     """Return the diagnosis of the first failure; None if nothing failed, or a host was lost."""
     failure = verdict.first_failure
     if failure is None or verdict.state == LOST:
         return None
-    if stacks.is_stall(failure.reason):
+    if is_stall(failure.reason):
         return diagnose_stall(plan, tail)
     if is_unattended(failure.reason) or is_scheduled(failure.reason):  # no rank failed by itself
         return Diagnosis((), (), *(explain((failure.reason,)) or ()))
@@ -139,7 +139,7 @@ PEER_GONE_CAUSES = ("peer_left", "nccl_watchdog")
 """Failures of ranks that waited for another one that was gone."""
 
 
-def _explain_early_exit(verdict: Verdict, ranks: List[int]) -> Tuple[str, str]:
+def _explain_early_exit(verdict: Verdict, ranks: list[int]) -> tuple[str, str]:
     """Return the meaning and remedy if some ranks had succeeded while others went on."""
     who = stacks.with_nodes(sorted(ranks), {rank: verdict.ranks[str(rank)].node for rank in ranks})
     verb, whom = ("had", "it") if len(ranks) == 1 else ("had all", "them")
@@ -173,7 +173,7 @@ def diagnose_stall(plan: Plan, tail: Tail) -> Diagnosis:
     )
 
 
-def _last_log_lines(plan: Plan, failure: Failure, tail: Tail) -> List[str]:
+def _last_log_lines(plan: Plan, failure: Failure, tail: Tail) -> list[str]:
     source = PROGRAM_LOG if failure.rank is None else rank_source(failure.rank)
     for stream in ("err", "out"):
         lines = tail(failure.node, local_log_name(plan.attempt, source, stream), LOG_LINES)

@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import (
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
     NamedTuple,
-    Optional,
-    Sequence,
-    Set,
-    Tuple,
 )
 
-from runner.core.model.plan import Plan
-from runner.core.model.results import Failure
 from runner.core.outcome.membership import Membership
-from runner.core.outcome.stacks import is_stall
-from runner.core.outcome.tracebacks import is_secondary_error
-from runner.core.protocol.events import (
+from runner.core.wire.events import (
     FINAL_CAUSES,
     Ended,
     Event,
@@ -37,14 +25,11 @@ from runner.core.protocol.events import (
     Stopping,
     StopRequested,
     TimedEvent,
-    is_scheduled,
-    is_unattended,
 )
-from runner.core.protocol.states import State
-from runner.core.text import describe_exit
-
-START_REFUSED = "could not start"
-"""What the end of a host begins with that did not take its order; the reason follows."""
+from runner.core.wire.plan import Plan
+from runner.core.wire.states import Failure, State
+from runner.core.wire.text import describe_exit
+from runner.core.wire.tracebacks import is_secondary_error
 
 SAME_EVENT_S = 1.0
 """The death of a supervisor and what other hosts see of it are at most this far apart."""
@@ -63,7 +48,7 @@ class NodeStop(NamedTuple):
     cause: StopCause
 
 
-Stops = Mapping[Tuple[str, int], NodeStop]
+Stops = Mapping[tuple[str, int], NodeStop]
 """The first stop of each node in each attempt."""
 
 
@@ -86,8 +71,8 @@ class UserStop(NamedTuple):
 
 
 def find_failures(
-    plan: Plan, history: Sequence[TimedEvent], last: Optional[Membership]
-) -> List[TimedFailure]:
+    plan: Plan, history: Sequence[TimedEvent], last: Membership | None
+) -> list[TimedFailure]:
     """Return the failures of an attempt, like its events in order of time.
 
     Where the first one to end followed from another, that other one comes before it.
@@ -100,10 +85,10 @@ def find_failures(
     stops = node_stops(events)
     own_stops = node_stops(events, causes=tuple(StopCause))
     stopped_by_user = user_stop(history) is not None
-    failures: List[TimedFailure] = []
-    consequences: List[TimedFailure] = []
-    causes: List[TimedFailure] = []
-    departed: Set[str] = set()
+    failures: list[TimedFailure] = []
+    consequences: list[TimedFailure] = []
+    causes: list[TimedFailure] = []
+    departed: set[str] = set()
     for timed, failure in _reported(plan, history):
         event = timed.event
         _update_departed(departed, event)
@@ -125,27 +110,17 @@ def find_failures(
     return [root, *failures] if root else failures
 
 
-def failure_text(failure: Failure) -> str:
-    """Return a failure in words: "rank 3 on gpu2 exited with 1", "gpu2: could not start"."""
-    # Which rank or host reported it first means nothing.
-    if is_stall(failure.reason) or is_unattended(failure.reason) or is_scheduled(failure.reason):
-        return failure.reason
-    if failure.rank is None:
-        return f"{failure.node}: {failure.reason}"
-    return f"rank {failure.rank} on {failure.node} {failure.reason}"
-
-
-def departed_nodes(history: Iterable[TimedEvent]) -> Set[str]:
+def departed_nodes(history: Iterable[TimedEvent]) -> set[str]:
     """Return the nodes that left the attempt and did not rejoin it."""
-    departed: Set[str] = set()
+    departed: set[str] = set()
     for timed in history:
         _update_departed(departed, timed.event)
     return departed
 
 
-def lost_nodes(plan: Plan, history: Sequence[TimedEvent]) -> Dict[str, str]:
+def lost_nodes(plan: Plan, history: Sequence[TimedEvent]) -> dict[str, str]:
     """Return the nodes that were lost, each with the reason given by whoever noticed first."""
-    lost: Dict[str, str] = {}
+    lost: dict[str, str] = {}
     for _, found in _reported(plan, history):
         if found and found.is_loss:
             lost.setdefault(found.failure.node, found.failure.reason)
@@ -154,9 +129,9 @@ def lost_nodes(plan: Plan, history: Sequence[TimedEvent]) -> Dict[str, str]:
 
 def first_failure(
     failures: Sequence[TimedFailure],
-    stop: Optional[UserStop],
+    stop: UserStop | None,
     succeeded: bool,
-) -> Optional[TimedFailure]:
+) -> TimedFailure | None:
     """Return the failure that the others follow from; None if the user's stop came before any.
 
     What torchrun reports at the end of an attempt in which every rank succeeded is no failure. What
@@ -176,14 +151,14 @@ def first_failure(
     return None
 
 
-def user_stop(history: Iterable[TimedEvent]) -> Optional[UserStop]:
+def user_stop(history: Iterable[TimedEvent]) -> UserStop | None:
     """Return the stop that a user asked for, None if nobody did.
 
     A stop that was requested elsewhere counts as SIGINT. Where both are on record, ours has the
     signal, whichever clock says that it came first.
     """
-    requested: List[UserStop] = []
-    reported: List[UserStop] = []
+    requested: list[UserStop] = []
+    reported: list[UserStop] = []
     for timed in history:
         body = timed.event.body
         if isinstance(body, StopRequested) and body.signal:
@@ -196,7 +171,7 @@ def user_stop(history: Iterable[TimedEvent]) -> Optional[UserStop]:
 
 def node_stops(history: Iterable[Event], causes: Sequence[StopCause] = FOLLOWED_CAUSES) -> Stops:
     """Return the first stop of each node in each attempt: one that ends what has not failed."""
-    stops: Dict[Tuple[str, int], NodeStop] = {}
+    stops: dict[tuple[str, int], NodeStop] = {}
     for event in history:
         body = event.body
         if isinstance(body, Stopping) and body.cause in causes:
@@ -204,7 +179,7 @@ def node_stops(history: Iterable[Event], causes: Sequence[StopCause] = FOLLOWED_
     return stops
 
 
-def stop_before(event: Event, stops: Stops) -> Optional[NodeStop]:
+def stop_before(event: Event, stops: Stops) -> NodeStop | None:
     """Return the stop that a host was carrying out when a process of it ended, if any.
 
     The host's own clock decides: what is known of its offset may be wrong by more than the
@@ -215,14 +190,14 @@ def stop_before(event: Event, stops: Stops) -> Optional[NodeStop]:
     return stop if is_end and stop is not None and event.mono >= stop.mono else None
 
 
-def _update_departed(departed: Set[str], event: Event) -> None:
+def _update_departed(departed: set[str], event: Event) -> None:
     if isinstance(event.body, PeerDeparted):
         departed.add(event.body.peer)
     elif isinstance(event.body, ProgramStarted) and event.body.rejoin_count:
         departed.discard(event.node)
 
 
-def _is_superseded(timed: TimedEvent, last: Optional[Membership]) -> bool:
+def _is_superseded(timed: TimedEvent, last: Membership | None) -> bool:
     """Return whether an event belongs to a membership that was followed by another one."""
     body = timed.event.body
     if last is None:
@@ -238,7 +213,7 @@ def _is_superseded(timed: TimedEvent, last: Optional[Membership]) -> bool:
 
 def _reported(
     plan: Plan, history: Sequence[TimedEvent]
-) -> Iterator[Tuple[TimedEvent, Optional[TimedFailure]]]:
+) -> Iterator[tuple[TimedEvent, TimedFailure | None]]:
     """Yield every event with the failure that it reports, if any.
 
     A hub that each of several others lost was cut off, and what it says of them is no loss. Where
@@ -265,7 +240,7 @@ def _reported(
             yield timed, TimedFailure(timed.at, Failure(node, None, reason), is_loss=True)
 
 
-def _failure(timed: TimedEvent, launcher: str) -> Optional[TimedFailure]:
+def _failure(timed: TimedEvent, launcher: str) -> TimedFailure | None:
     """Return the failure that an event other than a loss reports, if any."""
     event = timed.event
     body = event.body
@@ -291,8 +266,8 @@ def _failure(timed: TimedEvent, launcher: str) -> Optional[TimedFailure]:
 
 
 def _own_failure(
-    timed: TimedEvent, failure: TimedFailure, stop: Optional[NodeStop]
-) -> Optional[TimedFailure]:
+    timed: TimedEvent, failure: TimedFailure, stop: NodeStop | None
+) -> TimedFailure | None:
     """Return the failure of a rank that did not only notice another's end; None for any other.
 
     A rank that was told to end, by a stop or by torch, had failed if it had raised before.
@@ -309,7 +284,7 @@ def _own_failure(
     return TimedFailure(timed.at - body.raised_s, Failure(event.node, body.rank, reason))
 
 
-def _root_cause(first: TimedFailure, causes: Sequence[TimedFailure]) -> Optional[TimedFailure]:
+def _root_cause(first: TimedFailure, causes: Sequence[TimedFailure]) -> TimedFailure | None:
     """Return the failure that the first one to end follows from, if any.
 
     Python writes an exception down and then tears the process down; meanwhile ranks that follow

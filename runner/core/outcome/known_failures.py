@@ -11,22 +11,16 @@ import functools
 import posixpath
 import re
 import signal
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import (
-    AbstractSet,
-    Callable,
-    Dict,
-    Mapping,
     NamedTuple,
-    Optional,
-    Sequence,
-    Set,
-    Tuple,
 )
 
-from runner.core.model.plan import Plan
 from runner.core.shell import this_program
-from runner.core.text import signal_name
+from runner.core.wire.plan import Plan
+from runner.core.wire.text import signal_name
 
 MAX_LINE_CHARS = 2000
 """The patterns take quadratic time on some lines; of longer ones the middle is left out."""
@@ -49,13 +43,13 @@ class KnownFailure(NamedTuple):
     """An entry of the table; its texts have placeholders."""
 
     name: str
-    pattern: "re.Pattern[str]"
+    pattern: re.Pattern[str]
     meaning: str
     remedy: str
 
 
-@functools.lru_cache(maxsize=None)
-def known_failures() -> Tuple[KnownFailure, ...]:
+@functools.cache
+def known_failures() -> tuple[KnownFailure, ...]:
     """Return the table, in its order."""
     parser = configparser.ConfigParser(
         delimiters=(":",),
@@ -75,7 +69,7 @@ def known_failures() -> Tuple[KnownFailure, ...]:
     )
 
 
-def explain(lines: Sequence[str], facts: Mapping[str, str] = ANYWHERE) -> Optional[Explanation]:
+def explain(lines: Sequence[str], facts: Mapping[str, str] = ANYWHERE) -> Explanation | None:
     """Return the known failure that the last lines match.
 
     The first line may be how the program exited: a shell tells a signal by its exit code.
@@ -116,7 +110,7 @@ def _shorten(line: str) -> str:
 def _substitute(text: str, values: Mapping[str, str]) -> str:
     """Fill in what a text of the table names."""
 
-    def put(field: "re.Match[str]") -> str:
+    def put(field: re.Match[str]) -> str:
         name, kind, more = field.groups()
         if name not in values:
             return more if kind == "|" else ""
@@ -135,7 +129,7 @@ class ProjectFiles(NamedTuple):
     why_absent: Callable[[str], str]  # takes a path that ranks had not; "" if it is not here either
 
 
-def explain_import(error: str, plan: Plan, files: ProjectFiles) -> Optional[Tuple[str, str]]:
+def explain_import(error: str, plan: Plan, files: ProjectFiles) -> tuple[str, str] | None:
     """Return what a failed import means and what to do about it, None if no file tells."""
     node = plan.nodes[0]
     words = node.command[: len(node.command) - node.arg_count]
@@ -172,7 +166,7 @@ def explain_import(error: str, plan: Plan, files: ProjectFiles) -> Optional[Tupl
     return f"the project has no module {name}", "add it, or correct the name"
 
 
-def _explain_relative(script: str, paths: AbstractSet[str], path_key: str) -> Tuple[str, str]:
+def _explain_relative(script: str, paths: AbstractSet[str], path_key: str) -> tuple[str, str]:
     """Return the same for `from .x import y` in a script."""
     meaning = f"as it is started, {script} belongs to no package"
     home = posixpath.dirname(script)
@@ -187,9 +181,9 @@ def _explain_relative(script: str, paths: AbstractSet[str], path_key: str) -> Tu
     return meaning, f"task.module={module}{setting} instead of task.script={script}"
 
 
-def _importable(paths: AbstractSet[str]) -> Dict[str, Set[str]]:
+def _importable(paths: AbstractSet[str]) -> dict[str, set[str]]:
     """Return the modules and packages in files, each with the folders from which it is imported."""
-    folders: Dict[str, Set[str]] = {}
+    folders: dict[str, set[str]] = {}
     for path in paths:
         parts = re.sub(r"(/__init__)?\.py$", "", path).split("/")
         for start in range(len(parts)):

@@ -8,10 +8,8 @@ each has a port of its own, the store that its rank 0 opens
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Dict, List, Optional, Tuple
 
-from runner.core.model.order import Order
-from runner.core.protocol.events import RankStarted
+from runner.core.wire.events import RankStarted
 
 
 @dataclass
@@ -22,9 +20,9 @@ class Membership:
     master: str  # the address at which its ranks meet
     world_size: int  # 0 if unknown
     started_at: float  # its first start, on the controller's clock
-    ranks: Dict[int, Tuple[str, int]] = field(default_factory=dict)  # node, number of the start
-    joined: Tuple[str, ...] = ()  # nodes that the previous membership did not have
-    departed: Tuple[str, ...] = ()  # nodes that only the previous one had
+    ranks: dict[int, tuple[str, int]] = field(default_factory=dict)  # node, number of the start
+    joined: tuple[str, ...] = ()  # nodes that the previous membership did not have
+    departed: tuple[str, ...] = ()  # nodes that only the previous one had
     diff_known: bool = False  # whether these two are known: all of the previous one was seen
     restarts: int = 0  # by torch after failures so far, on the node that counts most
     max_restarts: int = 0
@@ -35,7 +33,7 @@ class Membership:
         return 0 < self.world_size <= len(self.ranks)
 
     @property
-    def nodes(self) -> Tuple[str, ...]:
+    def nodes(self) -> tuple[str, ...]:
         """Its nodes, that of rank 0 first."""
         return tuple(dict.fromkeys(node for _, (node, _) in sorted(self.ranks.items())))
 
@@ -47,10 +45,10 @@ class Memberships:
     """All memberships of an attempt so far."""
 
     def __init__(self) -> None:
-        self._all: List[Membership] = []
+        self._all: list[Membership] = []
 
     @property
-    def last(self) -> Optional[Membership]:
+    def last(self) -> Membership | None:
         """The latest one; None before any rank has started."""
         return max(self._all, key=lambda membership: membership.started_at, default=None)
 
@@ -58,7 +56,7 @@ class Memberships:
     def count(self) -> int:
         return len(self._all)
 
-    def add_start(self, node: str, body: RankStarted, at: float) -> Optional[Membership]:
+    def add_start(self, node: str, body: RankStarted, at: float) -> Membership | None:
         """Add the start of a rank; return its membership if that completes it."""
         membership = self._find(body)
         if membership is None:
@@ -80,30 +78,9 @@ class Memberships:
             membership.departed = tuple(name for name in before if name not in now)
         return membership
 
-    def _find(self, body: RankStarted) -> Optional[Membership]:
+    def _find(self, body: RankStarted) -> Membership | None:
         for membership in reversed(self._all):
             is_same = (membership.master, membership.world_size) == (body.master, body.world_size)
             if is_same and body.rank not in membership.ranks:
                 return membership
         return None
-
-
-def is_indispensable(order: Order, name: str) -> bool:
-    """Return whether the loss of the node `name` ends the attempt, however many nodes remain.
-
-    `order` is that of any node: the controller and the hub come to the same decision.
-    """
-    if order.hub is None or not order.restarts_ranks:
-        return True
-    return order.hub.required and order.hub.node == name
-
-
-def nodes_after_loss(order: Order, name: str, remaining: int) -> int:
-    """Return with how many of `remaining` nodes the attempt goes on without `name`, 0 if it ends.
-
-    `order` is that of any node, as in `is_indispensable`.
-    """
-    if order.hub is None or is_indispensable(order, name):
-        return 0
-    required = order.hub.min_nodes or 1 + order.hub.member_count
-    return remaining if remaining >= required else 0

@@ -8,23 +8,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import NamedTuple
 
-from runner.core.model.plan import Plan
-from runner.core.protocol.paths import PRELOAD_PACKAGE
-from runner.core.text import format_ranges
-
-STALL_REASON = "no rank made progress for"
-"""The beginning of the reason for which a watchdog stops a run."""
-
-DUMP_HEADER = "=== stacks, {when}: {why}\n"
-DUMP_END = "=== end\n"
-PROCESS_HEADER = "--- rank {rank}: process {pid} ({program}), by {how}\n"
-USAGE_LINE = "    so far: {cpu_s:.2f} s of CPU, {printed} bytes printed\n"
-
-MIN_CPU_SHARE = 0.05
-"""A process that uses less than this part of a core is only polling."""
+from runner.core.wire.paths import DUMP_END, MIN_CPU_SHARE, PRELOAD_PACKAGE
+from runner.core.wire.plan import Plan
+from runner.core.wire.text import format_ranges
 
 _DUMP = re.compile(r"=== stacks, (\S+): ")
 _PROCESS = re.compile(r"--- rank (\d{1,9}): process (\d{1,9}) \((.*)\), by (.*)")
@@ -43,14 +33,6 @@ _WRAPPER_FUNCTIONS = ("wrapper", "<module>", "__call__")
 _BACKWARD = "_engine_run_backward"  # of autograd, in which DDP reduces gradients
 _OF_PRELOAD = re.compile(rf"/runs/[^/]+/[^/]+/(preload|{PRELOAD_PACKAGE}/\w+)\.py$")
 """The frames below the program of a forked rank."""
-
-
-def is_stall(reason: str) -> bool:
-    """Return whether an attempt ended because no rank made progress.
-
-    Every node shows a standstill: which host or rank noticed it says nothing.
-    """
-    return reason.startswith(STALL_REASON)
 
 
 @dataclass(frozen=True)
@@ -73,7 +55,7 @@ class Stack:
     pid: int
     program: str
     method: str  # what read the stack, or why there is none
-    frames: Tuple[Frame, ...] = ()  # of its main thread, innermost first
+    frames: tuple[Frame, ...] = ()  # of its main thread, innermost first
     cpu_s: float = 0.0  # what it has used so far
     printed: int = 0  # bytes of its rank's output so far
 
@@ -82,14 +64,14 @@ class StackDump(NamedTuple):
     """One dump of a host, at its own `time` (ISO 8601)."""
 
     time: str
-    stacks: List[Stack]
+    stacks: list[Stack]
 
 
 @dataclass(frozen=True)
 class StackGroup:
     """Ranks whose main threads have the same stack."""
 
-    ranks: Tuple[int, ...]
+    ranks: tuple[int, ...]
     stack: Stack
 
     @property
@@ -112,7 +94,7 @@ class StackGroup:
         return operation
 
     @property
-    def user_call(self) -> Optional[Frame]:
+    def user_call(self) -> Frame | None:
         """The innermost call that is neither torch's nor Python's own."""
         for frame in self.stack.frames:
             if not _TORCH.search(frame.file) and not _STDLIB.search(frame.file):
@@ -124,16 +106,16 @@ class StackGroup:
 class StackReport:
     """The stacks of a whole run at one moment."""
 
-    groups: Tuple[StackGroup, ...]  # the rarest first, those that wait for others last
-    ended: Tuple[int, ...]  # ranks that have no process any more
-    unknown: Tuple[int, ...]  # ranks of hosts that sent no stacks
+    groups: tuple[StackGroup, ...]  # the rarest first, those that wait for others last
+    ended: tuple[int, ...]  # ranks that have no process any more
+    unknown: tuple[int, ...]  # ranks of hosts that sent no stacks
     node_of_rank: Mapping[int, str]
-    moving: Tuple[int, ...] = ()  # ranks that did something since an earlier look
+    moving: tuple[int, ...] = ()  # ranks that did something since an earlier look
 
 
-def parse_dumps(text: str) -> List[StackDump]:
+def parse_dumps(text: str) -> list[StackDump]:
     """Return the dumps that have arrived whole in a host's log; other lines are skipped."""
-    dumps: List[StackDump] = []
+    dumps: list[StackDump] = []
     for block in re.split(r"^(?==== stacks, )", text, flags=re.MULTILINE):
         header = _DUMP.match(block)
         if header and block.endswith(DUMP_END):
@@ -141,8 +123,8 @@ def parse_dumps(text: str) -> List[StackDump]:
     return dumps
 
 
-def _stacks(block: str) -> List[Stack]:
-    stacks: List[Stack] = []
+def _stacks(block: str) -> list[Stack]:
+    stacks: list[Stack] = []
     for part in re.split(r"^(?=--- rank )", block, flags=re.MULTILINE):
         header = _PROCESS.match(part)
         if header:
@@ -160,7 +142,7 @@ def _stacks(block: str) -> List[Stack]:
     return stacks
 
 
-def _frames(text: str) -> Tuple[Frame, ...]:
+def _frames(text: str) -> tuple[Frame, ...]:
     """Return the frames of the main thread; of several dumps of a process, those of the last."""
     calls = _FRAME.findall(_STACK.split(text)[-1])
     frames = (Frame(file, int(n) if n.isdigit() else 0, function) for file, n, function in calls)
@@ -169,7 +151,7 @@ def _frames(text: str) -> Tuple[Frame, ...]:
 
 def moving_ranks(
     earlier: Iterable[Stack], later: Iterable[Stack], *, elapsed_s: float, backend: str
-) -> Tuple[int, ...]:
+) -> tuple[int, ...]:
     """Return the ranks that are elsewhere than `elapsed_s` ago, have printed, or have computed.
 
     A rank that waits for a GPU may keep its core busy, so there computing shows nothing.
@@ -186,7 +168,7 @@ def moving_ranks(
 
 
 def group_stacks(
-    plan: Plan, stacks_by_node: Mapping[str, Sequence[Stack]], moving: Tuple[int, ...] = ()
+    plan: Plan, stacks_by_node: Mapping[str, Sequence[Stack]], moving: tuple[int, ...] = ()
 ) -> StackReport:
     """Return the stacks of a whole run as one report: of each rank the first process.
 
@@ -196,12 +178,12 @@ def group_stacks(
         stack.rank: node for node, stacks in stacks_by_node.items() for stack in stacks
     }
     folders = [node_plan.cwd for node_plan in plan.nodes]
-    first: Dict[int, Stack] = {}
+    first: dict[int, Stack] = {}
     for node, stacks in stacks_by_node.items():
         for stack in stacks:
             if node_of_rank.get(stack.rank) == node:
                 first.setdefault(stack.rank, stack)
-    groups: Dict[object, StackGroup] = {}
+    groups: dict[object, StackGroup] = {}
     for rank, stack in sorted(first.items()):
         frames = tuple(_shorten_path(frame, folders) for frame in stack.frames)
         key = frames or (stack.program, stack.method)
@@ -235,12 +217,12 @@ def summary(report: StackReport) -> str:
 
     Where ranks in a collective are moving, nobody is said to hold up anybody.
     """
-    waiting: Dict[str, List[int]] = {}
+    waiting: dict[str, list[int]] = {}
     for group in report.groups:
         if group.collective:
             waiting[group.collective] = sorted([*waiting.get(group.collective, []), *group.ranks])
-    moving: List[str] = []
-    waits: List[str] = []
+    moving: list[str] = []
+    waits: list[str] = []
     for operation, ranks in waiting.items():
         on_move = [rank for rank in ranks if rank in report.moving]
         if on_move:

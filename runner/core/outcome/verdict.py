@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Dict, FrozenSet, Iterable, Mapping, Optional, Tuple
 
 from runner.core.errors import NotReady
-from runner.core.model.plan import Plan
-from runner.core.model.results import Failure, NodeResult, RankResult
-from runner.core.model.run_info import PastAttempt
 from runner.core.outcome.first_failure import (
-    START_REFUSED,
     TimedFailure,
     UserStop,
     departed_nodes,
@@ -20,8 +16,8 @@ from runner.core.outcome.first_failure import (
     user_stop,
 )
 from runner.core.outcome.membership import Membership, Memberships
-from runner.core.outcome.tracebacks import is_secondary_error
-from runner.core.protocol.events import (
+from runner.core.results import NodeResult, RankResult
+from runner.core.wire.events import (
     Ended,
     ProgramExited,
     ProgramStarted,
@@ -31,18 +27,25 @@ from runner.core.protocol.events import (
     Stalled,
     Stopping,
     TimedEvent,
+)
+from runner.core.wire.plan import Plan
+from runner.core.wire.run_info import PastAttempt
+from runner.core.wire.states import (
+    FAILED,
+    FAILED_CODE,
+    LOST,
+    LOST_CODE,
+    START_REFUSED,
+    STOPPED,
+    STUCK,
+    STUCK_CODE,
+    SUCCEEDED,
+    Failure,
     is_scheduled,
     is_unattended,
 )
+from runner.core.wire.tracebacks import is_secondary_error
 
-SUCCEEDED = "succeeded"
-FAILED = "failed"
-STOPPED = "stopped"
-LOST = "lost"
-STUCK = "stuck"
-FAILED_CODE = 1
-LOST_CODE = 4
-STUCK_CODE = 5
 STOP_SIGNALS = (None, signal.SIGTERM, signal.SIGKILL)
 """Of ranks that did not end by themselves."""
 
@@ -59,15 +62,15 @@ class Verdict:
     state: str  # "succeeded", "failed", "stopped", "lost" or "stuck"
     exit_code: int  # of the launch
     seconds: float  # that the last attempt took
-    first_failure: Optional[Failure] = None  # what the others follow from
+    first_failure: Failure | None = None  # what the others follow from
     consequences: int = 0  # how many ranks ended by themselves because of it
     same_failures: int = 0  # how many other ranks failed by themselves in the same way
-    unverified: Tuple[str, ...] = ()  # nodes that did not prove that nothing of the run is left
+    unverified: tuple[str, ...] = ()  # nodes that did not prove that nothing of the run is left
     stalled_s: float = 0.0  # how long no rank had made progress at the end
     membership_count: int = 0  # that torch formed, where it assigns the ranks
-    nodes: Dict[str, NodeResult] = field(default_factory=dict)
-    ranks: Dict[str, RankResult] = field(default_factory=dict)  # of the last membership
-    past_attempts: Tuple[PastAttempt, ...] = ()  # before the last one, which all else describes
+    nodes: dict[str, NodeResult] = field(default_factory=dict)
+    ranks: dict[str, RankResult] = field(default_factory=dict)  # of the last membership
+    past_attempts: tuple[PastAttempt, ...] = ()  # before the last one, which all else describes
     stop_reason: str = ""  # who stopped it, where a user did
 
     @property
@@ -79,18 +82,18 @@ class Verdict:
         return bool(ran) or not refused
 
     @property
-    def nodes_that_ran(self) -> FrozenSet[str]:
+    def nodes_that_ran(self) -> frozenset[str]:
         """The nodes on which a rank began, or could not."""
         results = self.ranks.values()
         return frozenset(r.node for r in results if r.started or r.code is not None)
 
     @property
-    def unverified_before(self) -> Tuple[str, ...]:
+    def unverified_before(self) -> tuple[str, ...]:
         """The nodes that are unverified since an earlier attempt, and not by the last one."""
         names = (name for past in self.past_attempts for name in past.unverified)
         return tuple(name for name in dict.fromkeys(names) if name not in self.unverified)
 
-    def ranks_on(self, node: str) -> Tuple[int, ...]:
+    def ranks_on(self, node: str) -> tuple[int, ...]:
         """Return the ranks of a node; where torch assigns them, those it had in the end."""
         ranks = (int(rank) for rank, result in self.ranks.items() if result.node == node)
         return tuple(sorted(ranks))
@@ -100,7 +103,7 @@ def fold_events(
     plan: Plan,
     timed_events: Iterable[TimedEvent],
     seconds: float,
-    past_attempts: Tuple[PastAttempt, ...] = (),
+    past_attempts: tuple[PastAttempt, ...] = (),
 ) -> Verdict:
     """Return the verdict; the first failure by corrected time wins, the rest are consequences.
 
@@ -165,7 +168,7 @@ def completed(verdict: Verdict, asked_again: Verdict) -> Verdict:
     )
 
 
-def _memberships(history: Iterable[TimedEvent]) -> Tuple[Optional[Membership], int]:
+def _memberships(history: Iterable[TimedEvent]) -> tuple[Membership | None, int]:
     """Return the last membership, and how many there were."""
     memberships = Memberships()
     for timed in history:
@@ -174,7 +177,7 @@ def _memberships(history: Iterable[TimedEvent]) -> Tuple[Optional[Membership], i
     return memberships.last, memberships.count
 
 
-def _node_results(plan: Plan, history: Iterable[TimedEvent]) -> Dict[str, NodeResult]:
+def _node_results(plan: Plan, history: Iterable[TimedEvent]) -> dict[str, NodeResult]:
     nodes = {node_plan.node: NodeResult() for node_plan in plan.nodes}
     for timed in history:
         name = timed.event.node
@@ -196,8 +199,8 @@ def _node_results(plan: Plan, history: Iterable[TimedEvent]) -> Dict[str, NodeRe
 
 
 def _rank_results(
-    plan: Plan, history: Iterable[TimedEvent], last: Optional[Membership]
-) -> Dict[int, RankResult]:
+    plan: Plan, history: Iterable[TimedEvent], last: Membership | None
+) -> dict[int, RankResult]:
     """Return how every rank ended: those of the plan, or of the last membership."""
     ranks = {
         rank: RankResult(node_plan.node) for node_plan in plan.nodes for rank in node_plan.ranks
@@ -224,7 +227,7 @@ def _rank_results(
     return ranks
 
 
-def _is_success(plan: Plan, ranks: Mapping[int, RankResult], last: Optional[Membership]) -> bool:
+def _is_success(plan: Plan, ranks: Mapping[int, RankResult], last: Membership | None) -> bool:
     expected = (last.world_size if last else 0) or plan.world_size
     all_known = len(ranks) == expected or not plan.torch_assigns_ranks
     return all_known and all(result.code == 0 for result in ranks.values())
@@ -250,9 +253,7 @@ def _stalled_s(history: Iterable[TimedEvent]) -> float:
     return reports[-1].seconds if reports and isinstance(reports[-1], Stalled) else 0.0
 
 
-def _outcome(
-    first: Optional[TimedFailure], stop: Optional[UserStop], succeeded: bool
-) -> Tuple[str, int]:
+def _outcome(first: TimedFailure | None, stop: UserStop | None, succeeded: bool) -> tuple[str, int]:
     if stop:
         return STOPPED, 128 + stop.signal
     if first and first.is_loss:
@@ -264,7 +265,7 @@ def _outcome(
     return (FAILED, FAILED_CODE) if first or not succeeded else (SUCCEEDED, 0)
 
 
-def _others(ranks: Mapping[int, RankResult], first: Failure) -> Tuple[int, int]:
+def _others(ranks: Mapping[int, RankResult], first: Failure) -> tuple[int, int]:
     """Return how many other ranks failed because the first did, and how many as it did."""
     if is_unattended(first.reason):
         return 0, 0

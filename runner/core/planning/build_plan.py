@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Dict, Iterable, Mapping, Optional, Sequence, Tuple
 
 from runner.core.errors import NotReady, Problem
-from runner.core.launch import environment
-from runner.core.model.facts import Facts
-from runner.core.model.order import Notify, Order, Program
-from runner.core.model.plan import NodePlan, Plan
-from runner.core.model.release import CodeRef
 from runner.core.planning import endpoints
 from runner.core.planning.container import wrap
 from runner.core.planning.launch_command import (
@@ -22,9 +17,12 @@ from runner.core.planning.launch_command import (
 )
 from runner.core.planning.notes import FoldNames, plan_notes
 from runner.core.planning.readiness import problems_of, visible_gpus, without_removed_env
-from runner.core.protocol.paths import RunPaths, tasks_folder
 from runner.core.spec import Node, Spec, Task
-from runner.core.text import counted, join_some
+from runner.core.wire.facts import Facts
+from runner.core.wire.order import Notify, Order, Program, environment
+from runner.core.wire.paths import RunPaths, tasks_folder
+from runner.core.wire.plan import CodeRef, NodePlan, Plan
+from runner.core.wire.text import counted, join_some
 
 NO_CODE = CodeRef()
 
@@ -39,7 +37,7 @@ class _AttemptPlan:
     relaunches_left: int
     endpoints: endpoints.AttemptEndpoints
     backend: str
-    ranks: Mapping[str, Tuple[int, ...]]  # in rank order; () if torch assigns them
+    ranks: Mapping[str, tuple[int, ...]]  # in rank order; () if torch assigns them
     world_size: int
 
 
@@ -49,7 +47,7 @@ def build_plan(
     *,
     code: CodeRef = NO_CODE,
     attempt: int = 0,
-    relaunches_left: Optional[int] = None,
+    relaunches_left: int | None = None,
     fold_names: FoldNames = join_some,
 ) -> Plan:
     """Return the plan of the run's n-th start, `attempt`, with the code that is sent with it.
@@ -104,7 +102,7 @@ def build_plan(
     )
 
 
-def select_gpus(node: Node, facts: Facts) -> Tuple[int, ...]:
+def select_gpus(node: Node, facts: Facts) -> tuple[int, ...]:
     """Return the indices of the GPUs that a node uses."""
     if node.gpu_ids:
         return node.gpu_ids
@@ -115,7 +113,7 @@ def select_gpus(node: Node, facts: Facts) -> Tuple[int, ...]:
 def _decide(
     spec: Spec,
     facts: Mapping[str, Facts],
-    gpus: Mapping[str, Tuple[int, ...]],
+    gpus: Mapping[str, tuple[int, ...]],
     without_cuda: Sequence[str],
     code: CodeRef,
     attempt: int,
@@ -131,7 +129,7 @@ def _decide(
         legal = f"0 to {world_size - 1}" if world_size > 1 else "0 alone"
         message = f"there is no rank {spec.debug_rank.rank}: this run has {legal}"
         raise NotReady([Problem("debug.rank", message)])
-    ranks: Dict[str, Tuple[int, ...]] = {}
+    ranks: dict[str, tuple[int, ...]] = {}
     base = 0
     for node in spec.nodes:
         count = 0 if spec.rendezvous.torch_assigns_ranks else nproc[node.name]
@@ -146,7 +144,7 @@ def _nproc(task: Task, node: Node, gpus: Sequence[int]) -> int:
 
 def _choose_backend(
     spec: Spec,
-    gpus: Mapping[str, Tuple[int, ...]],
+    gpus: Mapping[str, tuple[int, ...]],
     nproc: Mapping[str, int],
     without_cuda: Sequence[str],
 ) -> str:
@@ -270,7 +268,7 @@ def _order(
     )
 
 
-def notify_part(spec: Spec, secrets: Iterable[str] = ()) -> Optional[Notify]:
+def notify_part(spec: Spec, secrets: Iterable[str] = ()) -> Notify | None:
     """Return what a host is to know to tell of a run, None where nobody is to be told.
 
     `secrets` are names of more secrets than those that the spec has.

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Iterator, List, Sequence, Tuple
 
 from runner.core.errors import Problem
-from runner.core.model.container import ALL_GPUS, Container, is_of_engine
-from runner.core.model.facts import Facts
-from runner.core.model.plan import NodePlan
-from runner.core.protocol.paths import RunPaths, tasks_folder
 from runner.core.spec import Mount, Node, Spec
+from runner.core.wire.container import ALL_GPUS, Container, is_of_engine
+from runner.core.wire.facts import Facts
+from runner.core.wire.paths import RunPaths, tasks_folder
+from runner.core.wire.plan import NodePlan
 
 SHORT = {"d": "detach", "i": "interactive", "t": "tty", "u": "user", "v": "volume"}
 """The short names of options that are refused, by which people know them."""
@@ -37,7 +37,7 @@ REFUSED = {
 """Options by which a run could not be followed or ended, with the remedy."""
 
 
-def extra_problems(words: Sequence[str]) -> Iterator[Tuple[str, str]]:
+def extra_problems(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield what is wrong with each word of `container.extra`, and what to do instead.
 
     Each word is one option with its value: then none takes the image for its value, and no word is
@@ -96,7 +96,7 @@ def wrap(spec: Spec, node: Node, facts: Facts, plan: NodePlan, tasks_hash: str) 
         return replace(plan, command=command, order=order)
     run_paths = RunPaths(facts.workdir, spec.run_id, node.name)
     uuids = {gpu.index: gpu.uuid for gpu in facts.gpus}
-    pinned: Tuple[str, ...] = ()
+    pinned: tuple[str, ...] = ()
     if facts.system.infiniband:
         pinned = ("--device", "/dev/infiniband", "--cap-add", "IPC_LOCK", "--ulimit", "memlock=-1")
     container = replace(
@@ -141,7 +141,7 @@ def _mount_record(mount: Mount) -> str:
     return ",".join(fields)
 
 
-def _run_mounts(spec: Spec, facts: Facts, run_paths: RunPaths, tasks_hash: str) -> List[str]:
+def _run_mounts(spec: Spec, facts: Facts, run_paths: RunPaths, tasks_hash: str) -> list[str]:
     """Return what a container sees of its host, in the same places: the run and its code.
 
     The private copy of a release is in the folder of the run.

@@ -7,16 +7,17 @@ is not loopback; else at the master's address on a subnet that all nodes share; 
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from runner.core.errors import NotReady, Problem
-from runner.core.model.facts import Endpoint, Facts, Interface
-from runner.core.model.order import Hub
+from runner.core.results import Endpoint
 from runner.core.spec import Node, Spec, are_local
+from runner.core.wire.facts import Facts, Interface
+from runner.core.wire.order import Hub
 
-Address = Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
-OwnAddress = Union[ipaddress.IPv4Interface, ipaddress.IPv6Interface]
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+OwnAddress = ipaddress.IPv4Interface | ipaddress.IPv6Interface
 
 LOOPBACK = "127.0.0.1"
 
@@ -27,11 +28,11 @@ class AttemptEndpoints:
 
     addr: str  # the master's
     port: int  # where the ranks meet there; 0 if none was reserved
-    spare_ports: Tuple[int, ...]  # where those of later attempts may
+    spare_ports: tuple[int, ...]  # where those of later attempts may
     reason: str  # why they meet there
     route: str  # an address by which routing tables find the master
     local_addrs: Mapping[str, str]  # at which others reach the ranks of each node
-    hub: Optional[Hub]  # None for a single node
+    hub: Hub | None  # None for a single node
 
 
 def choose_endpoints(
@@ -77,7 +78,7 @@ def choose_endpoints(
 
 def training_address(
     spec: Spec, nodes: Sequence[Node], facts: Mapping[str, Facts]
-) -> Tuple[str, str, str]:
+) -> tuple[str, str, str]:
     """Choose the address at which the ranks of `nodes` meet.
 
     Returns:
@@ -101,7 +102,7 @@ def training_address(
     return addr, reason, addr
 
 
-def _derive_address(nodes: Sequence[Node], facts: Mapping[str, Facts]) -> Tuple[str, str]:
+def _derive_address(nodes: Sequence[Node], facts: Mapping[str, Facts]) -> tuple[str, str]:
     master = nodes[0]
     master_facts = facts[master.name]
     for candidate, reason in (
@@ -146,7 +147,7 @@ def _no_address(master: Node, master_facts: Facts) -> Problem:
 
 def peer_endpoints(
     spec: Spec, nodes: Sequence[Node], facts: Mapping[str, Facts]
-) -> Dict[str, Endpoint]:
+) -> dict[str, Endpoint]:
     """Return the endpoint of each node, as gloo and NCCL publish it; {} if the ranks cannot meet.
 
     It is an address of the interface towards the master: the one on the master's subnet, else the
@@ -164,10 +165,10 @@ def _endpoint(spec: Spec, node: Node, facts: Facts, route: str) -> Endpoint:
     return _endpoint_on(facts, interface or training_interface(node, facts, route), route)
 
 
-def duplicate_addresses(spec: Spec, facts: Mapping[str, Facts]) -> List[Problem]:
+def duplicate_addresses(spec: Spec, facts: Mapping[str, Facts]) -> list[Problem]:
     """Return a problem per node that has another's address: bridges such as docker0 are alike."""
     problems = []
-    first: Dict[str, str] = {}
+    first: dict[str, str] = {}
     for name, endpoint in peer_endpoints(spec, spec.nodes, facts).items():
         other = first.setdefault(endpoint.address, name)
         pair = (facts[name], facts[other])
@@ -241,7 +242,7 @@ def route_interface(facts: Facts, address: str) -> str:
     owner = interface_with(facts.interfaces, target)
     if owner:
         return owner
-    best: Tuple[int, int, str] = (-1, 0, "")
+    best: tuple[int, int, str] = (-1, 0, "")
     for route in facts.routes:
         network = ipaddress.ip_network(route.dest, strict=False)
         if network.version == target.version and target in network:
@@ -254,7 +255,7 @@ def interface_with(interfaces: Sequence[Interface], address: Address) -> str:
     return next((i.name for i, owned in _owned(interfaces) if owned.ip == address), "")
 
 
-def _owned(interfaces: Sequence[Interface]) -> Iterator[Tuple[Interface, OwnAddress]]:
+def _owned(interfaces: Sequence[Interface]) -> Iterator[tuple[Interface, OwnAddress]]:
     for interface in interfaces:
         for text in interface.addresses:
             yield interface, ipaddress.ip_interface(text)
@@ -268,7 +269,7 @@ def is_numeric(address: str) -> bool:
     return _parse(address) is not None
 
 
-def _parse(text: str) -> Optional[Address]:
+def _parse(text: str) -> Address | None:
     try:
         return ipaddress.ip_address(text)
     except ValueError:

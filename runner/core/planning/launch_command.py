@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import posixpath
 import re
-from typing import Dict, List, Optional, Tuple
 
-from runner.core.launch import (
+from runner.core.spec import Node, Spec, Task
+from runner.core.wire.facts import Facts, Interpreter
+from runner.core.wire.order import (
     LOCAL_RANK_MACRO,
     NO_PYTHON,
     RECORDER_PATH_VARS,
+    Order,
+    Program,
     escape,
     rank_args,
     torchrun_options,
 )
-from runner.core.model.facts import Facts, Interpreter
-from runner.core.model.order import Order, Program
-from runner.core.protocol.paths import RunPaths
-from runner.core.spec import Node, Spec, Task
+from runner.core.wire.paths import RunPaths
 
 LAUNCHER_MODULES = {"torchrun": "torch.distributed.run", "launch": "torch.distributed.launch"}
 """The launcher's module, by `Task.entry`."""
@@ -67,7 +67,7 @@ def node_program(
     facts: Facts,
     *,
     script: str,
-    rank_env: Dict[str, str],
+    rank_env: dict[str, str],
     run_paths: RunPaths,
 ) -> Program:
     """Return what a node starts.
@@ -76,12 +76,12 @@ def node_program(
     """
     task = spec.task
     python = facts.python
-    words: Tuple[str, ...] = (task.target,)
+    words: tuple[str, ...] = (task.target,)
     if task.kind != "command":
         words = (python.executable, UNBUFFERED, *((script,) if script else ("-m", task.target)))
     env = {**NO_SHARED_STORE, **rank_env} if spec.elastic else {**rank_env}
-    hidden: Tuple[str, ...] = spec.removed_env_of(node)
-    launcher: Tuple[str, ...] = ()
+    hidden: tuple[str, ...] = spec.removed_env_of(node)
+    launcher: tuple[str, ...] = ()
     if not task.without_torchrun:
         internal_env = _internal_env(spec, node, facts)
         env.update(internal_env)
@@ -125,7 +125,7 @@ def node_program(
 
 def typed_command(
     spec: Spec, node: Node, facts: Facts, order: Order, script: str
-) -> Tuple[Tuple[str, ...], int]:
+) -> tuple[tuple[str, ...], int]:
     """Return the command of an order without our shim.
 
     Returns:
@@ -159,7 +159,7 @@ def typed_command(
     return (*launcher, *shown), len(args)
 
 
-def _module_start(python: Interpreter, module: str) -> Tuple[str, ...]:
+def _module_start(python: Interpreter, module: str) -> tuple[str, ...]:
     """Return the words that start a launcher; `python -m` alone prefers the user's modules."""
     version = torch_version(python.version)
     if version and version < (3, 11):
@@ -167,7 +167,7 @@ def _module_start(python: Interpreter, module: str) -> Tuple[str, ...]:
     return ("-P", "-m", module) if version else ("-m", module)
 
 
-def _internal_env(spec: Spec, node: Node, facts: Facts) -> Dict[str, str]:
+def _internal_env(spec: Spec, node: Node, facts: Facts) -> dict[str, str]:
     """Return variables for torchrun, hidden from ranks and left out of pasted commands.
 
     With c10d the store ends with the master's torchrun. The others then print C++ stack traces of
@@ -181,7 +181,7 @@ def _internal_env(spec: Spec, node: Node, facts: Facts) -> Dict[str, str]:
     return env
 
 
-def _options(spec: Spec) -> Tuple[str, ...]:
+def _options(spec: Spec) -> tuple[str, ...]:
     """Return torchrun's options, but for those of the rendezvous, as far as they are set."""
     options = spec.torchrun
     interval = options.monitor_interval
@@ -195,13 +195,13 @@ def _options(spec: Spec) -> Tuple[str, ...]:
     return tuple(f"--{name}={value}" for name, value in chosen.items() if value)
 
 
-def torch_version(torch: str) -> Optional[Tuple[int, int]]:
+def torch_version(torch: str) -> tuple[int, int] | None:
     """Return the first two numbers of a version, None if it cannot be parsed."""
     match = re.match(r"(\d+)\.(\d+)", torch)
     return (int(match[1]), int(match[2])) if match else None
 
 
-def unsupported_options(spec: Spec, torch: str) -> List[Tuple[str, str, str]]:
+def unsupported_options(spec: Spec, torch: str) -> list[tuple[str, str, str]]:
     """Return the options that a torch lacks: the key, the first torch that has it, the next step.
 
     A version that cannot be parsed counts as new enough.
@@ -227,7 +227,7 @@ def unsupported_options(spec: Spec, torch: str) -> List[Tuple[str, str, str]]:
     return unsupported
 
 
-def _local_rank_argument(task: Task, torch: str) -> Tuple[str, ...]:
+def _local_rank_argument(task: Task, torch: str) -> tuple[str, ...]:
     """Return the argument that torch.distributed.launch passes to Python programs by itself.
 
     With our shim before them it would get the argument instead.
@@ -258,8 +258,8 @@ def rank_environment(
     nproc: int,
     backend: str,
     interface: str,
-    gpus: Tuple[int, ...],
-) -> Dict[str, str]:
+    gpus: tuple[int, ...],
+) -> dict[str, str]:
     """Return our variables, overridden by the cluster's, the node's, and the task's."""
     env = {
         "DIST_BACKEND": backend,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Callable, Iterator, Mapping, Optional, Sequence, Tuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from runner.core import shell
-from runner.core.model.facts import ASSUMED, Facts
-from runner.core.model.order import DebugRank
-from runner.core.spec import Node, Spec, Ssh
+from runner.core.spec import DebugRank, Node, Spec, Ssh
+from runner.core.wire.facts import ASSUMED, Facts
 
 GUIDE = "docs/debugging.md"
 
@@ -18,8 +17,8 @@ def plan_notes(
     spec: Spec,
     facts: Mapping[str, Facts],
     *,
-    gpus: Mapping[str, Tuple[int, ...]],
-    ranks: Mapping[str, Tuple[int, ...]],
+    gpus: Mapping[str, tuple[int, ...]],
+    ranks: Mapping[str, tuple[int, ...]],
     without_cuda: Sequence[str],
     release: str,
     fold_names: FoldNames,
@@ -52,7 +51,7 @@ def plan_notes(
         yield f"release {release} is not on {fold_names(names)} yet: a launch pushes it first"
 
 
-def _debug_note(spec: Spec, debug: DebugRank, ranks: Mapping[str, Tuple[int, ...]]) -> str:
+def _debug_note(spec: Spec, debug: DebugRank, ranks: Mapping[str, tuple[int, ...]]) -> str:
     """Return that a rank waits, and how a debugger attaches to it."""
     is_only = len(spec.nodes) == 1
     nodes = [node for node in spec.nodes if is_only or debug.rank in ranks[node.name]]
@@ -66,7 +65,7 @@ def _debug_note(spec: Spec, debug: DebugRank, ranks: Mapping[str, Tuple[int, ...
     return f"{waits}; the hang watchdog is off"
 
 
-def ssh_forward(ssh: Ssh, node: Optional[Node], port: int) -> str:
+def ssh_forward(ssh: Ssh, node: Node | None, port: int) -> str:
     """Return the line that brings a port of a node's loopback here; None is any node, as HOST."""
     usual = Ssh()
     words = ["ssh", "-N", "-L", f"{port}:127.0.0.1:{port}"]

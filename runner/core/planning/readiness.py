@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Callable, Dict, Iterable, Iterator, List, Tuple
 
 from runner.core.errors import Problem
-from runner.core.model.facts import Facts, FactsRequest
-from runner.core.model.release import CodeRef
 from runner.core.planning.container import container_problems, trial_container
 from runner.core.planning.endpoints import interface_problems
 from runner.core.planning.launch_command import unsupported_options
 from runner.core.shell import cluster_flag, this_program
 from runner.core.spec import Node, Spec, Task
+from runner.core.wire.facts import Facts, FactsRequest
+from runner.core.wire.plan import CodeRef
 
 MIN_DISK_BYTES = 32 << 20
 """The least free space in which records and the first log lines fit."""
@@ -97,7 +97,7 @@ def without_removed_env(spec: Spec, node: Node, facts: Facts) -> Facts:
     return replace(facts, preset_env=preset)
 
 
-def visible_gpus(facts: Facts) -> Tuple[int, ...]:
+def visible_gpus(facts: Facts) -> tuple[int, ...]:
     """Return the visible GPUs: all, or those of the host's own CUDA_VISIBLE_DEVICES.
 
     That lists indices or prefixes of UUIDs; CUDA ignores everything after the first word that is
@@ -107,7 +107,7 @@ def visible_gpus(facts: Facts) -> Tuple[int, ...]:
     chosen = facts.preset_env.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return indices
-    visible: List[int] = []
+    visible: list[int] = []
     for word in (word.strip() for word in chosen.split(",")):
         matching = [
             gpu.index
@@ -120,7 +120,7 @@ def visible_gpus(facts: Facts) -> Tuple[int, ...]:
     return tuple(visible)
 
 
-def setup_problems(node: Node, facts: Facts) -> List[Problem]:
+def setup_problems(node: Node, facts: Facts) -> list[Problem]:
     """Return the failure of the setup lines."""
     code = facts.setup.exit_code
     if code == 0:
@@ -140,7 +140,7 @@ def _python_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
         yield Problem(node.name, facts.python.error, hint)
 
 
-def without_torch(node: Node, facts: Facts) -> List[Problem]:
+def without_torch(node: Node, facts: Facts) -> list[Problem]:
     """Return the problem that a usable interpreter has no torch."""
     if facts.python.error or facts.python.torch:
         return []
@@ -155,7 +155,7 @@ def without_torch(node: Node, facts: Facts) -> List[Problem]:
     return [Problem(node.name, message, hint)]
 
 
-def workdir_problems(node: Node, facts: Facts) -> List[Problem]:
+def workdir_problems(node: Node, facts: Facts) -> list[Problem]:
     """Return the reason why nothing can be stored on a host."""
     if not facts.workdir_error:
         return []
@@ -258,7 +258,7 @@ def _logout_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
 
 Requirement = Callable[[Spec, Node, Facts], Iterable[Problem]]
 
-REQUIREMENTS: Dict[str, Requirement] = {
+REQUIREMENTS: dict[str, Requirement] = {
     "setup": lambda _spec, node, facts: setup_problems(node, facts),
     "container": container_problems,
     "python": _python_problems,
@@ -274,12 +274,12 @@ REQUIREMENTS: Dict[str, Requirement] = {
 """The requirements of a run on a host, by the check that reports them."""
 
 
-def requirement_problems(check: str, spec: Spec, node: Node, facts: Facts) -> List[Problem]:
+def requirement_problems(check: str, spec: Spec, node: Node, facts: Facts) -> list[Problem]:
     """Return the requirements of one check that a host does not meet."""
     return list(REQUIREMENTS[check](spec, node, facts)) if check in REQUIREMENTS else []
 
 
-def problems_of(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
+def problems_of(spec: Spec, node: Node, facts: Facts) -> list[Problem]:
     """Return every requirement that a host does not meet; a failed setup hides the others."""
     facts = without_removed_env(spec, node, facts)
     return setup_problems(node, facts) or [

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Dict, Iterator, Sequence
 
 from runner.core import shell
 from runner.core.spec import SlurmSpec, Spec
@@ -15,7 +15,7 @@ ERR_FILE = "job.err"
 SIZES_FILE = "job.sizes"
 """How much that is in the end: a shared disk may show it late."""
 
-ENDS: Dict[str, str] = {
+ENDS: dict[str, str] = {
     "BOOT_FAIL": "a node of it did not boot",
     "CANCELLED": "it was cancelled",
     "COMPLETED": "",
@@ -32,7 +32,7 @@ ENDS: Dict[str, str] = {
 
 REQUEUED = "it is to start again"
 
-ENDINGS: Dict[str, str] = {
+ENDINGS: dict[str, str] = {
     "TIME LIMIT": ENDS["TIMEOUT"],
     "PREEMPTION": ENDS["PREEMPTED"],
     "NODE FAILURE": ENDS["NODE_FAIL"],
@@ -103,7 +103,7 @@ class Job:
 
 def read_job(job_id: str, line: str) -> Job:
     """Return the job that a line of `scontrol --oneliner show job` describes."""
-    fields: Dict[str, str] = {}
+    fields: dict[str, str] = {}
     for word in line.split():
         name, _, value = word.partition("=")
         if value not in ("None", "N/A", "(null)", "Unknown"):

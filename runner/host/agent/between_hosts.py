@@ -9,9 +9,8 @@ import functools
 import os
 from typing import Callable, Optional
 
-from runner.core.codec import decode, encode
-from runner.core.model.network_probe import ProbeResult, Target
-from runner.core.protocol.frames import Frame
+from runner.core.wire.codec import Frame, decode, encode
+from runner.core.wire.facts import ProbeResult, Target
 from runner.host import network_probe
 from runner.host.agent.server import RequestHandler
 from runner.host.process.bounded_child import BoundedChild, report_facts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from runner.core.protocol.frames import Frame
+from runner.core.wire.codec import Frame
 from runner.host.agent.server import RequestHandler
 from runner.host.process.event_loop import Steps
 from runner.host.process.kill import kill_until_gone

@@ -12,8 +12,8 @@ import time
 import traceback
 from typing import Any, Callable, Dict, List, NoReturn, Tuple
 
-from runner.core.protocol.frames import Frame
-from runner.core.protocol.timing import KILL_TIMEOUT_S
+from runner.core.wire.codec import Frame
+from runner.core.wire.timing import KILL_TIMEOUT_S
 from runner.host.agent.server import RequestHandler
 from runner.host.process import procfs, subreaper
 from runner.host.process.event_loop import EventLoop

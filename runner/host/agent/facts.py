@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from runner.core.codec import decode, encode
-from runner.core.model.facts import FactsRequest
-from runner.core.protocol.frames import Frame
-from runner.core.protocol.paths import RunPaths
+from runner.core.wire.codec import Frame, decode, encode
+from runner.core.wire.facts import FactsRequest
+from runner.core.wire.paths import RunPaths
 from runner.host.agent.server import RequestHandler, clocks
 from runner.host.facts.collect import collect
 from runner.host.process.event_loop import Steps

@@ -15,10 +15,10 @@ import zlib
 from collections import deque
 from typing import Any, Collection, Deque, Dict, List, Optional, Tuple
 
-from runner.core.protocol import remote_files
-from runner.core.protocol.frames import Frame
-from runner.core.protocol.paths import RunPaths
-from runner.core.protocol.remote_files import MAX_FILES, RemoteFile
+from runner.core.wire import files
+from runner.core.wire.codec import Frame
+from runner.core.wire.files import MAX_FILES, RemoteFile
+from runner.core.wire.paths import RunPaths
 from runner.host.agent.server import AgentContext, RequestHandler, error_text
 from runner.host.process.event_loop import Steps
 
@@ -46,7 +46,7 @@ class Handler(RequestHandler):
         folder = self.context.run_folder(frame)
         if not os.path.isdir(folder.root):
             raise ValueError(f"there is no run {frame.data['run_id']} ({folder.root})")
-        inventory = Inventory(folder, frame.data.get("kinds", remote_files.FILE_KINDS))
+        inventory = Inventory(folder, frame.data.get("kinds", files.FILE_KINDS))
         for _ in inventory.steps():
             if len(inventory.files) >= FILES_PER_PAGE:
                 self._send_page(frame, inventory)
@@ -91,8 +91,8 @@ class Handler(RequestHandler):
         kind = request["file_kind"]
         path = request["path"]
         offset = int(request["offset"])
-        remote_files.validate(kind, path)
-        base = self._output_folder(folder) if kind == remote_files.OUTPUT else folder.root
+        files.validate(kind, path)
+        base = self._output_folder(folder) if kind == files.OUTPUT else folder.root
         descriptor = open_below(base, path)
         try:
             status = os.fstat(descriptor)
@@ -100,7 +100,7 @@ class Handler(RequestHandler):
                 raise ValueError("it is no longer a file")
             if offset < 0:
                 offset = max(0, status.st_size + offset)
-            data = os.pread(descriptor, min(int(request["n"]), remote_files.MAX_CHUNK), offset)
+            data = os.pread(descriptor, min(int(request["n"]), files.MAX_CHUNK), offset)
             status = os.fstat(descriptor)
         finally:
             os.close(descriptor)
@@ -145,20 +145,20 @@ class Inventory:
     def steps(self) -> Steps:
         """Find the files, in steps."""
         root = self._folder.root
-        if remote_files.RECORD in self._kinds:
-            for name in remote_files.RECORD_FILES:
-                self._add_if_file(remote_files.RECORD, root, name)
-        if {*self._kinds} & {remote_files.LOG, remote_files.SAMPLES}:
+        if files.RECORD in self._kinds:
+            for name in files.RECORD_FILES:
+                self._add_if_file(files.RECORD, root, name)
+        if {*self._kinds} & {files.LOG, files.SAMPLES}:
             yield from self._attempt_steps(root)
-        if remote_files.OUTPUT in self._kinds:
+        if files.OUTPUT in self._kinds:
             base, patterns = working_folder(self._folder)
             if base and patterns:
-                yield from self._walk(base, remote_files.compile_globs(patterns))
+                yield from self._walk(base, files.compile_globs(patterns))
 
     def _attempt_steps(self, root: str) -> Steps:
         paths = {
-            remote_files.LOG: remote_files.LOG_PATH,
-            remote_files.SAMPLES: remote_files.SAMPLES_PATH,
+            files.LOG: files.LOG_PATH,
+            files.SAMPLES: files.SAMPLES_PATH,
         }
         wanted = {kind: pattern for kind, pattern in paths.items() if kind in self._kinds}
         for attempt in sorted(os.listdir(root)):
@@ -177,7 +177,7 @@ class Inventory:
             if stat.S_ISREG(status.st_mode):
                 self._add(kind, path, status, None)
 
-    def _walk(self, base: str, matching: remote_files.GlobState) -> Steps:
+    def _walk(self, base: str, matching: files.GlobState) -> Steps:
         """Walk through a folder, as deep as the patterns lead."""
         pending = [("", matching)]
         while pending:
@@ -189,13 +189,13 @@ class Inventory:
                 if error.errno != errno.ENOENT:  # removed, or never made
                     self._skip(path or ".", error_text(error))
                 continue
-            subfolders: List[Tuple[str, remote_files.GlobState]] = []
+            subfolders: List[Tuple[str, files.GlobState]] = []
             try:
                 with os.scandir(descriptor) as entries:
                     ordered = sorted(entries, key=lambda entry: entry.name)
                 for count, entry in enumerate(ordered):
                     child = os.path.join(path, entry.name)
-                    below = remote_files.step_globs(matching, entry.name)
+                    below = files.step_globs(matching, entry.name)
                     if below and entry.is_dir(follow_symlinks=False):
                         subfolders.append((child, below))
                     elif below:
@@ -208,9 +208,7 @@ class Inventory:
                 os.close(descriptor)
             pending += reversed(subfolders)
 
-    def _add_entry(
-        self, dir_fd: int, path: str, entry: Any, matching: remote_files.GlobState
-    ) -> None:
+    def _add_entry(self, dir_fd: int, path: str, entry: Any, matching: files.GlobState) -> None:
         try:
             status = entry.stat(follow_symlinks=False)
             is_link = stat.S_ISLNK(status.st_mode)
@@ -218,12 +216,12 @@ class Inventory:
         except FileNotFoundError:  # removed in between
             return
         if () not in matching:
-            if is_link and remote_files.matches_below(matching):
+            if is_link and files.matches_below(matching):
                 self._skip(path, "is a symbolic link, which is not followed")
         elif status.st_ctime_ns <= self._checked_out_ns:
             return
         elif is_link or stat.S_ISREG(status.st_mode):
-            self._add(remote_files.OUTPUT, path, status, target)
+            self._add(files.OUTPUT, path, status, target)
         else:
             self._skip(path, "is neither a file nor a link")
 
@@ -252,9 +250,7 @@ def working_folder(folder: RunPaths) -> Tuple[str, Tuple[str, ...]]:
             patterns = json.load(file).get("outputs", ())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return "", ()
-    valid = (
-        each for each in patterns if isinstance(each, str) and not remote_files.glob_problem(each)
-    )
+    valid = (each for each in patterns if isinstance(each, str) and not files.glob_problem(each))
     return str(cwd), tuple(valid)
 
 

@@ -11,12 +11,11 @@ import socket
 import time
 from typing import Any, Callable, List, NamedTuple, Optional
 
-from runner.core.codec import decode
-from runner.core.model.order import Order
-from runner.core.protocol.events import StopCause
-from runner.core.protocol.frames import Frame
-from runner.core.protocol.paths import RunPaths
-from runner.core.protocol.timing import ENGINE_TIMEOUT_S, UNRESPONSIVE_S
+from runner.core.wire.codec import Frame, decode
+from runner.core.wire.events import StopCause
+from runner.core.wire.order import Order
+from runner.core.wire.paths import RunPaths
+from runner.core.wire.timing import ENGINE_TIMEOUT_S, UNRESPONSIVE_S
 from runner.host.agent.log_reader import Answer, LogReader
 from runner.host.agent.request_queue import LoopCall, RequestSteps
 from runner.host.agent.server import BUSY_POLL_S, IDLE_POLL_S, AgentContext, RequestHandler

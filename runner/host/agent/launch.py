@@ -11,11 +11,10 @@ import zlib
 from dataclasses import replace
 from typing import Any, Dict, NamedTuple, Optional, Sequence
 
-from runner.core.codec import decode
-from runner.core.model.order import Order
-from runner.core.protocol.events import StopCause
-from runner.core.protocol.frames import Frame
-from runner.core.protocol.paths import RunPaths
+from runner.core.wire.codec import Frame, decode
+from runner.core.wire.events import StopCause
+from runner.core.wire.order import Order
+from runner.core.wire.paths import RunPaths
 from runner.host.agent import follow
 from runner.host.agent.request_queue import RequestSteps
 from runner.host.agent.server import AgentContext, RequestHandler

@@ -7,7 +7,7 @@ import queue
 import time
 from typing import Any, Dict, List, NamedTuple, Tuple
 
-from runner.core.protocol.paths import RunPaths
+from runner.core.wire.paths import RunPaths
 
 MAX_READ = 1 << 20
 IDLE_AFTER_S = 1.0  # without new data, files are read less often

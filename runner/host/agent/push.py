@@ -7,7 +7,7 @@ import os
 import zlib
 from typing import Optional
 
-from runner.core.protocol.frames import Frame
+from runner.core.wire.codec import Frame
 from runner.host.agent.server import RequestHandler, one_step
 from runner.host.process.event_loop import Steps, run_steps
 from runner.host.storage import release_store

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from typing import Any, Callable, Deque, Dict, Generator, NamedTuple, Optional, Tuple
 
-from runner.core.protocol.frames import Frame
+from runner.core.wire.codec import Frame
 from runner.host.process.file_worker import FileWorker
 
 TIME_SLICE_S = 0.02  # how long the steps of a request may keep other file access waiting

@@ -8,7 +8,7 @@ import os
 import time
 import zlib
 
-from runner.core.protocol.frames import Frame
+from runner.core.wire.codec import Frame
 from runner.host.agent.server import RequestHandler
 from runner.host.process.event_loop import Steps
 from runner.host.storage.run_folder import make_marker

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import List, Optional
 
-from runner.core.codec import encode
-from runner.core.protocol.frames import Frame
+from runner.core.wire.codec import Frame, encode
 from runner.host.agent.server import AgentContext, RequestHandler
 from runner.host.sampling import Sampler
 

@@ -29,11 +29,11 @@ from typing import (
     TypeVar,
 )
 
-from runner.core import descriptor_limit
-from runner.core.model.facts import FactsRequest
-from runner.core.protocol.frames import MAGIC, PROTOCOL, STAYS, Frame, FrameDecoder
-from runner.core.protocol.paths import RunPaths, validated_paths
-from runner.core.protocol.timing import ANSWER_TIMEOUT_S, CONTROLLER_TIMEOUT_S
+from runner.core.wire import boot
+from runner.core.wire.codec import MAGIC, PROTOCOL, STAYS, Frame, FrameDecoder
+from runner.core.wire.facts import FactsRequest
+from runner.core.wire.paths import RunPaths, validated_paths
+from runner.core.wire.timing import ANSWER_TIMEOUT_S, CONTROLLER_TIMEOUT_S
 from runner.host.agent.request_queue import RequestQueue
 from runner.host.process.event_loop import Steps
 from runner.host.process.file_worker import FileWorker
@@ -304,7 +304,7 @@ def main(code: HostCode) -> NoReturn:
         os.dup2(null, descriptor)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored, it hides how children end
-    descriptor_limit.raise_to_hard()
+    boot.raise_to_hard()
     server = AgentServer(in_fd, out_fd, code)
     if STAYS in sys.argv:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

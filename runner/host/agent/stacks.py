@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import time
 
-from runner.core.outcome.stacks import DUMP_END
-from runner.core.protocol.frames import Frame
-from runner.core.protocol.paths import STACKS_LOG, RunPaths
+from runner.core.wire.codec import Frame
+from runner.core.wire.paths import DUMP_END, STACKS_LOG, RunPaths
 from runner.host.agent.request_queue import RequestSteps
 from runner.host.agent.server import RequestHandler
 from runner.host.process import procfs

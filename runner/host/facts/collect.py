@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Any, Dict, Generator, Mapping, Optional, Tuple
 
-from runner.core.model.facts import MANAGED_ENV, Facts, FactsRequest
+from runner.core.wire.facts import MANAGED_ENV, Facts, FactsRequest
 from runner.host.facts import ports, setup
 from runner.host.gpu import query
 from runner.host.process import procfs

@@ -12,9 +12,9 @@ import re
 from dataclasses import replace
 from typing import Dict, Tuple
 
-from runner.core.codec import decode
-from runner.core.model.container import Container, ContainerFacts, is_of_engine
-from runner.core.model.facts import Facts, FactsRequest, Interpreter
+from runner.core.wire.codec import decode
+from runner.core.wire.container import Container, ContainerFacts, is_of_engine
+from runner.core.wire.facts import Facts, FactsRequest, Interpreter
 from runner.host.container import last_line, run
 from runner.host.facts import interpreter
 from runner.host.gpu import query

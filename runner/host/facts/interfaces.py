@@ -13,7 +13,7 @@ import socket
 import struct
 from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
-from runner.core.model.facts import Interface, Route
+from runner.core.wire.facts import Interface, Route
 from runner.host.process.bounded_child import REPORT_FD, BoundedChild
 
 TIMEOUT_S = 5.0

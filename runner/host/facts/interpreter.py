@@ -12,7 +12,7 @@ import pwd
 import re
 from typing import Any, Dict, Generator, Sequence, Tuple
 
-from runner.core.model.facts import Interpreter
+from runner.core.wire.facts import Interpreter
 from runner.host.process import bounded_child
 from runner.host.process.bounded_child import BoundedChild
 

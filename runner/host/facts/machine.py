@@ -8,8 +8,8 @@ import re
 import resource
 from typing import Dict, List, Optional, Set
 
-from runner.core import descriptor_limit
-from runner.core.model.facts import System
+from runner.core.wire import boot
+from runner.core.wire.facts import System
 from runner.host.process import cgroup, procfs
 from runner.host.process.bounded_child import BoundedChild
 
@@ -30,7 +30,7 @@ def soft_limits() -> Dict[str, int]:
     limits = {}
     for name in ("nofile", "memlock", "nproc"):
         limit, _ = resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))
-        limit = descriptor_limit.inherited()[0] if name == "nofile" else limit
+        limit = boot.inherited()[0] if name == "nofile" else limit
         limits[name] = -1 if limit == resource.RLIM_INFINITY else limit
     return limits
 

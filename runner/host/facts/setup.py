@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Dict, Sequence, Tuple
 
-from runner.core.model.facts import SetupResult
+from runner.core.wire.facts import SetupResult
 from runner.host.process import bounded_child
 
 TIMED_OUT = -1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Callable, Optional, Sequence, Tuple, TypeVar
 
-from runner.core.model.facts import Driver, GpuProcess
+from runner.core.wire.facts import Driver, GpuProcess
 
 LIBRARIES: Tuple[str, ...] = (
     "libnvidia-ml.so.1",

@@ -14,8 +14,8 @@ import time
 from dataclasses import replace
 from typing import Any, Dict, List, Optional, Tuple
 
-from runner.core.codec import decode, encode
-from runner.core.model.facts import Driver, Gpu, GpuHealth, GpuProcess, Xid
+from runner.core.wire.codec import decode, encode
+from runner.core.wire.facts import Driver, Gpu, GpuHealth, GpuProcess, Xid
 from runner.host.gpu import nvml
 from runner.host.process import bounded_child, procfs
 

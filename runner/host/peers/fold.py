@@ -8,11 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Dict, Iterable, List, Optional, Set, Tuple
 
-from runner.core.failure_detector import FailureDetector
-from runner.core.model.order import Hub, Order
-from runner.core.outcome.membership import is_indispensable, nodes_after_loss
-from runner.core.protocol.events import StopCause, loss_reason
-from runner.core.protocol.timing import HEARTBEAT_S, HUB_TIMEOUT_S, JOIN_TIMEOUT_S
+from runner.core.wire.events import StopCause
+from runner.core.wire.order import Hub, Order, is_indispensable, nodes_after_loss
+from runner.core.wire.states import loss_reason
+from runner.core.wire.timing import HEARTBEAT_S, HUB_TIMEOUT_S, JOIN_TIMEOUT_S, FailureDetector
 from runner.host.peers.state import LONG_S, Departure, LastHeard, PeerState, Phase, Upcoming
 
 

@@ -11,9 +11,9 @@ import socket
 import time
 from typing import Any, Dict, List, Optional, Tuple, Union
 
-from runner.core.codec import decode, encode
-from runner.core.model.order import Hub, Order
-from runner.core.protocol.events import FINAL_CAUSES, StopCause
+from runner.core.wire.codec import decode, encode
+from runner.core.wire.events import FINAL_CAUSES, StopCause
+from runner.core.wire.order import Hub, Order
 from runner.host.peers.fold import HubFold, MemberFold, PeerObserver
 from runner.host.peers.links import LINGER_S, Link, LinkClosed, Listener, OutgoingLink, seal
 from runner.host.peers.state import (

@@ -15,7 +15,7 @@ import socket
 import time
 from typing import Any, Dict, Iterable, List, Optional, Protocol, Tuple
 
-from runner.core.codec import parse_json
+from runner.core.wire.codec import parse_json
 from runner.host.peers.dialler import Dialler
 from runner.host.process.event_loop import EventLoop
 

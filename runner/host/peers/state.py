@@ -10,8 +10,8 @@ import time
 from dataclasses import dataclass
 from typing import Any, List, NamedTuple, Optional, Tuple
 
-from runner.core.model.run_info import PastAttempt
-from runner.core.protocol.events import StopCause
+from runner.core.wire.events import StopCause
+from runner.core.wire.run_info import PastAttempt
 
 LONG_S = 1e9  # for what JSON has no number: a host without ranks is stalled for ever
 MAX_REASON = 1000  # characters: a state must fit in a link's first line

@@ -6,7 +6,7 @@ import signal
 import time
 from typing import AbstractSet, Callable, List, Set, Tuple
 
-from runner.core.protocol.timing import KILL_TIMEOUT_S
+from runner.core.wire.timing import KILL_TIMEOUT_S
 from runner.host.process import procfs, subreaper
 from runner.host.process.cgroup import Cgroup
 

@@ -11,7 +11,7 @@ import signal
 import subprocess
 from typing import AbstractSet, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
 
-from runner.core import descriptor_limit
+from runner.core.wire import boot
 
 _MAX_COMMAND = 100
 _INTERPRETER = re.compile(r"(python|pypy)[\d.]*|(ba|da|z)?sh|perl|ruby|node")
@@ -275,4 +275,4 @@ def reset_process() -> None:
     """Give a new process what its parent has changed: default signals, the limit of descriptors."""
     for signum in _DEFAULT_SIGNALS:
         signal.signal(signum, signal.SIG_DFL)
-    resource.setrlimit(resource.RLIMIT_NOFILE, descriptor_limit.inherited())
+    resource.setrlimit(resource.RLIMIT_NOFILE, boot.inherited())

@@ -12,9 +12,16 @@ import time
 from datetime import datetime, timezone
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
-from runner.core.model.order import Order
-from runner.core.outcome.stacks import DUMP_END, DUMP_HEADER, PROCESS_HEADER, USAGE_LINE
-from runner.core.protocol.paths import STACKS_LOG, RunPaths, rank_source
+from runner.core.wire.order import Order
+from runner.core.wire.paths import (
+    DUMP_END,
+    DUMP_HEADER,
+    PROCESS_HEADER,
+    STACKS_LOG,
+    USAGE_LINE,
+    RunPaths,
+    rank_source,
+)
 from runner.host.process import bounded_child, procfs
 from runner.host.storage.run_folder import append, read_rank_records
 

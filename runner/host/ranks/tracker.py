@@ -13,12 +13,12 @@ import signal
 import time
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set, Tuple
 
-from runner.core.codec import decode
-from runner.core.model.order import Order
-from runner.core.outcome.tracebacks import final_exception, is_secondary_error, strip_rank_prefix
-from runner.core.protocol.events import RankExited, RanksSignalled, RankStarted
-from runner.core.protocol.paths import RunPaths, rank_source
-from runner.core.text import describe_exit, format_size
+from runner.core.wire.codec import decode
+from runner.core.wire.events import RankExited, RanksSignalled, RankStarted
+from runner.core.wire.order import Order
+from runner.core.wire.paths import RunPaths, rank_source
+from runner.core.wire.text import describe_exit, format_size
+from runner.core.wire.tracebacks import final_exception, is_secondary_error, strip_rank_prefix
 from runner.host.process import procfs
 from runner.host.process.file_worker import Submit
 from runner.host.process.pid_namespace import INITIAL, ContainerProcesses, namespace_of

@@ -10,8 +10,8 @@ import threading
 from collections import deque
 from typing import Callable, Deque, Dict, Sequence, Tuple
 
-from runner.core.model.release import File
-from runner.core.protocol.paths import CODE_FOLDER, release_folder
+from runner.core.wire.files import File
+from runner.core.wire.paths import CODE_FOLDER, release_folder
 from runner.host.process.event_loop import PAUSE_STEP_S, Steps
 from runner.host.storage.release_store import BYTES_PER_STEP, MANIFEST, has_size, load_manifest
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from runner.core.protocol.code_archive import SOURCE, unpack
+from runner.core.wire.boot import SOURCE, unpack
 from runner.host.storage.permissions import private_folder
 from runner.host.storage.run_folder import mtime, write_atomic
 

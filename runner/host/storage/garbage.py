@@ -9,17 +9,8 @@ import time
 from dataclasses import replace
 from typing import Any, Collection, Dict, Generator, Iterator, Optional, Set, Tuple
 
-from runner.core.protocol.events import (
-    Ended,
-    NotificationFailed,
-    ProgramStarted,
-)
-from runner.core.protocol.paths import (
-    RunPaths,
-    is_run_id,
-    release_folder,
-    releases_folder,
-)
+from runner.core.wire.events import Ended, NotificationFailed, ProgramStarted
+from runner.core.wire.paths import RunPaths, is_run_id, release_folder, releases_folder
 from runner.host.container import UNPROVEN, begin_removal, removal_problem
 from runner.host.process import bounded_child, cgroup, procfs
 from runner.host.process.event_loop import Steps

@@ -12,8 +12,8 @@ import stat
 import zlib
 from typing import Dict, Generator, List, Optional, Set
 
-from runner.core.model.release import File, Manifest, release_hash
-from runner.core.protocol.paths import CODE_FOLDER, RunPaths, release_folder, releases_folder
+from runner.core.wire.files import File, Manifest, release_hash
+from runner.core.wire.paths import CODE_FOLDER, RunPaths, release_folder, releases_folder
 from runner.host.process.event_loop import Steps
 from runner.host.process.procfs import list_names
 from runner.host.storage.permissions import private_folder, shared_token

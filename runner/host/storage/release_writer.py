@@ -8,8 +8,8 @@ import os
 import zlib
 from typing import Dict, Generator, List, Optional
 
-from runner.core.model.release import File, Manifest, release_hash, unique_contents
-from runner.core.protocol.paths import CODE_FOLDER, release_folder
+from runner.core.wire.files import File, Manifest, release_hash, unique_contents
+from runner.core.wire.paths import CODE_FOLDER, release_folder
 from runner.host.process.event_loop import Steps
 from runner.host.storage import release_store
 from runner.host.storage.checkout import copy_file

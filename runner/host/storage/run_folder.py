@@ -14,9 +14,8 @@ import time
 from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Set, Tuple, Union
 
-from runner.core.codec import decode, encode
-from runner.core.model.order import Order
-from runner.core.protocol.events import (
+from runner.core.wire.codec import decode, encode
+from runner.core.wire.events import (
     Ended,
     Event,
     EventBody,
@@ -24,11 +23,11 @@ from runner.core.protocol.events import (
     RankExited,
     RelaunchPending,
     Stopping,
-    is_loss,
     parse,
 )
-from runner.core.protocol.paths import FORMAT_VERSION, PRELOAD_MODULES, RunPaths
-from runner.core.protocol.states import TRANSITIONS, State
+from runner.core.wire.order import Order
+from runner.core.wire.paths import FORMAT_VERSION, PRELOAD_MODULES, RunPaths
+from runner.core.wire.states import TRANSITIONS, State, is_loss
 from runner.host.process import pid_namespace, procfs
 from runner.host.process.event_loop import Steps
 from runner.host.process.file_worker import Submit, run_now

@@ -9,10 +9,10 @@ import time
 from dataclasses import replace
 from typing import Any, Collection, Dict, Generator, List, Optional
 
-from runner.core.codec import decode, encode
-from runner.core.model.run_info import HostRunStatus, RunInfo
-from runner.core.protocol.paths import RunPaths, is_node_name, is_run_id
-from runner.core.protocol.states import State
+from runner.core.wire.codec import decode, encode
+from runner.core.wire.paths import RunPaths, is_node_name, is_run_id
+from runner.core.wire.run_info import HostRunStatus, RunInfo
+from runner.core.wire.states import State
 from runner.host.process import procfs
 from runner.host.storage import run_owner
 from runner.host.storage.run_folder import final_state, lost_a_node, mtime, read_state

@@ -19,8 +19,8 @@ import time
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Tuple
 
-from runner.core.codec import decode, encode
-from runner.core.protocol.paths import RunPaths
+from runner.core.wire.codec import decode, encode
+from runner.core.wire.paths import RunPaths
 from runner.host.process import procfs
 from runner.host.storage.permissions import private_folder, shared_token
 from runner.host.storage.run_folder import has_ended, mtime, read_order, write_atomic

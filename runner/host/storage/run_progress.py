@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import Iterator, List, Optional, Pattern, Tuple
 
-from runner.core.model.metrics import (
+from runner.core.wire.metrics import (
     MAX_RATE,
     LatestMetrics,
     Metrics,
@@ -18,7 +18,7 @@ from runner.core.model.metrics import (
     parse_metrics,
     seconds_left,
 )
-from runner.core.protocol.paths import METRICS_STREAM, RANK_LOG, STREAMS, RunPaths, rank_source
+from runner.core.wire.paths import METRICS_STREAM, RANK_LOG, STREAMS, RunPaths, rank_source
 from runner.host.process import procfs
 from runner.host.storage.run_folder import mtime, read_order
 

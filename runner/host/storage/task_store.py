@@ -6,8 +6,8 @@ import os
 import shutil
 from typing import Any, Dict
 
-from runner.core.model.release import tasks_digest
-from runner.core.protocol.paths import tasks_folder
+from runner.core.wire.files import tasks_digest
+from runner.core.wire.paths import tasks_folder
 from runner.host.storage.permissions import private_folder
 
 

@@ -10,23 +10,20 @@ import functools
 import time
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Union
 
-from runner.core.codec import decode, encode
-from runner.core.model.order import Order
-from runner.core.model.plan import Plan
-from runner.core.model.run_info import PastAttempt, RunInfo
-from runner.core.outcome.stacks import is_stall
-from runner.core.protocol.events import (
+from runner.core.wire.codec import decode, encode
+from runner.core.wire.events import (
     FINAL_CAUSES,
-    LIMIT_REASON,
     NotRelaunched,
     Relaunching,
     RelaunchPending,
     StopCause,
-    is_unattended,
 )
-from runner.core.protocol.paths import RunPaths
-from runner.core.protocol.timing import ENGINE_TIMEOUT_S, KILL_TIMEOUT_S
-from runner.core.relaunch.next_attempt import next_attempt, plan_of, renumbered, run_info
+from runner.core.wire.order import Order
+from runner.core.wire.paths import RunPaths
+from runner.core.wire.plan import Plan, next_attempt, plan_of, renumbered, run_info
+from runner.core.wire.run_info import PastAttempt, RunInfo
+from runner.core.wire.states import LIMIT_REASON, is_stall, is_unattended
+from runner.core.wire.timing import ENGINE_TIMEOUT_S, KILL_TIMEOUT_S
 from runner.host.facts import ports
 from runner.host.peers.fold import HubFold, MemberFold
 from runner.host.peers.group import PeerGroup

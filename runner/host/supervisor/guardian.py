@@ -10,7 +10,7 @@ import sys
 import traceback
 from typing import NoReturn, Optional, Set
 
-from runner.core.protocol.paths import RunPaths
+from runner.core.wire.paths import RunPaths
 from runner.host.peers.group import tell_death
 from runner.host.peers.state import Phase
 from runner.host.process import procfs, subreaper

@@ -12,18 +12,24 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Set, Tuple
 
-from runner.core.model.order import Notify, Order
-from runner.core.protocol.events import (
-    Ended,
-    NotificationFailed,
-    StopCause,
+from runner.core.wire.events import Ended, NotificationFailed, StopCause
+from runner.core.wire.order import Notify, Order
+from runner.core.wire.paths import RunPaths
+from runner.core.wire.states import (
+    FAILED,
+    FAILED_CODE,
+    LOST,
+    LOST_CODE,
+    STOPPED,
+    STUCK,
+    STUCK_CODE,
+    SUCCEEDED,
+    State,
     is_loss,
     is_scheduled,
     is_unattended,
 )
-from runner.core.protocol.paths import RunPaths
-from runner.core.protocol.states import State
-from runner.core.protocol.timing import HEARTBEAT_S, NOTIFICATION_TIMEOUT_S
+from runner.core.wire.timing import HEARTBEAT_S, NOTIFICATION_TIMEOUT_S
 from runner.host.peers.state import Upcoming
 from runner.host.process import procfs
 from runner.host.process.bounded_child import BoundedChild
@@ -31,7 +37,7 @@ from runner.host.storage.run_folder import EventLog
 from runner.host.supervisor.stop_ladder import StopLadder
 
 if TYPE_CHECKING:
-    from runner.core.notification import Message, Subject
+    from runner.core.wire.notification import Message, Subject
 
 MARGIN_S = 5.0  # to end a command that does not
 LAG_S = 1.5 * HEARTBEAT_S  # how late this host may hear of progress on another
@@ -91,7 +97,7 @@ class Notifier:
 
     def tell(self, notify: Notify, make_message: MakeMessage) -> None:
         """Send a message to everyone who is to be told."""
-        from runner.core.notification import Subject, deliver  # noqa: PLC0415 (few runs need it)
+        from runner.core.wire.notification import Subject, deliver  # noqa: PLC0415 (few runs need it)
 
         folder = self._folder
         order = self._order
@@ -125,17 +131,15 @@ class Notifier:
 
 def _outcome(end: Ended, ladder: StopLadder) -> Tuple[str, int]:
     """Return state and exit code of the run, as far as this host knows them."""
-    from runner.core.outcome import verdict  # noqa: PLC0415 (as few runs need it)
-
     reason = "" if ladder.cause is StopCause.DECIDED else ladder.reason
     if end.state is State.STUCK or not end.verified:
-        return verdict.STUCK, verdict.STUCK_CODE
+        return STUCK, STUCK_CODE
     if ladder.user_stopped or (reason and ladder.cause is StopCause.USER):
-        return verdict.STOPPED, 130
+        return STOPPED, 130
     if is_loss(reason):
-        return verdict.LOST, verdict.LOST_CODE
+        return LOST, LOST_CODE
     if is_unattended(reason) or is_scheduled(reason):
-        return verdict.STOPPED, verdict.FAILED_CODE
+        return STOPPED, FAILED_CODE
     if reason or end.state is not State.SUCCEEDED:
-        return verdict.FAILED, verdict.FAILED_CODE
-    return verdict.SUCCEEDED, 0
+        return FAILED, FAILED_CODE
+    return SUCCEEDED, 0

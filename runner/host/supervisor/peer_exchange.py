@@ -7,10 +7,11 @@ import socket
 import time
 from typing import Callable, Optional
 
-from runner.core.failure_detector import FailureDetector
-from runner.core.model.order import Order
-from runner.core.protocol import events
-from runner.core.protocol.events import StopCause
+from runner.core.wire import events
+from runner.core.wire.events import StopCause
+from runner.core.wire.order import Order
+from runner.core.wire.states import loss_reason, unattended_reason
+from runner.core.wire.timing import FailureDetector
 from runner.host.peers.fold import HubFold, PeerObserver
 from runner.host.peers.group import PeerGroup, join_peers
 from runner.host.peers.state import LastHeard, Upcoming
@@ -125,7 +126,7 @@ class PeerExchange(PeerObserver):
         """Stop, since a node is lost."""
         lost = events.PeerLost(peer, reason, silence_s=time.monotonic() - last_seen)
         self._journal.append(lost, mono=last_seen)
-        self._stop(events.loss_reason(peer, reason), StopCause.PEER)
+        self._stop(loss_reason(peer, reason), StopCause.PEER)
 
     def on_peer_departed(self, peer: str, reason: str, last_seen: float, node_count: int) -> None:
         """Continue without the node: end ranks that may wait for it; torch restarts them."""
@@ -202,7 +203,7 @@ class ControllerLease:
         """Why the attempt must end for want of a controller, "" if it need not."""
         limit_s = self._order.disconnect_s
         expired = limit_s and not self.detached and self._age_s > limit_s
-        return events.unattended_reason(limit_s) if expired else ""
+        return unattended_reason(limit_s) if expired else ""
 
     @property
     def unattended_left_s(self) -> Optional[float]:

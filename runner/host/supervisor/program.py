@@ -12,12 +12,11 @@ import subprocess
 import time
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
-from runner.core.launch import command_words, environment
-from runner.core.model.container import client_env, container_name
-from runner.core.model.order import Order
-from runner.core.outcome.first_failure import START_REFUSED
-from runner.core.protocol.events import ProgramExited, ProgramStarted
-from runner.core.protocol.paths import PROGRAM_LOG, STREAMS, RunPaths, is_rank_source
+from runner.core.wire.container import client_env, container_name
+from runner.core.wire.events import ProgramExited, ProgramStarted
+from runner.core.wire.order import Order, command_words, environment
+from runner.core.wire.paths import PROGRAM_LOG, STREAMS, RunPaths, is_rank_source
+from runner.core.wire.states import START_REFUSED
 from runner.host.container import last_line
 from runner.host.facts.ports import is_foreign
 from runner.host.process import cgroup, procfs, subreaper

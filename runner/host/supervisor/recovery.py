@@ -11,10 +11,10 @@ import signal
 import time
 from typing import AbstractSet, Callable, Dict, List, Mapping, Set, Tuple
 
-from runner.core.model.order import Order
-from runner.core.protocol.events import Ended, ProgramStarted, RankExited, StopCause, Stopping
-from runner.core.protocol.paths import RunPaths
-from runner.core.protocol.states import State
+from runner.core.wire.events import Ended, ProgramStarted, RankExited, StopCause, Stopping
+from runner.core.wire.order import Order
+from runner.core.wire.paths import RunPaths
+from runner.core.wire.states import State
 from runner.host.container import remove_container
 from runner.host.process import cgroup, procfs
 from runner.host.process.kill import is_proven, kill_until_gone

@@ -17,10 +17,10 @@ import os
 import time
 from typing import Callable, Dict, FrozenSet, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from runner.core.model.order import Order
-from runner.core.outcome.stacks import MIN_CPU_SHARE, STALL_REASON
-from runner.core.protocol.events import ProgressResumed, Stalled
-from runner.core.protocol.paths import STACKS_LOG, RunPaths
+from runner.core.wire.events import ProgressResumed, Stalled
+from runner.core.wire.order import Order
+from runner.core.wire.paths import MIN_CPU_SHARE, STACKS_LOG, RunPaths
+from runner.core.wire.states import STALL_REASON
 from runner.host.gpu import nvml, query
 from runner.host.process import bounded_child, procfs
 from runner.host.process.file_worker import Submit

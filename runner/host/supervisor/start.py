@@ -9,8 +9,8 @@ import socket
 from dataclasses import replace
 from typing import Any, Callable, Generator, Mapping, Optional
 
-from runner.core.model.order import Order
-from runner.core.protocol.paths import RunPaths
+from runner.core.wire.order import Order
+from runner.core.wire.paths import RunPaths
 from runner.host.process.event_loop import run_steps
 from runner.host.storage.checkout import check_out
 from runner.host.storage.release_store import remove_tree

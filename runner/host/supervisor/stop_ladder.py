@@ -11,9 +11,9 @@ import signal
 import time
 from typing import Callable, Dict, Iterable, List, Optional, Sequence, Set
 
-from runner.core.model.order import Order
-from runner.core.protocol.events import TERMINATED, StopCause, Stopping
-from runner.core.protocol.states import STOP_TRANSITIONS, State, StopPhase
+from runner.core.wire.events import StopCause, Stopping
+from runner.core.wire.order import Order
+from runner.core.wire.states import STOP_TRANSITIONS, TERMINATED, State, StopPhase
 from runner.host.process import procfs
 from runner.host.ranks.tracker import RankTracker
 from runner.host.storage.run_folder import EventLog

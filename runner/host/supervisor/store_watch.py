@@ -15,7 +15,7 @@ import struct
 import time
 from typing import Callable, Collection, Optional
 
-from runner.core.model.order import Order
+from runner.core.wire.order import Order
 from runner.host.process import procfs, subreaper
 
 STORE_THREAD = "pt_tcpstore"  # as torch names the thread that serves a store; old ones do not

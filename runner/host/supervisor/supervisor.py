@@ -13,11 +13,11 @@ import socket
 import time
 from typing import Any, Callable, Dict, List, Optional, Set
 
-from runner.core.model.order import Order
-from runner.core.protocol.events import FINAL_CAUSES, Ended, PortTaken, ProgramExited, StopCause
-from runner.core.protocol.states import State, StopPhase
-from runner.core.protocol.timing import DISK_TIMEOUT_S
-from runner.core.text import describe_exit
+from runner.core.wire.events import FINAL_CAUSES, Ended, PortTaken, ProgramExited, StopCause
+from runner.core.wire.order import Order
+from runner.core.wire.states import State, StopPhase
+from runner.core.wire.text import describe_exit
+from runner.core.wire.timing import DISK_TIMEOUT_S
 from runner.host.container import remove_in_child
 from runner.host.facts import ports
 from runner.host.peers.state import Upcoming

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from runner.core.model.metrics import (
+from runner.core.wire.metrics import (
     MAX_LINE,
     LatestMetrics,
     Metrics,

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from runner.core.text import counted, format_age, printable
+from runner.core.wire.text import counted, format_age, printable
 from runner.ui.console.lines import Source, Stream, clean_lines, label_of, without_rates
 from runner.ui.console.progress_bar import BarState
 from runner.ui.layout import fold_names, group_names

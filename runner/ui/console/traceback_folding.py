@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from runner.core.outcome.tracebacks import (
+from runner.core.wire.tracebacks import (
     MAX_EXCEPTION_CHARS,
     TRACEBACK,
     Traceback,

@@ -25,12 +25,12 @@ from runner.core.history import (
     gpu_hours,
     set_values,
 )
-from runner.core.outcome.first_failure import failure_text, node_stops, stop_before
-from runner.core.protocol import events
-from runner.core.protocol.events import EVENT_TYPES, Event
-from runner.core.protocol.states import State
+from runner.core.outcome.first_failure import node_stops, stop_before
 from runner.core.shell import quote, this_program
-from runner.core.text import (
+from runner.core.wire import events
+from runner.core.wire.events import EVENT_TYPES, Event
+from runner.core.wire.states import State, failure_text
+from runner.core.wire.text import (
     counted,
     describe_exit,
     format_age,

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from runner.core import shell
-from runner.core.model.plan import NodePlan, Plan
-from runner.core.protocol.paths import CODE_FOLDER, RunPaths, release_folder
-from runner.core.text import bracket_ipv6
+from runner.core.wire.paths import CODE_FOLDER, RunPaths, release_folder
+from runner.core.wire.plan import NodePlan, Plan
+from runner.core.wire.text import bracket_ipv6
 from runner.ui.layout import fold_names, group_names, terminal_width, wrap_lines
 from runner.ui.reports.report import run_header
 

@@ -9,15 +9,14 @@ from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
 
-from runner.core.model.plan import NodePlan, Plan
-from runner.core.model.results import Failure, NodeResult
 from runner.core.outcome.diagnosis import Diagnosis
-from runner.core.outcome.first_failure import failure_text
-from runner.core.outcome.verdict import OWN_MASTER, STUCK, SUCCEEDED, Verdict
-from runner.core.protocol.events import is_unattended
-from runner.core.protocol.paths import RunPaths
+from runner.core.outcome.verdict import OWN_MASTER, Verdict
+from runner.core.results import NodeResult
 from runner.core.shell import this_program
-from runner.core.text import (
+from runner.core.wire.paths import RunPaths
+from runner.core.wire.plan import NodePlan, Plan
+from runner.core.wire.states import STUCK, SUCCEEDED, Failure, failure_text, is_unattended
+from runner.core.wire.text import (
     counted,
     describe_exit,
     format_duration,

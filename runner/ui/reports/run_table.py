@@ -9,18 +9,12 @@ from operator import attrgetter
 from types import MappingProxyType
 
 from runner.core.errors import Problem
-from runner.core.model.metrics import RankProgress
-from runner.core.model.results import RemoteRun
-from runner.core.model.run_info import (
-    BROKEN,
-    RunInfo,
-    aggregate_state,
-    current_hosts,
-    elastic_summary,
-)
 from runner.core.outcome.verdict import Verdict
+from runner.core.results import BROKEN, RemoteRun, aggregate_state, current_hosts, elastic_summary
 from runner.core.shell import this_program
-from runner.core.text import counted, display_folder, format_age, printable
+from runner.core.wire.metrics import RankProgress
+from runner.core.wire.run_info import RunInfo
+from runner.core.wire.text import counted, display_folder, format_age, printable
 from runner.ui.figures import left_text, rate_text, step_text
 from runner.ui.layout import (
     UNLIMITED_WIDTH,

@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from runner.core.errors import Problem
-from runner.core.model.plan import Plan
-from runner.core.model.results import CommandResult, Origin, PullResult, SweepRun
-from runner.core.model.run_info import RunInfo
 from runner.core.outcome.stacks import StackGroup, StackReport, summary
-from runner.core.protocol.paths import RunPaths
-from runner.core.text import (
+from runner.core.results import CommandResult, Origin, PullResult, SweepRun
+from runner.core.wire.paths import RunPaths
+from runner.core.wire.plan import Plan
+from runner.core.wire.run_info import RunInfo
+from runner.core.wire.text import (
     counted,
     describe_exit,
     format_duration,

@@ -17,6 +17,7 @@ from runner.config.words import hydra_value
 from runner.control.assumed_facts import assumed_facts
 from runner.control.attempt.admission import OrderSender
 from runner.control.attempt.monitor import AttemptMonitor
+from runner.control.attempt.states import AttemptState
 from runner.control.attempt.stop import user_at_host
 from runner.control.code.code_store import STORE, CodeKeeper, CodeStore
 from runner.control.code.source import CodeSource, shipped_tasks
@@ -43,21 +44,20 @@ from runner.control.run.job_run import JobRun, submit
 from runner.control.run.notifier import LaunchNotifier
 from runner.control.run.own_job import OwnJob, is_own_job, past_attempts, with_lease
 from runner.control.run.reporters import AttemptReporter
-from runner.core.codec import encode
 from runner.core.errors import InternalFault, Interrupted, NotReady, RunnerError, StopUnverified
 from runner.core.launch_request import LaunchRequest
-from runner.core.model.facts import Facts
-from runner.core.model.plan import Plan
-from runner.core.model.run_info import RunInfo
-from runner.core.outcome.verdict import STOPPED, Verdict, fold_events
+from runner.core.outcome.verdict import Verdict, fold_events
 from runner.core.planning.build_plan import build_plan
 from runner.core.planning.slurm_job import batch_script
-from runner.core.protocol.remote_files import OUTPUT
-from runner.core.protocol.states import AttemptState
-from runner.core.relaunch.next_attempt import run_info
 from runner.core.shell import this_program
 from runner.core.spec import Spec
-from runner.core.text import format_ranges
+from runner.core.wire.codec import encode
+from runner.core.wire.facts import Facts
+from runner.core.wire.files import OUTPUT
+from runner.core.wire.plan import Plan, run_info
+from runner.core.wire.run_info import RunInfo
+from runner.core.wire.states import STOPPED
+from runner.core.wire.text import format_ranges
 from runner.ui.console.console import open_console
 from runner.ui.layout import fold_names
 from runner.ui.output import note, show, tell

@@ -17,7 +17,7 @@ from runner.control.record.run_store import RunStore
 from runner.control.run.attempts import open_code_source
 from runner.core.errors import ConfigError
 from runner.core.launch_request import LaunchRequest
-from runner.core.model.results import SweepRun
+from runner.core.results import SweepRun
 from runner.core.shell import line, this_program
 from runner.ui.comparison import render_runs
 from runner.ui.layout import terminal_width

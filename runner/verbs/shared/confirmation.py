@@ -10,8 +10,8 @@ from runner.control.attempt.stop import user_at_host
 from runner.control.record import run_index
 from runner.control.run.hosts import HostPool
 from runner.core.errors import ConfigError, Interrupted, Problem
-from runner.core.model.run_info import RunInfo
-from runner.core.text import counted
+from runner.core.wire.run_info import RunInfo
+from runner.core.wire.text import counted
 from runner.ui.reports.run_table import run_lines
 
 POLL_S = 0.1

@@ -16,9 +16,9 @@ from runner.control.record.file_names import LATEST
 from runner.control.record.said_notes import unsaid
 from runner.core.errors import ConfigError, Problem
 from runner.core.launch_request import LaunchRequest
-from runner.core.protocol.paths import is_run_id
 from runner.core.shell import this_program
-from runner.core.text import join_some
+from runner.core.wire.paths import is_run_id
+from runner.core.wire.text import join_some
 from runner.ui.layout import fold_names
 from runner.ui.output import note
 

@@ -7,7 +7,7 @@ import sys
 
 from runner.cli.main import entry
 from runner.control.run.reporters import AttemptReporter
-from runner.core.protocol.events import Event, RankStarted
+from runner.core.wire.events import Event, RankStarted
 from runner.verbs.shared.following import Ending
 
 record = AttemptReporter.record

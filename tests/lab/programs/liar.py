@@ -12,7 +12,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from runner.core.protocol.frames import MAGIC, Frame, FrameDecoder
+from runner.core.wire.codec import MAGIC, Frame, FrameDecoder
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
 CHANGES = {

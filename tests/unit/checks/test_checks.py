@@ -9,11 +9,11 @@ import pytest
 
 from runner.checks.base import CheckContext, all_checks, evaluate_checks
 from runner.core.errors import NotReady, Problem
-from runner.core.model.facts import Interpreter, SetupResult
-from runner.core.model.results import Level
 from runner.core.planning.build_plan import build_plan
 from runner.core.planning.readiness import REQUIREMENTS
+from runner.core.results import Level
 from runner.core.spec import Node
+from runner.core.wire.facts import Interpreter, SetupResult
 from tests.golden.builders import LO, facts, interface, spec
 from tests.golden.test_findings import case, host
 

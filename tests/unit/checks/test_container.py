@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from runner.checks.base import CheckContext
 from runner.checks.software import container
-from runner.core.model.container import ContainerFacts
-from runner.core.model.facts import System
-from runner.core.model.results import Finding, Level
+from runner.core.results import Finding, Level
 from runner.core.spec import ContainerSpec, Node
+from runner.core.wire.container import ContainerFacts
+from runner.core.wire.facts import System
 from tests.golden.builders import facts, spec
 
 MIB = 1 << 20

@@ -18,19 +18,24 @@ from unittest.mock import MagicMock
 
 from runner.control.rpc.session import Connector, HostSession, Inbox
 from runner.control.run.hosts import HostPool
-from runner.core.codec import decode, encode
 from runner.core.errors import NotReady, Problem
-from runner.core.model.facts import Gpu, GpuProcess, SetupResult
-from runner.core.model.metrics import RankProgress
-from runner.core.model.network_probe import Outcome, ProbeResult, Target
-from runner.core.model.run_info import HostRunStatus, PastAttempt, RunInfo
-from runner.core.model.samples import GpuSample, GpuUser, Sample, parse_sample
 from runner.core.planning.build_plan import build_plan
-from runner.core.protocol import events
-from runner.core.protocol.events import Event
-from runner.core.protocol.frames import MAGIC, Frame, FrameDecoder
-from runner.core.protocol.states import State
 from runner.core.spec import Node
+from runner.core.wire import events
+from runner.core.wire.codec import MAGIC, Frame, FrameDecoder, decode, encode
+from runner.core.wire.events import Event
+from runner.core.wire.facts import Gpu, GpuProcess, Outcome, ProbeResult, SetupResult, Target
+from runner.core.wire.metrics import RankProgress
+from runner.core.wire.run_info import (
+    GpuSample,
+    GpuUser,
+    HostRunStatus,
+    PastAttempt,
+    RunInfo,
+    Sample,
+    parse_sample,
+)
+from runner.core.wire.states import State
 from runner.transport.base import Ending
 from runner.ui.output import show
 from tests.golden import builders

@@ -44,20 +44,19 @@ from runner.control.rpc.wait import WaitLoop
 from runner.control.run.attempts import Attempts
 from runner.control.run.discovery import RunFinder
 from runner.control.run.hosts import enqueue_signal
-from runner.core.codec import encode
 from runner.core.errors import NotReady, RunnerError
 from runner.core.launch_request import LaunchRequest
-from runner.core.model.facts import FactsRequest
-from runner.core.model.order import Program
-from runner.core.model.plan import Plan
-from runner.core.model.replies import REPLY_TYPES
-from runner.core.model.run_info import RunInfo
 from runner.core.outcome.diagnosis import diagnose
 from runner.core.outcome.stacks import group_stacks
 from runner.core.outcome.verdict import fold_events
 from runner.core.planning.build_plan import build_plan
-from runner.core.protocol.frames import Frame, FrameError
+from runner.core.replies import REPLY_TYPES
 from runner.core.spec import Progress
+from runner.core.wire.codec import Frame, FrameError, encode
+from runner.core.wire.facts import FactsRequest
+from runner.core.wire.order import Program
+from runner.core.wire.plan import Plan
+from runner.core.wire.run_info import RunInfo
 from runner.ui.problems import render_findings, render_problems
 from runner.ui.reports import report, run_table, tables
 from runner.ui.reports.dry_run import render_dry_run

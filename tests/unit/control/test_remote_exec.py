@@ -13,9 +13,9 @@ import pytest
 from runner.control import remote_exec
 from runner.control.remote_exec import OutputSink, RemoteCommand
 from runner.control.rpc.session import HostSession
-from runner.core.model.replies import checked_reply
-from runner.core.protocol.frames import Frame
+from runner.core.replies import checked_reply
 from runner.core.spec import Node
+from runner.core.wire.codec import Frame
 
 LOST_S = 15.0
 

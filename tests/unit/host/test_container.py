@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.model.container import Container
+from runner.core.wire.container import Container
 from runner.host import container
 from runner.host.container import UNPROVEN, last_line, remove_container
 

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from runner.core.model.network_probe import Outcome, ProbeResult, Target
+from runner.core.wire.facts import Outcome, ProbeResult, Target
 from runner.host import network_probe
 from runner.host.process.bounded_child import BoundedChild, report_facts
 from tests.lab.waiting import PATIENCE

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from runner.core.model.order import Order
-from runner.core.protocol.paths import RunPaths
+from runner.core.wire.order import Order
+from runner.core.wire.paths import RunPaths
 from runner.host import sampling
 from runner.host.gpu import query
 from runner.host.process.file_worker import run_now

@@ -10,13 +10,10 @@ import pytest
 
 from runner.control.attempt.elastic import ElasticMembership, Reaction
 from runner.control.attempt.node import AttemptNode
-from runner.core.model.order import Hub, Program
-from runner.core.protocol.events import (
-    Ended,
-    StopCause,
-    Stopping,
-)
-from runner.core.protocol.states import NodeState, State
+from runner.control.attempt.states import NodeState
+from runner.core.wire.events import Ended, StopCause, Stopping
+from runner.core.wire.order import Hub, Program
+from runner.core.wire.states import State
 from tests.golden import builders
 
 NODES = tuple(f"node{number}" for number in range(1, 13))

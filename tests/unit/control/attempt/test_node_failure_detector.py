@@ -14,12 +14,12 @@ from runner.control.attempt import node_failure_detector as limits
 from runner.control.attempt.node import Backoff, Reconnector
 from runner.control.attempt.node_monitor import NodeMonitor
 from runner.control.attempt.observer import EventLog, Role, RunObserver
+from runner.control.attempt.states import NodeState
 from runner.control.rpc.session import HostSession
 from runner.control.rpc.wait import NO_ANSWER
-from runner.core.protocol.events import EndUnverified, Event, HostLost, HubJoined
-from runner.core.protocol.states import NodeState
-from runner.core.protocol.timing import ANSWER_TIMEOUT_S
 from runner.core.spec import Node
+from runner.core.wire.events import EndUnverified, Event, HostLost, HubJoined
+from runner.core.wire.timing import ANSWER_TIMEOUT_S
 from tests.golden import builders
 
 LONG = 100_000.0

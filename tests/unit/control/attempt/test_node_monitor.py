@@ -6,13 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from runner.core.model.order import Hub, Program
-from runner.core.protocol.events import (
-    PeerDeparted,
-    ProgramExited,
-    ProgramStarted,
-    RankStarted,
-)
+from runner.core.wire.events import PeerDeparted, ProgramExited, ProgramStarted, RankStarted
+from runner.core.wire.order import Hub, Program
 from tests.unit.control.attempt.test_node_failure_detector import Scene
 
 HUB = Hub("a", "10.0.0.1", 29513, member_count=2, min_nodes=2, required=False)

@@ -11,9 +11,9 @@ from unittest.mock import MagicMock
 import pytest
 
 from runner.control.attempt.stop import CONFIRM_TIMEOUT_S, FIRST_FAILURE_S, StopSequence
-from runner.core.outcome.stacks import STALL_REASON
-from runner.core.protocol.events import StopCause
 from runner.core.spec import Node
+from runner.core.wire.events import StopCause
+from runner.core.wire.states import STALL_REASON
 from tests.golden import builders
 
 

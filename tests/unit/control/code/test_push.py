@@ -18,10 +18,10 @@ from runner.control.code.push import CodePush
 from runner.control.code.snapshot import Snapshot
 from runner.control.rpc.session import HostSession, Inbox
 from runner.core.errors import NotReady
-from runner.core.model.release import File
-from runner.core.model.replies import checked_reply
-from runner.core.protocol.frames import Frame, FrameDecoder
+from runner.core.replies import checked_reply
 from runner.core.spec import Deploy, Node
+from runner.core.wire.codec import Frame, FrameDecoder
+from runner.core.wire.files import File
 from tests.golden.builders import spec
 from tests.unit.release_builders import Made, done, is_intact, push_handler, release, store
 

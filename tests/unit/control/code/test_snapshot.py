@@ -9,8 +9,8 @@ import pytest
 
 from runner.control.code.snapshot import Snapshot
 from runner.core.errors import NotReady
-from runner.core.model.release import Folder, Symlink, release_hash
 from runner.core.spec import Deploy, Node, Spec, Task
+from runner.core.wire.files import Folder, Symlink, release_hash
 from tests.golden.builders import spec
 
 

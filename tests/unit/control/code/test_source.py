@@ -10,9 +10,9 @@ import pytest
 from runner.control.code.source import CodeOnHosts, RerunCode, shipped_tasks
 from runner.core.errors import ConfigError, NotReady
 from runner.core.launch_request import RecordedCode
-from runner.core.model.facts import Facts
-from runner.core.model.release import CodeRef
 from runner.core.spec import Deploy, Spec
+from runner.core.wire.facts import Facts
+from runner.core.wire.plan import CodeRef
 from tests.golden.builders import SHIPPED, facts, spec
 
 HELD = {name: replace(facts(name), has_release=name != "gpu2") for name in ("gpu1", "gpu2")}

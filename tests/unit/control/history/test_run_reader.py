@@ -15,12 +15,10 @@ from runner.control.history.files import Problems, read_config
 from runner.control.history.run_reader import read_run
 from runner.control.record.run_store import RunStore
 from runner.core.history import Metric
-from runner.core.model.results import Failure
-from runner.core.model.run_info import PastAttempt
-from runner.core.model.samples import GpuSample, Sample
 from runner.core.outcome.verdict import Verdict
-from runner.core.protocol.events import Ended, Event, HostLost, RankExited, RankStarted
-from runner.core.protocol.states import State
+from runner.core.wire.events import Ended, Event, HostLost, RankExited, RankStarted
+from runner.core.wire.run_info import GpuSample, PastAttempt, Sample
+from runner.core.wire.states import Failure, State
 from runner.ui.page.page import render_page
 from tests.golden.builders import plan, request
 

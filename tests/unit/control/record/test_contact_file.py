@@ -12,9 +12,9 @@ import pytest
 
 from runner.control.record.contact_file import read_contact, run_contact
 from runner.control.record.file_names import CONTACT_FILE
-from runner.core.codec import encode
 from runner.core.errors import ConfigError
 from runner.core.spec import Node, Progress, Secret, Ssh
+from runner.core.wire.codec import encode
 from tests.golden.builders import request
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from runner.control.record.download import pull
-from runner.core.model.results import PullResult
-from runner.core.protocol.remote_files import FILE_KINDS, RemoteFile, validate
+from runner.core.results import PullResult
+from runner.core.wire.files import FILE_KINDS, RemoteFile, validate
 from tests.unit.control.lying_host import HONEST_ANSWERS, LIAR, Answer, Pool
 
 pytestmark = [pytest.mark.promise(12)]

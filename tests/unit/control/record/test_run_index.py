@@ -14,7 +14,7 @@ from runner.control.record import run_index
 from runner.control.record.run_store import RunStore
 from runner.core.errors import ConfigError
 from runner.core.launch_request import SweepPlace
-from runner.core.model.run_info import RunInfo
+from runner.core.wire.run_info import RunInfo
 from tests.golden.builders import plan, request
 
 

@@ -17,13 +17,13 @@ import yaml
 from runner.control.code.worktree import scan
 from runner.control.record import run_index
 from runner.control.record.run_store import RunStore
-from runner.core.codec import decode, encode
 from runner.core.errors import ConfigError, NotReady
-from runner.core.model.plan import Plan
-from runner.core.model.run_info import PastAttempt
 from runner.core.outcome.verdict import Verdict
-from runner.core.protocol.events import Event, ProgramStarted, parse
 from runner.core.spec import Secret
+from runner.core.wire.codec import decode, encode
+from runner.core.wire.events import Event, ProgramStarted, parse
+from runner.core.wire.plan import Plan
+from runner.core.wire.run_info import PastAttempt
 from tests.golden.builders import RUN_ID, plan, request
 
 RECORD = {".gitignore", "config.yaml", "overrides.yaml", "contact.json", "logs"}

@@ -15,8 +15,8 @@ from types import CodeType
 import pytest
 
 from runner.control.rpc import host_code
-from runner.core.protocol.code_archive import IMPORTER, SOURCE, Archive, unpack
-from runner.core.protocol.frames import MAGIC
+from runner.core.wire.boot import IMPORTER, SOURCE, Archive, unpack
+from runner.core.wire.codec import MAGIC
 from runner.host.storage.code_cache import MAX_ARCHIVES, store
 
 LOADER = 'exec(open(0,"rb",0,closefd=False).readline())'
@@ -29,11 +29,11 @@ def archive(key: str) -> Archive:
 
 
 @pytest.mark.parametrize("key", [host_code.KEY, "0a0d0d0a"])
-def test_only_core_and_host_travel(key: str) -> None:
+def test_only_wire_and_host_travel(key: str) -> None:
     """Hosts get no other room; compiled if the version is this one's, else as source."""
     modules, programs = archive(key)
-    rooms = {name.split(".")[1] for name in modules if "." in name}
-    assert rooms == {"core", "host"}
+    rooms = {name.removeprefix("runner.").removeprefix("core.").split(".")[0] for name in modules}
+    assert rooms == {"runner", "core", "wire", "host"}
     assert {IMPORTER, "runner.host.agent.server"} <= set(modules)
     assert modules["runner.host"][0] is True
     found = {tuple(blobs) for _, blobs in modules.values()}

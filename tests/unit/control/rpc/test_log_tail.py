@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from runner.control.rpc import log_tail
 from runner.control.rpc.log_tail import MAX_EVENT_BYTES, LogTailer
 from runner.control.rpc.session import HostSession
-from runner.core.protocol.events import Event, ProgramStarted, RankStarted
-from runner.core.protocol.frames import Frame, FrameError
+from runner.core.wire.codec import Frame, FrameError
+from runner.core.wire.events import Event, ProgramStarted, RankStarted
 from tests.golden.builders import RUN_ID, plan
 
 pytestmark = [pytest.mark.promise(6)]

@@ -12,8 +12,8 @@ import pytest
 
 from runner.control.rpc import session
 from runner.control.rpc.session import MAX_BANNER, BoundedInbox, ClockOffset, HostSession, Inbox
-from runner.core.protocol.frames import LENGTHS, MAGIC, Frame, FrameDecoder
 from runner.core.spec import Node
+from runner.core.wire.codec import LENGTHS, MAGIC, Frame, FrameDecoder
 from runner.transport.base import Ending
 from tests.lab.waiting import wait_until
 

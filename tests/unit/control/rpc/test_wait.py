@@ -12,8 +12,8 @@ from runner.control.rpc import wait
 from runner.control.rpc.session import HostSession, Inbox
 from runner.control.rpc.wait import Broadcast, WaitLoop
 from runner.core.errors import Interrupted
-from runner.core.protocol.frames import Frame, FrameError
 from runner.core.spec import Node
+from runner.core.wire.codec import Frame, FrameError
 
 
 class FakeSession:

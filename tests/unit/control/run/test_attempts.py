@@ -10,8 +10,8 @@ import pytest
 from runner.control.code.source import CodeOnHosts
 from runner.control.run.attempts import launch_notes
 from runner.control.run.reporters import StallReporter
-from runner.core.protocol.events import Event, ProgressResumed, Stalled
 from runner.core.spec import Task
+from runner.core.wire.events import Event, ProgressResumed, Stalled
 from tests.golden.builders import plan, request
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from runner.control.run.discovery import HostRecord, newest_record
 from runner.control.run.hosts import merge_statuses
-from runner.core.codec import decode, encode
-from runner.core.model.plan import NodePlan
-from runner.core.model.results import RemoteRun
-from runner.core.model.run_info import HostRunStatus, RunInfo, aggregate_state
-from runner.core.protocol.states import State
+from runner.core.results import RemoteRun, aggregate_state
+from runner.core.wire.codec import decode, encode
+from runner.core.wire.plan import NodePlan
+from runner.core.wire.run_info import HostRunStatus, RunInfo
+from runner.core.wire.states import State
 from tests.golden import builders
 
 

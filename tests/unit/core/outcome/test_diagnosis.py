@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.model.plan import Plan
-from runner.core.model.results import Failure, RankResult
 from runner.core.outcome.diagnosis import CONTEXT_LINES, Tail, diagnose
-from runner.core.outcome.tracebacks import EXCERPT_LINES, TRACEBACK, last_traceback
 from runner.core.outcome.verdict import Verdict
-from runner.core.protocol.events import unattended_reason
-from runner.core.text import describe_exit
+from runner.core.results import RankResult
+from runner.core.wire.plan import Plan
+from runner.core.wire.states import Failure, unattended_reason
+from runner.core.wire.text import describe_exit
+from runner.core.wire.tracebacks import EXCERPT_LINES, TRACEBACK, last_traceback
 from tests.golden.builders import plan
 
 WROTE = Path(__file__).parents[3] / "fixtures" / "failures"

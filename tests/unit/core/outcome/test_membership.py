@@ -6,14 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from runner.core.model.order import Hub, Order, Program
-from runner.core.outcome.membership import (
-    Membership,
-    Memberships,
-    is_indispensable,
-    nodes_after_loss,
-)
-from runner.core.protocol.events import RankStarted
+from runner.core.outcome.membership import Membership, Memberships
+from runner.core.wire.events import RankStarted
+from runner.core.wire.order import Hub, Order, Program, is_indispensable, nodes_after_loss
 
 
 def start(rank: int, master: str, world: int, number: int = 1) -> RankStarted:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from runner.core.model.plan import Plan
 from runner.core.outcome.known_failures import ProjectFiles, explain_import
 from runner.core.planning.build_plan import build_plan
 from runner.core.spec import Node, Task
+from runner.core.wire.plan import Plan
 from tests.golden.builders import facts, spec
 
 FLAT = {"pkg/__init__.py", "pkg/train.py", "pkg/utils.py", "scripts/run.py", "train.py"}

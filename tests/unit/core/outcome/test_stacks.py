@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from runner.core.outcome.stacks import (
-    DUMP_END,
     Frame,
     Stack,
     StackGroup,
@@ -16,6 +15,7 @@ from runner.core.outcome.stacks import (
     parse_dumps,
     summary,
 )
+from runner.core.wire.paths import DUMP_END
 from tests.golden import builders
 
 C10D = "/opt/venv/lib/python3.11/site-packages/torch/distributed"

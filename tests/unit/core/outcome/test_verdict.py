@@ -13,11 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.core.model.plan import Plan
-from runner.core.model.results import Failure, NodeResult, RankResult
 from runner.core.outcome.first_failure import SAME_EVENT_S
 from runner.core.outcome.verdict import Verdict, completed, fold_events
-from runner.core.protocol.events import (
+from runner.core.results import NodeResult, RankResult
+from runner.core.wire.events import (
     Ended,
     EndUnverified,
     Event,
@@ -33,10 +32,10 @@ from runner.core.protocol.events import (
     Stopping,
     StopRequested,
     TimedEvent,
-    unattended_reason,
 )
-from runner.core.protocol.states import State
-from runner.core.text import describe_exit
+from runner.core.wire.plan import Plan
+from runner.core.wire.states import Failure, State, unattended_reason
+from runner.core.wire.text import describe_exit
 from tests.golden.builders import plan
 
 PLAN = plan(2, 2)

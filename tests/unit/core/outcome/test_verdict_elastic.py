@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import pytest
 
-from runner.core.model.plan import Plan
-from runner.core.model.results import Failure
 from runner.core.outcome.verdict import Verdict, fold_events
 from runner.core.planning.build_plan import build_plan
-from runner.core.protocol.events import (
+from runner.core.spec import Node, Rendezvous, Torchrun
+from runner.core.wire.events import (
     Ended,
     Event,
     EventBody,
@@ -26,8 +25,8 @@ from runner.core.protocol.events import (
     StopRequested,
     TimedEvent,
 )
-from runner.core.protocol.states import State
-from runner.core.spec import Node, Rendezvous, Torchrun
+from runner.core.wire.plan import Plan
+from runner.core.wire.states import Failure, State
 from tests.golden.builders import facts, spec
 
 OK = Ended(State.SUCCEEDED)

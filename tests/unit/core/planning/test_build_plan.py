@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from runner.core.errors import NotReady
-from runner.core.launch import environment
-from runner.core.model.facts import Interpreter
 from runner.core.planning.build_plan import build_plan
 from runner.core.spec import Debug, Node, Task, Watch
+from runner.core.wire.facts import Interpreter
+from runner.core.wire.order import environment
 from tests.golden.builders import facts, spec
 
 A, B = Node("a", "10.0.0.1"), Node("b", "10.0.0.2")

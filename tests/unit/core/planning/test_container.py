@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from runner.core.model.container import ContainerFacts
 from runner.core.planning.container import awaits_image, container_problems, extra_problems
 from runner.core.spec import ContainerSpec, Node
+from runner.core.wire.container import ContainerFacts
 from tests.golden.builders import facts, spec
 
 NODE = Node("gpu1", "gpu1")

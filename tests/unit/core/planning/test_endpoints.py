@@ -5,13 +5,10 @@ from __future__ import annotations
 import pytest
 
 from runner.core.errors import NotReady, Problem
-from runner.core.model.facts import Endpoint, Facts, Interface, Route
-from runner.core.planning.endpoints import (
-    peer_endpoints,
-    route_interface,
-    training_address,
-)
+from runner.core.planning.endpoints import peer_endpoints, route_interface, training_address
+from runner.core.results import Endpoint
 from runner.core.spec import Node
+from runner.core.wire.facts import Facts, Interface, Route
 from tests.golden.builders import LO, facts, interface, spec
 
 DOCKER = "docker0 172.17.0.1/16"

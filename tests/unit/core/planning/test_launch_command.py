@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from runner.core.launch import LOCAL_RANK_MACRO, command_words, environment, escape
-from runner.core.model.plan import NodePlan
 from runner.core.planning.build_plan import build_plan
 from runner.core.spec import Node, Task
+from runner.core.wire.order import LOCAL_RANK_MACRO, command_words, environment, escape
+from runner.core.wire.plan import NodePlan
 from tests.golden.builders import facts, spec
 
 INTERNAL_ENV = ("PET_LOG_DIR", "PET_SHUTDOWN_TIMEOUT")

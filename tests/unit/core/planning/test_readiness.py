@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from runner.core.launch import environment
-from runner.core.model.facts import Facts, Interpreter, SetupResult
 from runner.core.planning.build_plan import build_plan, select_gpus
 from runner.core.planning.readiness import problems_of, visible_gpus
 from runner.core.spec import Node, Spec, Task
+from runner.core.wire.facts import Facts, Interpreter, SetupResult
+from runner.core.wire.order import environment
 from tests.golden.builders import facts, gpus, spec
 
 NODE = Node("gpu1", "10.0.0.1")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from runner.core.model.facts import Gpu, GpuProcess, Interpreter
+from runner.core.wire.facts import Gpu, GpuProcess, Interpreter
 from runner.host.facts import interpreter, setup
 from runner.host.gpu import query
 from runner.host.process import bounded_child

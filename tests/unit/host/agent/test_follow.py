@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.model.order import Order
-from runner.core.protocol.paths import RunPaths
+from runner.core.wire.order import Order
+from runner.core.wire.paths import RunPaths
 from runner.host.agent.follow import FollowedRun
 from runner.host.process.event_loop import run_steps
 from runner.host.process.file_worker import run_now

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runner.core.protocol.paths import RunPaths
+from runner.core.wire.paths import RunPaths
 from runner.host.agent import log_reader
 from runner.host.agent.log_reader import LogReader
 

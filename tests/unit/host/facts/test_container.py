@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.model.container import Container
-from runner.core.model.facts import Facts, FactsRequest
+from runner.core.wire.container import Container
+from runner.core.wire.facts import Facts, FactsRequest
 from runner.host.facts.container import Trial
 from runner.host.process.bounded_child import wait_all
 from runner.host.process.event_loop import run_steps

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from runner.core.model.facts import Interface, Route
+from runner.core.wire.facts import Interface, Route
 from runner.host.facts import interfaces
 from runner.host.facts.collect import ssh_server_address
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.model.facts import System
+from runner.core.wire.facts import System
 from runner.host.facts import machine
 from runner.host.process.bounded_child import wait_all
 

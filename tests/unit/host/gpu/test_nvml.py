@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from runner.core.model.facts import GpuProcess
+from runner.core.wire.facts import GpuProcess
 from runner.host.gpu import nvml
 
 MIB = 1 << 20

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.model.facts import Driver
+from runner.core.wire.facts import Driver
 from runner.host.gpu import query
 
 LOG = Path(__file__).parents[3] / "fixtures" / "kmsg" / "xids.txt"

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from runner.core.model.order import Hub, Order, Program
-from runner.core.model.run_info import PastAttempt
-from runner.core.protocol.events import StopCause
-from runner.core.protocol.timing import HUB_TIMEOUT_S, JOIN_TIMEOUT_S
+from runner.core.wire.events import StopCause
+from runner.core.wire.order import Hub, Order, Program
+from runner.core.wire.run_info import PastAttempt
+from runner.core.wire.timing import HUB_TIMEOUT_S, JOIN_TIMEOUT_S
 from runner.host.peers.fold import HubFold, MemberFold, PeerObserver
 from runner.host.peers.state import LastHeard, PeerState, Phase, Stop, Upcoming
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from runner.core.codec import encode
-from runner.core.model.order import Hub, Order
-from runner.core.protocol.events import StopCause
+from runner.core.wire.codec import encode
+from runner.core.wire.events import StopCause
+from runner.core.wire.order import Hub, Order
 from runner.host.peers import group
 from runner.host.peers.fold import PeerObserver
 from runner.host.peers.group import PeerGroup, join_peers, tell_death

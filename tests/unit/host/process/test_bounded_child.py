@@ -12,7 +12,7 @@ from runner.host.process.bounded_child import BoundedChild, wait_all
 
 QUERY = "from runner.host.gpu import query; query.start(9.0, health=True).kill()"
 SURVEY = """
-from runner.core.model.facts import FactsRequest
+from runner.core.wire.facts import FactsRequest
 from runner.host.facts import collect
 request = FactsRequest("n1", tasks_hash="a", release="b", find_users=True)
 collect._start_survey(request, collect._static_facts(request)).kill()

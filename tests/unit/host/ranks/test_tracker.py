@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.protocol.events import RankExited
-from runner.core.protocol.paths import RunPaths
+from runner.core.wire.events import RankExited
+from runner.core.wire.paths import RunPaths
 from runner.host.process.file_worker import Handler, Job
 from runner.host.process.pid_namespace import INITIAL
 from runner.host.ranks import tracker

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from runner.core.protocol.paths import RunPaths
+from runner.core.wire.paths import RunPaths
 from runner.host.process import procfs
 from runner.host.storage import garbage, run_owner
 from tests.unit.release_builders import done

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.protocol.paths import RunPaths
-from runner.core.protocol.states import State
+from runner.core.wire.paths import RunPaths
+from runner.core.wire.states import State
 from runner.host.storage import release_store
 from tests.unit.release_builders import Made, done, is_intact, left_in, release, store, write_into
 

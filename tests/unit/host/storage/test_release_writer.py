@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runner.core.protocol.frames import Frame
+from runner.core.wire.codec import Frame
 from runner.host.storage import release_store
 from runner.host.storage.release_store import STORE_ID
 from runner.host.storage.release_writer import ReleaseWriter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runner.core.protocol.paths import RunPaths
+from runner.core.wire.paths import RunPaths
 from runner.host.storage.run_list import read_run
 
 

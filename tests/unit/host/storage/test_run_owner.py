@@ -15,12 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.codec import encode
-from runner.core.model.order import Order
-from runner.core.protocol.events import Ended, ProgramStarted
-from runner.core.protocol.frames import Frame
-from runner.core.protocol.paths import RunPaths
-from runner.core.protocol.states import State
+from runner.core.wire.codec import Frame, encode
+from runner.core.wire.events import Ended, ProgramStarted
+from runner.core.wire.order import Order
+from runner.core.wire.paths import RunPaths
+from runner.core.wire.states import State
 from runner.host.agent.clean import Handler
 from runner.host.agent.server import AgentContext
 from runner.host.process.event_loop import run_steps

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.codec import encode
-from runner.core.model.metrics import RankProgress
-from runner.core.protocol.paths import RunPaths
+from runner.core.wire.codec import encode
+from runner.core.wire.metrics import RankProgress
+from runner.core.wire.paths import RunPaths
 from runner.host.storage.run_progress import TAIL, read_progress
 from tests.golden.builders import plan
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runner.core.model.release import tasks_digest
+from runner.core.wire.files import tasks_digest
 from runner.host.storage.task_store import has_tasks, store_tasks
 
 FILES = (("env.py", b"import os\n"), ("train.py", b"import env\n"))

@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from runner.core.codec import encode
-from runner.core.model.order import Hub, Order
-from runner.core.model.plan import NodePlan, Plan
-from runner.core.protocol.events import NotRelaunched, Relaunching, RelaunchPending, StopCause
-from runner.core.protocol.paths import RunPaths
+from runner.core.wire.codec import encode
+from runner.core.wire.events import NotRelaunched, Relaunching, RelaunchPending, StopCause
+from runner.core.wire.order import Hub, Order
+from runner.core.wire.paths import RunPaths
+from runner.core.wire.plan import NodePlan, Plan
 from runner.host.facts.ports import NO_PORTS
 from runner.host.peers.fold import HubFold, PeerObserver
 from runner.host.peers.state import PeerState, Phase, Upcoming

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from runner.core.protocol.paths import RunPaths
+from runner.core.wire.paths import RunPaths
 from runner.host.process.event_loop import EventLoop
 from runner.host.storage.run_owner import RunSocket
 from runner.host.supervisor import control_socket

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from runner.core.model.order import Notify, Order
-from runner.core.protocol.paths import RunPaths
+from runner.core.wire.order import Notify, Order
+from runner.core.wire.paths import RunPaths
 from runner.host.supervisor.notifier import LAG_S, Notifier
 
 NOTIFY = Notify(("true",), "lab", "t", ("a", "b", "c"))

@@ -10,9 +10,9 @@ from typing import cast
 
 import pytest
 
-from runner.core.model.order import Hub, Order
-from runner.core.protocol.paths import RunPaths
-from runner.core.protocol.states import State
+from runner.core.wire.order import Hub, Order
+from runner.core.wire.paths import RunPaths
+from runner.core.wire.states import State
 from runner.host.facts.ports import NO_PORTS
 from runner.host.peers.state import LastHeard
 from runner.host.process.event_loop import EventLoop

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.codec import encode
-from runner.core.protocol.events import Ended
-from runner.core.protocol.paths import RunPaths
+from runner.core.wire.codec import encode
+from runner.core.wire.events import Ended
+from runner.core.wire.paths import RunPaths
 from runner.host.storage.run_folder import read_events
 from runner.host.supervisor.recovery import recover_orphaned
 from tests.golden.builders import plan

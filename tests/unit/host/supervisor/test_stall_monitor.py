@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from runner.core.protocol.events import ProgressResumed, Stalled
-from runner.core.protocol.paths import RunPaths
+from runner.core.wire.events import ProgressResumed, Stalled
+from runner.core.wire.paths import RunPaths
 from runner.host.process import procfs
 from runner.host.ranks import stacks
 from runner.host.supervisor.stall_monitor import StallMonitor, gpus_work

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from runner.core.model.container import Container
-from runner.core.model.order import Order
-from runner.core.protocol.events import StopCause
-from runner.core.protocol.states import State
+from runner.core.wire.container import Container
+from runner.core.wire.events import StopCause
+from runner.core.wire.order import Order
+from runner.core.wire.states import State
 from runner.host.process import procfs
 from runner.host.storage.run_folder import EventLog
 from runner.host.supervisor.program import LauncherProcess

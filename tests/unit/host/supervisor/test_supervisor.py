@@ -15,16 +15,10 @@ from typing import Any
 
 import pytest
 
-from runner.core.model.order import Order, Program
-from runner.core.protocol.events import (
-    Ended,
-    EventBody,
-    ProgramExited,
-    StopCause,
-    Stopping,
-)
-from runner.core.protocol.paths import RunPaths
-from runner.core.protocol.states import State
+from runner.core.wire.events import Ended, EventBody, ProgramExited, StopCause, Stopping
+from runner.core.wire.order import Order, Program
+from runner.core.wire.paths import RunPaths
+from runner.core.wire.states import State
 from runner.host.facts import ports
 from runner.host.process import subreaper
 from runner.host.process.bounded_child import BoundedChild

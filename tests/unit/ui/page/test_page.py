@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from runner.core.history import NodeLoad, RunData, Series
-from runner.core.protocol import events
-from runner.core.protocol.events import Event, StopCause
-from runner.core.protocol.states import State
+from runner.core.wire import events
+from runner.core.wire.events import Event, StopCause
+from runner.core.wire.states import State
 from runner.ui.page.page import event_text, render_page, timeline
 from tests.page_runs import HOSTILE, LAUNCH, TRACEBACK, failed_run, good_run
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.model.results import CommandResult
+from runner.core.results import CommandResult
 from runner.ui.reports.run_table import render
 from runner.verbs.exec import exit_code
 from tests.golden.test_reports import ROW

@@ -1,1 +1,0 @@
-"""The data types of a run."""

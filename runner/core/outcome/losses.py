@@ -1,0 +1,134 @@
+"""Losses of an attempt: what its events say about the next one, where a launch plans it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from typing import NamedTuple
+
+from runner.core.errors import SIGNAL_EXIT_BASE
+from runner.core.outcome.first_failure import lost_nodes
+from runner.core.outcome.verdict import Verdict, fold_events
+from runner.core.spec import Spec
+from runner.core.wire.events import (
+    Ended,
+    EndUnverified,
+    PeerDeparted,
+    PortTaken,
+    ProgramStarted,
+    TimedEvent,
+)
+from runner.core.wire.plan import Plan
+from runner.core.wire.run_info import PastAttempt
+from runner.core.wire.states import LOST, State, is_scheduled, is_stall
+
+
+class Losses(NamedTuple):
+    """What an attempt cost."""
+
+    excluded: dict[str, str]
+    """Why a node takes no part any more: it could not start, or did not prove that nothing of the
+    attempt is left there."""
+    suspected: frozenset[str] = frozenset()
+    """Nodes that were lost but proved it, and the one that failed first."""
+
+
+def classify_losses(plan: Plan, timed_events: Iterable[TimedEvent]) -> Losses:
+    """Return the nodes that take no part in the next attempt, or only if there is no other."""
+    history = sorted(timed_events, key=lambda timed: timed.at)
+    lost = lost_nodes(plan, history)
+    excluded: dict[str, str] = {}
+    departed: dict[str, str] = {}  # the run continued without them
+    verified = set()
+    events = [timed.event for timed in history]
+    started = {event.node for event in events if isinstance(event.body, ProgramStarted)}
+    for name, body in ((event.node, event.body) for event in events):
+        if isinstance(body, PeerDeparted):
+            departed[body.peer] = body.reason
+            verified.discard(body.peer)
+        elif isinstance(body, ProgramStarted):  # perhaps again
+            excluded.pop(name, None)
+            if body.rejoin_count:
+                departed.pop(name, None)
+        elif isinstance(body, EndUnverified):
+            excluded[name] = body.reason
+        elif isinstance(body, Ended) and body.state is State.FAILED and name not in started:
+            excluded[name] = body.reason or "its program could not be started"
+        elif isinstance(body, Ended) and (body.survivors or not body.verified):
+            excluded[name] = "something of the run may be left there"
+        elif isinstance(body, Ended):
+            verified.add(name)
+            departed.pop(name, None)
+    unverified = {name: reason for name, reason in lost.items() if name not in verified}
+    excluded = {**departed, **excluded, **unverified}
+    suspected = {*lost, *_first_to_fail(plan, history)} - excluded.keys()
+    return Losses(excluded, frozenset(suspected))
+
+
+def _first_to_fail(plan: Plan, history: list[TimedEvent]) -> tuple[str, ...]:
+    """Return the node that failed first, if that was its fault."""
+    first_failure = fold_events(plan, history, 0.0).first_failure
+    port_taken = any(isinstance(timed.event.body, PortTaken) for timed in history)
+    if first_failure is None or port_taken:
+        return ()
+    return () if is_stall(first_failure.reason) else (first_failure.node,)
+
+
+def next_spec(spec: Spec, excluded: Collection[str], suspected: Collection[str]) -> Spec | None:
+    """Return the spec of the next attempt: as many nodes as before, in the order of the YAML.
+
+    Nodes that are `excluded` (lost, or not usable) take no part. Those that are `suspected` (their
+    ranks failed) take part if no spare replaces them. None if too few nodes are left, or not the
+    one that decides.
+    """
+    available = [node for node in (*spec.nodes, *spec.spares) if node.name not in excluded]
+    # The sort is stable: spares come before suspects.
+    replaceable = {*suspected} - {spec.task.decides}
+    ranked = sorted(available, key=lambda node: node.name in replaceable)
+    chosen = {node.name for node in ranked[: len(spec.nodes)]}
+    if len(chosen) < (spec.min_nodes or len(spec.nodes)) or spec.task.decides in {*excluded}:
+        return None
+    return replace(
+        spec,
+        nodes=tuple(node for node in available if node.name in chosen),
+        spares=tuple(node for node in available if node.name not in chosen),
+    )
+
+
+def may_relaunch(spec: Spec, verdict: Verdict) -> bool:
+    """Return whether the end of an attempt allows another one.
+
+    It does not if a user or a scheduler wanted the end, or if processes survived SIGKILL.
+    """
+    first_failure = verdict.first_failure
+    if first_failure is None or verdict.exit_code >= SIGNAL_EXIT_BASE:
+        return False
+    if any(result.survivors for result in verdict.nodes.values()):
+        return False
+    if is_scheduled(first_failure.reason):
+        return False
+    return spec.watch.relaunches or not is_stall(first_failure.reason)
+
+
+def failure_reason(verdict: Verdict) -> str:
+    """Return why an attempt ended, in a few words."""
+    first = verdict.first_failure
+    if first is None:
+        return verdict.state
+    if is_stall(first.reason):
+        return first.reason
+    if verdict.state == LOST:
+        return f"lost {first.node} ({first.reason})"
+    who = f"{first.node}:" if first.rank is None else f"rank {first.rank} on {first.node}"
+    return f"{who} {first.reason}"
+
+
+def past_attempt(plan: Plan, verdict: Verdict) -> PastAttempt:
+    """Return the record of an attempt that another one follows."""
+    return PastAttempt(
+        attempt=plan.attempt,
+        nodes=tuple(node_plan.node for node_plan in plan.nodes),
+        reason=failure_reason(verdict),
+        seconds=verdict.seconds,
+        unverified=verdict.unverified,
+    )

@@ -1,1 +1,0 @@
-"""Protocol between controller, agents and supervisors: frames, events, states, paths."""

@@ -1,1 +1,0 @@
-"""Relaunch policy, and what supervisors need to plan the next attempt."""

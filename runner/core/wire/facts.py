@@ -1,0 +1,288 @@
+"""Facts: what a host is asked and reports about itself, and about connections to others."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Dict, Optional, Tuple
+
+from runner.core.wire.codec import bounded, parsed_by
+from runner.core.wire.container import Container, ContainerFacts
+from runner.core.wire.paths import USUAL_WORKDIR
+from runner.core.wire.timing import SETUP_TIMEOUT_S
+
+
+def _parse_addresses(text: str) -> None:
+    """Raise ValueError unless it is an address or a network, with the length of its prefix."""
+    import ipaddress  # noqa: PLC0415 (not needed to report facts)
+
+    ipaddress.ip_interface(text)
+
+
+ADDRESSES = parsed_by(_parse_addresses)
+
+MANAGED_ENV = (
+    "CUDA_VISIBLE_DEVICES",
+    "DIST_BACKEND",
+    "GLOO_SOCKET_IFNAME",
+    "NCCL_SOCKET_IFNAME",
+    "OMP_NUM_THREADS",
+    "TORCH_CPP_LOG_LEVEL",
+    "TP_SOCKET_IFNAME",
+)
+"""Variables that the plan sets unless the user did."""
+
+MAX_PORT = 65535
+PORT = bounded(0, MAX_PORT)
+"""Limits of a decoded port; 0 for none."""
+
+CORES = bounded(1, 1 << 20)
+"""Limits of a decoded number of cores."""
+
+ASSUMED = "assumed"
+"""The `gpu_source` of facts that were assumed, for a plan without contacting hosts."""
+
+
+@dataclass(frozen=True)
+class FactsRequest:
+    """The request for the facts of one host, large on purpose: a field for each thing asked for.
+
+    Paths may begin with `~/`; "" asks for nothing.
+    """
+
+    node: str
+    run_id: str = ""
+    setup: Tuple[str, ...] = ()  # shell lines that bash runs first; the run keeps their environment
+    python: str = "python3"  # the task's interpreter: a name on PATH, or a path
+    project: str = ""  # the folder of the code; "" for a shipped task
+    script: str = ""  # absolute or below `project`
+    workdir: str = USUAL_WORKDIR
+    tasks_hash: str = ""  # of the shipped tasks
+    release: str = ""  # the hash of the release that the run works in
+    reserve_port: bool = False  # for the rendezvous
+    spare_ports: int = 0  # and so many for that of later attempts
+    reserve_hub_port: bool = False  # for the supervisors' hub
+    port_first: int = 0  # the first port allowed; 0 for any
+    port_last: int = 0
+    skip_launch_facts: bool = False  # leaves out what only a launch needs: interpreter and GPUs
+    tool_timeout_s: float = 15.0  # of each external tool
+    setup_timeout_s: float = SETUP_TIMEOUT_S
+    python_path: str = ""  # the PYTHONPATH of the ranks, if the configuration sets one
+    container: Optional[Container] = None  # the interpreter is then that of its image
+    pull: str = "never"  # whether its image may be pulled: missing, always
+    pull_timeout_s: float = 0.0
+    container_start_s: float = 0.0
+    find_users: bool = False  # who else has processes there
+    thorough: bool = False
+    """Whether to do what no launch waits for: query the health of the GPUs and the load of the
+    machine, and ask the login shell for the interpreter."""
+
+    @property
+    def container_limit_s(self) -> float:
+        """How long an engine may take: it is asked, pulls an image, and starts a container."""
+        return self.tool_timeout_s + self.pull_timeout_s + self.container_start_s
+
+    @property
+    def tools_limit_s(self) -> float:
+        """How long all tools may take together: at once, but for those of a container."""
+        return self.tool_timeout_s + (self.container_limit_s if self.container else 0.0)
+
+
+@dataclass(frozen=True)
+class Interface:
+    """One network interface; `addresses` like "10.0.0.1/24" or "fe80::1/64".
+
+    `up` means switched on and with a carrier. A labelled address (`eth0:1`) is an interface of its
+    own.
+    """
+
+    name: str
+    addresses: Tuple[str, ...] = field(default=(), metadata=ADDRESSES)
+    up: bool = True
+    loopback: bool = False
+
+
+@dataclass(frozen=True)
+class Route:
+    """One line of the kernel's main routing table; `dest` like "10.0.0.0/24" or "0.0.0.0/0"."""
+
+    dest: str = field(metadata=ADDRESSES)
+    interface: str
+    metric: int = 0
+
+
+@dataclass(frozen=True)
+class Driver:
+    """NVIDIA's driver: its version ("550.54.15"), and the newest CUDA it supports ("12.4")."""
+
+    version: str = ""
+    cuda: str = ""
+
+
+@dataclass(frozen=True)
+class GpuHealth:
+    """The health of one GPU."""
+
+    bus: str = ""  # its PCI address, like "0000:3b:00"
+    volatile: Optional[int] = None  # uncorrected memory errors since the driver was loaded
+    repair_pending: Optional[bool] = None  # bad memory is replaced at the next reset (row or page)
+    repair_failed: Optional[bool] = None  # bad memory could not be replaced
+    throttle_reasons: Optional[int] = None  # for lower clocks: the bits of nvml.h
+    error: str = ""  # why the driver cannot use it, though it has a name
+
+
+@dataclass(frozen=True)
+class Xid:
+    """One kind of error in the kernel's log since the boot, reported by the driver."""
+
+    bus: str  # the PCI address of the GPU, like "0000:3b:00"
+    code: int  # its number in NVIDIA's catalogue
+    text: str = ""  # of the last one
+    count: int = 1  # of all of them
+    ago_s: float = 0.0  # since the last one
+
+
+@dataclass(frozen=True)
+class System:
+    """The machine and its load; memory in bytes."""
+
+    cpus: int = 0  # all cores of the machine
+    load: Optional[float] = None  # the average of the last minute
+    memory: Optional[int] = None
+    memory_free: Optional[int] = None  # that programs can still get without swapping
+    memory_limit: Optional[int] = None  # of our cgroups; None for all memory
+    swapped: Optional[int] = None  # memory in swap
+    infiniband: Tuple[str, ...] = ()  # InfiniBand (or RoCE) devices
+
+
+@dataclass(frozen=True)
+class GpuProcess:
+    """A process that uses a GPU; `memory` is in bytes, 0 if unknown."""
+
+    pid: int
+    memory: int = 0
+    user: str = ""
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU; a broken one has only its index and the driver's `error`."""
+
+    index: int
+    name: str = ""
+    uuid: str = ""
+    processes: Tuple[GpuProcess, ...] = ()
+    error: str = ""
+    health: Optional[GpuHealth] = None
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """The task's interpreter; with an `error` the rest is empty."""
+
+    executable: str = ""
+    version: str = ""  # such as "3.11.7"
+    torch: str = ""  # as in torch's version file ("2.13.0+cpu"), "" without torch
+    torch_cuda: str = ""  # the CUDA runtime it is built for ("12.8"), "" for none
+    error: str = ""
+    prefix: str = ""  # `sys.prefix`, links resolved: those that share it share their packages
+    nccl: Dict[str, str] = field(default_factory=dict)  # versions of the distributions that hold it
+
+
+@dataclass(frozen=True)
+class SetupResult:
+    """The exit code of the setup lines (-1: timed out) and the end of their output.
+
+    After a failure, the last line of `output` is ours and names the line that failed.
+    """
+
+    exit_code: int = 0
+    output: str = ""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One host as it reports itself, large on purpose: a field for each fact.
+
+    What was not requested, or is not there, is empty; ports that were not reserved are 0.
+    """
+
+    node: str
+    hostname: str = ""
+    user: str = ""  # of the agent
+    home: str = ""
+    uid: int = 0
+    gid: int = 0
+    groups: Tuple[int, ...] = ()  # the other groups
+    host_python: str = ""  # the interpreter of the agent, absolute; "" if unknown
+    setup: SetupResult = SetupResult()  # after a failure the rest is empty
+    python: Interpreter = Interpreter()
+    container: ContainerFacts = field(default_factory=ContainerFacts)
+    gpus: Tuple[Gpu, ...] = ()  # by index
+    gpu_source: str = "none"  # "nvml", "none", or why NVML did not answer
+    driver: Driver = field(default_factory=Driver)
+    xids: Tuple[Xid, ...] = ()  # in the kernel's log since the boot, if readable
+    interfaces: Tuple[Interface, ...] = ()
+    routes: Tuple[Route, ...] = ()
+    ssh_address: str = ""  # its own address of our connection (SSH_CONNECTION), "" if local
+    cores: int = field(default=1, metadata=CORES)  # ours to use, by affinity and cgroup
+    reserved_port: int = field(default=0, metadata=PORT)  # for the rendezvous
+    spare_ports: Tuple[int, ...] = field(default=(), metadata=PORT)  # for that of later attempts
+    hub_port: int = field(default=0, metadata=PORT)  # for the supervisors' hub
+    port_error: str = ""  # why no port could be reserved
+    workdir: str = ""  # absolute
+    workdir_error: str = ""  # why no file can be written below it, or not safely
+    workdir_exposed: str = ""  # what other users can change: "above" it, or "inside"
+    disk_free: Optional[int] = None  # bytes, there
+    project: str = ""  # absolute
+    project_exists: bool = True
+    script_exists: bool = True
+    run_exists: bool = False  # whether this run has a folder here already
+    run_stopped: bool = False  # whether a stop of this run was requested here
+    has_tasks: bool = False  # whether the shipped tasks with the requested hash are here
+    has_release: bool = False  # whether the release is here
+    login_python: Interpreter = Interpreter()  # the one that the login shell finds
+    machine: str = ""  # the kind of processor, as `uname -m` prints it
+    shm_free: Optional[int] = None  # bytes, in /dev/shm
+    tmp: str = ""  # the folder for temporary files: TMPDIR as the setup leaves it, or /tmp
+    tmp_free: Optional[int] = None  # bytes, there
+    logind_kill_setting: str = ""  # by which logind kills processes at logout
+    preset_env: Dict[str, str] = field(default_factory=dict)  # `MANAGED_ENV` set by setup or host
+    limits: Dict[str, int] = field(default_factory=dict)  # soft ones, as "nofile"; -1: unlimited
+    system: System = field(default_factory=System)
+    other_users: Tuple[str, ...] = ()  # people with processes here, as far as /proc shows them
+
+
+class Outcome(enum.Enum):
+    """The outcome of a connection from one host to another."""
+
+    REACHED = "reached"
+    REFUSED = "refused"
+    TIMED_OUT = "timed out"
+    NO_ROUTE = "no route"
+    UNREACHABLE = "unreachable"
+    RESET = "reset"
+    WRONG_PEER = "stranger"  # what answered does not have the token, or is another node
+    NO_GREETING = "mute"  # the connection was accepted, but nothing was sent
+    STALLED = "stalled"  # small packets passed, large ones did not
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Target:
+    """The address and port on which a node listens."""
+
+    node: str
+    address: str
+    port: int
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """One connection to a target; `rtt_s` is the round-trip time in seconds, 0 if unknown."""
+
+    target: Target
+    outcome: Outcome
+    rtt_s: float = 0.0
+    detail: str = ""

@@ -1,0 +1,305 @@
+"""Files that go to a host and come from it: a release's manifest, and what a run leaves.
+
+A glob of outputs is matched one component of a path at a time. As in a shell, `*` and `?` match
+neither "/" nor a leading dot, and `**` is any number of folders. A folder that matches stands for
+everything in it.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import json
+import posixpath
+import re
+from dataclasses import dataclass
+from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Optional, Set, Tuple
+
+from runner.core.wire.paths import EVENTS_FILE, SAMPLES_FILE
+
+HASH_LENGTH = 16
+
+
+def tasks_digest(files: Iterable[Tuple[str, bytes]]) -> str:
+    """Return the hash of the shipped tasks: of their names and contents, in the order of names."""
+    digest = hashlib.sha256()
+    for name, content in sorted(files):
+        digest.update(f"{name}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()[:HASH_LENGTH]
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of a release: its path (with "/"), permissions, size in bytes, sha256 in hex."""
+
+    path: str
+    mode: int
+    size: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class Symlink:
+    """A symbolic link of a release: its path and its literal target."""
+
+    path: str
+    target: str
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder of a release: its path and permissions."""
+
+    path: str
+    mode: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Everything in a release except the contents of files; each group is sorted by path.
+
+    Names that are not UTF-8 are kept as `os.fsdecode` returns them.
+    """
+
+    folders: Tuple[Folder, ...] = ()
+    files: Tuple[File, ...] = ()
+    links: Tuple[Symlink, ...] = ()
+
+    def encode(self) -> bytes:
+        """Return the manifest as bytes, the same ones for equal manifests."""
+        rows = {
+            "folders": [[item.path, item.mode] for item in self.folders],
+            "files": [[item.path, item.mode, item.size, item.digest] for item in self.files],
+            "links": [[item.path, item.target] for item in self.links],
+        }
+        return json.dumps(rows, separators=(",", ":")).encode("ascii")
+
+    @staticmethod
+    def decode(data: bytes) -> Manifest:
+        """Return the manifest that `encode` encoded.
+
+        Raises:
+            ValueError: It is no manifest, or has paths outside its folder.
+        """
+        try:
+            rows = json.loads(data)
+            manifest = Manifest(
+                tuple(Folder(*row) for row in rows["folders"]),
+                tuple(File(*row) for row in rows["files"]),
+                tuple(Symlink(*row) for row in rows["links"]),
+            )
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"no manifest of a release: {error}") from error
+        for problem in manifest.problems():
+            raise ValueError(problem)
+        return manifest
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+    def problems(self) -> Iterator[str]:
+        """Yield the reasons why this is not a valid tree."""
+        folders = {"", *(folder.path for folder in self.folders)}
+        seen = set()
+        paths: List[str] = [folder.path for folder in self.folders]
+        paths += [file.path for file in self.files]
+        paths += [link.path for link in self.links]
+        for path in paths:
+            if any(part in ("", ".", "..") for part in path.split("/")):
+                yield f"{path!r} is no path within a release"
+            elif posixpath.dirname(path) not in folders:
+                yield f"the folder of {path!r} is not in the manifest"
+            elif path in seen:
+                yield f"{path!r} is in the manifest twice"
+            seen.add(path)
+
+
+def release_hash(encoded: bytes) -> str:
+    return hashlib.sha256(encoded).hexdigest()[:HASH_LENGTH]
+
+
+def unique_contents(manifest: Manifest) -> List[File]:
+    """Return one file per distinct content, in the order in which contents are streamed."""
+    first: Dict[str, File] = {}
+    for file in manifest.files:
+        first.setdefault(file.digest, file)
+    return list(first.values())
+
+
+RECORD = "record"
+LOG = "log"
+SAMPLES = "samples"
+OUTPUT = "output"
+FILE_KINDS = (RECORD, LOG, SAMPLES, OUTPUT)
+
+RECORD_FILES = (
+    "format",
+    "run.json",
+    "plan.json",
+    "config.yaml",
+    "order.json",
+    "state.json",
+    EVENTS_FILE,
+    "supervisor.log",
+)
+"""Files of the run folder on a host that are downloaded."""
+
+APPEND_ONLY = (EVENTS_FILE, "supervisor.log")
+"""Those that are only appended to, like the logs; the others are replaced."""
+
+CHUNK = 256 << 10
+"""Bytes of a log or a file that the controller asks for at a time."""
+
+MAX_CHUNK = 1 << 20
+"""Bytes of one reply, at most."""
+
+MAX_FILES = 200_000
+"""Files of one run that a host lists, at most."""
+
+MAX_INT = 1 << 62
+"""Larger than any size in bytes and any time in nanoseconds."""
+
+LOG_PATH = re.compile(
+    r"attempt_([0-9]{1,6})/("
+    r"(?:rank_[0-9]{1,9}|program|stacks)\.(?:out|err)|rank_[0-9]{1,9}\.metrics"
+    r"|flight_[0-9]{1,9})"
+)
+
+SAMPLES_PATH = re.compile(rf"attempt_([0-9]{{1,6}})/{re.escape(SAMPLES_FILE)}")
+"""The samples of an attempt: a file of the run folder that is replaced now and then."""
+
+MAX_SAMPLE_FILE = 1 << 20
+"""Bytes of the samples of an attempt on a host, at most."""
+
+GlobParts = Tuple[str, ...]
+"""The parts of a pattern that are left to match; () after a full match."""
+
+GlobState = FrozenSet[GlobParts]
+
+ANY_DEPTH = "**"
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file or a symbolic link on a host."""
+
+    kind: str  # of `FILE_KINDS`
+    path: str  # below the run folder; of an output, below the working folder of the ranks
+    size: int  # in bytes
+    mtime_ns: int
+    mode: int  # its permissions
+    link_target: Optional[str] = None  # None for a file
+
+    def to_row(self) -> List[Any]:
+        return [self.kind, self.path, self.size, self.mtime_ns, self.mode, self.link_target]
+
+    @staticmethod
+    def from_row(row: Any) -> RemoteFile:
+        """Return the file of a row.
+
+        Raises:
+            ValueError: It is no such row, or leads out of its folder.
+        """
+        try:
+            kind, path, size, mtime_ns, mode, link_target = row
+            file = RemoteFile(kind, path, int(size), int(mtime_ns), int(mode) & 0o777, link_target)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"no file in an inventory: {error}") from error
+        validate(kind, path)
+        is_link = kind == OUTPUT and isinstance(link_target, str) and not file.size
+        if link_target is not None and not is_link:
+            raise ValueError(f"{path!r} is no link")
+        max_size = 2 * MAX_SAMPLE_FILE if kind == SAMPLES else MAX_INT
+        if not 0 <= file.size < max_size or not -MAX_INT < file.mtime_ns < MAX_INT:
+            raise ValueError(f"{path!r} has no such size or time")
+        for text in (path, link_target or ""):
+            text.encode("utf-8", "surrogateescape")
+        return file
+
+
+def validate(kind: Any, path: Any) -> None:
+    """Refuse paths that must not be downloaded.
+
+    Raises:
+        ValueError: There is no such kind, or the path is not legal for it.
+    """
+    legal = isinstance(path, str) and is_below(path)
+    if kind == RECORD:
+        legal = path in RECORD_FILES
+    elif kind == LOG:
+        legal = legal and LOG_PATH.fullmatch(path) is not None
+    elif kind == SAMPLES:
+        legal = legal and SAMPLES_PATH.fullmatch(path) is not None
+    elif kind != OUTPUT:
+        legal = False
+    if not legal:
+        raise ValueError(f"{path!r} is no {kind} of a run")
+
+
+def is_below(path: str) -> bool:
+    return "\0" not in path and not any(part in ("", ".", "..") for part in path.split("/"))
+
+
+def parse_log_path(path: str) -> Tuple[int, str]:
+    """Return the attempt and the file name of a log's path.
+
+    Raises:
+        ValueError: It is none.
+    """
+    match = LOG_PATH.fullmatch(path)
+    if match is None:
+        raise ValueError(f"{path!r} is no log of a run")
+    return int(match[1]), match[2]
+
+
+def glob_problem(pattern: str) -> str:
+    """Return why a pattern is not legal, "" if it is."""
+    if not pattern.strip():
+        return "is empty"
+    if pattern.startswith(("/", "~")):
+        return "is absolute"
+    if ".." in pattern.split("/"):
+        return "leads out of the working folder"
+    return ""
+
+
+def compile_globs(patterns: Iterable[str]) -> GlobState:
+    """Return the state that matches the patterns at the top of the working folder."""
+    return frozenset(_parts(pattern) for pattern in patterns)
+
+
+def step_globs(state: GlobState, name: str) -> GlobState:
+    """Return the state below `name`; if () is in it, `name` matches."""
+    next_state: Set[GlobParts] = set()
+    for parts in state:
+        _match_part(parts, name, next_state)
+    return frozenset(next_state)
+
+
+def matches_below(state: GlobState) -> bool:
+    """Return whether a pattern may match something further down."""
+    return any(parts and parts[0] != ANY_DEPTH for parts in state)
+
+
+def _parts(pattern: str) -> GlobParts:
+    parts: List[str] = []
+    for part in pattern.split("/"):
+        if part not in ("", ".") and not (part == ANY_DEPTH and parts[-1:] == [ANY_DEPTH]):
+            parts.append(part)
+    return tuple(parts[:-1] if parts[-1:] == [ANY_DEPTH] else parts)
+
+
+def _match_part(parts: GlobParts, name: str, next_state: Set[GlobParts]) -> None:
+    if not parts:
+        next_state.add(parts)
+        return
+    hidden = name.startswith(".")
+    if parts[0] == ANY_DEPTH:
+        _match_part(parts[1:], name, next_state)
+        if not hidden:
+            next_state.add(parts)
+    elif name == parts[0] or (
+        fnmatch.fnmatchcase(name, parts[0]) and (not hidden or parts[0].startswith("."))
+    ):
+        next_state.add(parts[1:])

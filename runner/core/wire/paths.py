@@ -1,0 +1,156 @@
+"""Paths of every file of a run, on the hosts and in the controller's run folder."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+
+from runner.core.wire.codec import bounded, matching
+
+DUMP_HEADER = "=== stacks, {when}: {why}\n"
+DUMP_END = "=== end\n"
+PROCESS_HEADER = "--- rank {rank}: process {pid} ({program}), by {how}\n"
+USAGE_LINE = "    so far: {cpu_s:.2f} s of CPU, {printed} bytes printed\n"
+
+MIN_CPU_SHARE = 0.05
+"""A process that uses less than this part of a core is only polling."""
+
+
+FORMAT_VERSION = 1
+"""Version of the run folder on the hosts; docs/records.md describes it."""
+
+USUAL_WORKDIR = "~/.runner"
+"""Where runs are kept on a host unless the configuration says otherwise."""
+
+PROGRAM_LOG = "program"
+"""The stem of the log files of the launcher process (torchrun); ranks have `rank_R`."""
+
+STACKS_LOG = "stacks"
+"""The stem of the log with the Python stacks of a node's ranks."""
+
+CODE_FOLDER = "code"
+"""The folder of a release that has the tree; the manifest is beside it."""
+
+PRELOAD_MODULES = ("fork_server", "forked_rank")
+PRELOAD_PACKAGE = "runner_preload"
+"""The modules of a fork server, and their package in a run folder, whose name no program has."""
+
+STREAMS = ("out", "err")
+
+METRICS_STREAM = "metrics"
+"""The stream of a rank that appends its metrics to the file that `RUNNER_METRICS` names."""
+
+RANK_LOG = re.compile(rf"rank_([0-9]{{1,9}})\.({'|'.join((*STREAMS, METRICS_STREAM))})")
+"""The name of a log of a rank in an attempt's folder: the rank, and the stream."""
+
+EVENTS_FILE = "events.jsonl"
+
+SAMPLES_FILE = "samples.jsonl"
+"""The samples of a host's load in the folder of an attempt, and of all hosts in a record."""
+
+RUN_ID_PATTERN = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+NODE_PATTERN = re.compile(r"\w[\w.-]*")
+
+RUN_ID = matching(RUN_ID_PATTERN)
+NODE_NAME = matching(NODE_PATTERN)
+RANK = bounded(0, 10**9 - 1)
+ATTEMPT = bounded(0, 10**6 - 1)
+"""Limits of decoded fields that become parts of paths."""
+
+
+def is_run_id(text: object) -> bool:
+    """Return whether `text` is a legal run id, which is also the name of a folder."""
+    return isinstance(text, str) and RUN_ID_PATTERN.fullmatch(text) is not None
+
+
+def is_node_name(text: object) -> bool:
+    """Return whether `text` is a legal name of a node, which is also the name of a folder."""
+    return isinstance(text, str) and NODE_PATTERN.fullmatch(text) is not None
+
+
+def validated_paths(workdir: str, run_id: object, node: object) -> RunPaths:
+    """Return the paths of a run that a message names.
+
+    Raises:
+        ValueError: It is no legal run id or node name.
+    """
+    if not is_run_id(run_id) or not is_node_name(node):
+        raise ValueError(f"{run_id!r} of {node!r} is no run")
+    return RunPaths(workdir, str(run_id), str(node))
+
+
+class RunPaths:
+    """The paths of a run on one host, `WORKDIR/runs/RUN_ID/NODE`: on purpose one per file."""
+
+    def __init__(self, workdir: str, run_id: str, node: str) -> None:
+        self.root = posixpath.join(workdir, "runs", run_id, node)
+        self.format = posixpath.join(self.root, "format")
+        self.order = posixpath.join(self.root, "order.json")
+        self.info = posixpath.join(self.root, "run.json")
+        self.plan = posixpath.join(self.root, "plan.json")
+        self.config = posixpath.join(self.root, "config.yaml")
+        self.state = posixpath.join(self.root, "state.json")
+        self.owner_file = posixpath.join(self.root, "owner.json")
+        self.events = posixpath.join(self.root, EVENTS_FILE)
+        self.supervisor_log = posixpath.join(self.root, "supervisor.log")
+        self.stop_marker = posixpath.join(self.root, "stop_requested")
+        self.relaunch_marker = posixpath.join(self.root, "relaunch_pending")
+        self.unattended = posixpath.join(self.root, "unattended")
+        self.ballast = posixpath.join(self.root, "ballast")
+        self.last_ballast = posixpath.join(self.root, "ballast.last")
+        self.work = posixpath.join(self.root, "work")
+        self.checked_out = posixpath.join(self.root, "checked_out")
+        self.shim = posixpath.join(self.root, "rank.py")
+        self.rank_facts = posixpath.join(self.root, "rank_facts.py")
+        self.spawner = posixpath.join(self.root, "spawner.py")
+        self.home = posixpath.join(self.root, "home")
+        self.site = posixpath.join(self.root, "site")
+        self.preload = posixpath.join(self.root, "preload.py")
+        self.preload_package = posixpath.join(self.root, PRELOAD_PACKAGE)
+
+    def attempt_folder(self, number: int) -> str:
+        return posixpath.join(self.root, f"attempt_{number}")
+
+    def samples(self, attempt: int) -> str:
+        """Return the file of the samples of this host's load during an attempt."""
+        return posixpath.join(self.attempt_folder(attempt), SAMPLES_FILE)
+
+    def stream_log(self, attempt: int, source: str, stream: str) -> str:
+        """Return the log file of `source` ("rank_3" or `PROGRAM_LOG`) and `stream`."""
+        return posixpath.join(self.attempt_folder(attempt), f"{source}.{stream}")
+
+
+def local_log_name(attempt: int, source: str, stream: str) -> str:
+    """Return the path of a log below its node's folder in the controller's record."""
+    return local_name(attempt, f"{source}.{stream}")
+
+
+def local_name(attempt: int, name: str) -> str:
+    """Return the path of a file of an attempt below its node's folder in that record."""
+    return posixpath.join(f"attempt_{attempt}", name) if attempt else name
+
+
+def is_rank_source(source: str) -> bool:
+    return source.startswith("rank_")
+
+
+def source_rank(source: str) -> int:
+    return int(source.rpartition("_")[2])
+
+
+def rank_source(rank: int) -> str:
+    """Return the stem of the files of a global rank."""
+    return f"rank_{rank:d}"
+
+
+def tasks_folder(workdir: str, tasks_hash: str) -> str:
+    """Return the folder of the shipped tasks of that content on a host."""
+    return posixpath.join(workdir, "tasks", tasks_hash)
+
+
+def releases_folder(workdir: str) -> str:
+    return posixpath.join(workdir, "releases")
+
+
+def release_folder(workdir: str, name: str) -> str:
+    return posixpath.join(releases_folder(workdir), name)

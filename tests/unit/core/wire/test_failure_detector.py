@@ -1,0 +1,58 @@
+"""Judging peers by their silence."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.core.wire.timing import FailureDetector
+
+
+@pytest.mark.parametrize(("silence_s", "expected"), [(0.0, False), (15.0, False), (15.1, True)])
+def test_silence_becomes_loss(silence_s: float, *, expected: bool) -> None:
+    """After its time."""
+    detector = FailureDetector(lost_s=15.0)
+    assert detector.check(100.0)
+    assert detector.is_lost(silence_s) is expected
+
+
+def test_nobody_is_judged_right_after_a_pause_of_our_own() -> None:
+    """Messages that arrived meanwhile are read first."""
+    detector = FailureDetector(lost_s=15.0)
+    assert detector.check(100.0)
+    assert not detector.check(130.0)
+    assert not detector.is_lost(30.0)
+    assert not detector.check(130.5)
+    assert detector.check(131.1)
+    assert not detector.is_lost(31.1)  # it may have been held up as we were
+
+
+def test_a_pause_of_our_own_is_no_silence_of_others() -> None:
+    """They may have been held up a bit longer; one that stays silent is lost after all."""
+    detector = FailureDetector(lost_s=15.0)
+    detector.check(100.0)
+    detector.check(130.0)
+    verdicts = []
+    for now in range(131, 160):
+        detector.check(now)
+        verdicts.append(detector.is_lost(now - 98.0))
+    assert verdicts.index(True) == 12  # 143: 2 s before the pause, and 13 s after it
+
+
+def test_one_that_pauses_at_every_turn_still_judges() -> None:
+    """A host that was always slow would never notice that another is lost."""
+    detector = FailureDetector(lost_s=15.0)
+    judged = [detector.check(100.0 + 3 * turn) for turn in range(40)]
+    assert sum(judged) == 20
+    silence_s = 39 * 3.0
+    verdicts = {
+        detector.is_lost(silence_s),
+        detector.check(220.0) and detector.is_lost(silence_s + 3),
+    }
+    assert True in verdicts
+
+
+def test_a_limit_of_its_own() -> None:
+    """The controller judges each node by what others know of it."""
+    detector = FailureDetector(lost_s=15.0)
+    assert not detector.is_lost(20.0, lost_s=60.0)
+    assert detector.is_lost(70.0, lost_s=60.0)

@@ -1,0 +1,123 @@
+"""The next attempt of a run whose launch is gone: who takes part, with which numbers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from runner.core.wire.codec import decode, encode
+from runner.core.wire.order import Hub, Notify, Order
+from runner.core.wire.plan import NodePlan, Plan, next_attempt, plan_of, run_info
+from runner.core.wire.run_info import PastAttempt
+
+NPROC = {"a": 2, "b": 1, "c": 2, "d": 4}
+HUB = Hub("a", "10.0.0.1", 29513, member_count=2, spares=("d",))
+
+
+def order(node: str, rank: int, **changes: object) -> Order:
+    made = Order(
+        *("run", node, 0, "/w", "/w"),
+        nproc=NPROC[node],
+        node_rank=rank,
+        nnodes=3,
+        hub=HUB,
+        ports=(29600, 29601),
+        disconnect_s=600.0,
+        relaunches_left=2,
+        relaunch_pause_s=200.0,
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+ORDERS = {
+    "a": order("a", 0, notify=Notify(("mail",), "lab", "t", ("a", "b", "c"))),
+    "b": order("b", 1),
+    "c": order("c", 2),
+    "d": order("d", 0, is_standby=True, first_rank=None),
+}
+
+
+def test_a_spare_takes_the_place_of_a_lost_node() -> None:
+    """The ranks are counted anew, the ports are the next ones, and no launch is waited for."""
+    made = next_attempt(ORDERS, {"b"}, ["d"])
+    assert isinstance(made, dict)
+    assert {name: (o.node_rank, o.first_rank, o.world_size) for name, o in made.items()} == {
+        "a": (0, 0, 8),
+        "c": (1, 2, 8),
+        "d": (2, 4, 8),
+    }
+    assert {o.hub for o in made.values()} == {replace(HUB, spares=())}
+    for each in made.values():
+        numbers = (each.attempt, each.master_port, each.ports, each.relaunches_left)
+        assert numbers == (1, 29600, (29601,), 1)
+        assert (each.detached, each.disconnect_s, each.relaunch_pause_s) == (True, 0.0, 300.0)
+        assert not each.is_standby
+    assert made["a"].notify == Notify(("mail",), "lab", "t", ("a", "c", "d"))
+
+
+@pytest.mark.parametrize(
+    ("suspected", "standing_by", "nodes", "spares"),
+    [
+        ("c", ["d"], "abd", "c"),
+        ("c", [], "abc", ""),
+        ("a", ["d"], "abc", "d"),  # the hub stays
+        ("", ["d"], "abc", "d"),
+    ],
+)
+def test_who_failed_first_makes_room_for_a_spare(
+    suspected: str, standing_by: list[str], nodes: str, spares: str
+) -> None:
+    """It stands by from then on, and may be needed again."""
+    lost = {"d"} - {*standing_by}
+    made = next_attempt(ORDERS, lost, standing_by, suspected)
+    assert isinstance(made, dict)
+    assert [n for n, each in made.items() if not each.is_standby] == [*nodes]
+    assert [n for n, each in made.items() if each.is_standby] == [*spares]
+    again = next_attempt(made, {"b"}, [*spares])
+    assert isinstance(again, dict) is bool(spares)
+
+
+def test_too_few_are_left() -> None:
+    """That is said with numbers; an elastic run may go on with fewer."""
+    lost = {"b", "c"}
+    assert next_attempt(ORDERS, lost, ["d"]) == "2 of 4 nodes are left for 3"
+    elastic = {n: replace(each, min_nodes=2, first_rank=None) for n, each in ORDERS.items()}
+    made = next_attempt(elastic, lost, ["d"])
+    assert isinstance(made, dict)
+    assert [(n, each.first_rank, each.nnodes) for n, each in made.items()] == [
+        ("a", None, 2),
+        ("d", None, 2),
+    ]
+
+
+def test_the_node_that_decides_has_no_substitute() -> None:
+    """Neither when it is lost, nor when it failed."""
+    orders = {**ORDERS, "b": replace(ORDERS["b"], decides=True)}
+    assert next_attempt(orders, {"b"}, ["d"]) == "b decides the end, and cannot be used"
+    made = next_attempt(orders, set(), ["d"], "b")
+    assert isinstance(made, dict)
+    assert not made["b"].is_standby
+
+
+def test_its_record_is_that_of_the_orders() -> None:
+    """After it crossed the wire, as every host has it."""
+    shares = tuple(
+        NodePlan(n, n, (), {}, ranks=(), gpus=(), interface="", order=each)
+        for n, each in ORDERS.items()
+    )
+    before = Plan("run", "lab", "t", 0, shares[:3], 5, "gloo", "10.0.0.1", 0, spares=shares[3:])
+    before = decode(Plan, json.loads(json.dumps(encode(before))))
+    made = next_attempt(ORDERS, {"b"}, ["d"])
+    assert isinstance(made, dict)
+    after = plan_of(before, made)
+    assert after.node_of_rank == {
+        **dict.fromkeys((0, 1), "a"),
+        **dict.fromkeys((2, 3), "c"),
+        **dict.fromkeys((4, 5, 6, 7), "d"),
+    }
+    assert (after.spares, after.world_size, after.master_port) == ((), 8, 29600)
+    past = PastAttempt(0, ("a", "b", "c"), "lost b", 9.0, ("b",))
+    info = run_info(after, "ada@desk", 1700000000.0, (past,))
+    assert (info.attempt, info.relaunches_left, info.past_attempts) == (1, 1, (past,))

@@ -1,0 +1,90 @@
+"""The last traceback of a program."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.core.wire.tracebacks import (
+    MAX_LINES_AFTER,
+    TRACEBACK,
+    final_exception,
+    is_secondary_error,
+    strip_rank_prefix,
+)
+
+FRAMES = [TRACEBACK, '  File "t.py", line 1, in <module>', "    train()", "    ^^^^^^^"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "exception"),
+    [
+        ([*FRAMES, "ValueError: no"], "ValueError: no"),
+        (["epoch 1", *FRAMES, "my.Error: one", "two", "", "[W tcp.cpp] bye"], "my.Error: one\ntwo"),
+        ([*FRAMES, "KeyError: 1", "", *["step"] * MAX_LINES_AFTER], "KeyError: 1"),
+        ([*FRAMES, "KeyboardInterrupt"], ""),
+        ([*FRAMES, "OSError: object refcount : 2", "object type     : 0x7f3c"], ""),
+        ([*FRAMES, "SystemExit: 3"], ""),
+        ([*FRAMES, "lightning.pytorch.SIGTERMException"], ""),
+        ([*FRAMES, "RuntimeError: DataLoader worker (pid 7) is killed by signal: Terminated."], ""),
+        ([*FRAMES, "ValueError: lr", "[W TCPStore.cpp] was likely closed"], "ValueError: lr"),
+        (
+            [*FRAMES, "ValueError: lr", "Exception ignored in: <x>", *FRAMES, "BrokenPipeError"],
+            "ValueError: lr",
+        ),
+        (
+            [*FRAMES, "ValueError: lr", "", "Exception in thread T-4:", *FRAMES, "EOFError"],
+            "ValueError: lr",
+        ),
+        (["Exception in thread T-4:", *FRAMES, "EOFError"], ""),
+        (["epoch 1", "epoch 2"], ""),
+        ([], ""),
+    ],
+)
+def test_the_exception_that_ended_it(lines: list[str], exception: str) -> None:
+    """The last one, unless it went on after it, or was told to end."""
+    assert final_exception(lines) == exception
+    marked = [f"[rank3]: {line}" if line else "[rank3]:" for line in lines]
+    assert final_exception(strip_rank_prefix(marked)) == exception
+
+
+def test_a_progress_bar_does_not_end_its_line() -> None:
+    """The traceback begins behind it."""
+    lines = [f" 9%|▉ | 9/99 [00:01<00:09, 9.5it/s]{TRACEBACK}", *FRAMES[1:], "ValueError: no"]
+    assert final_exception(strip_rank_prefix(lines)) == "ValueError: no"
+
+
+GLOO = "/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        f"RuntimeError: [{GLOO}/pair.cc:553] Connection closed by peer [127.0.0.1]:15769. This is",
+        f"RuntimeError: [{GLOO}/pair.cc:537] Read error [127.0.0.1]:6831: Connection reset by peer",
+        "torch.distributed.DistNetworkError: Broken pipe",
+        "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely",
+        "DistBackendError: ncclRemoteError: ... Connection closed by remote peer gpu1<50123>",
+        "DistBackendError: ncclSystemError: ... Connection reset by peer",
+        "RuntimeError: Connection reset by peer",  # of torch 2.0
+    ],
+)
+def test_who_only_noticed(said: str) -> None:
+    """What torch 2.13 raised where another rank, or the host of its store, was gone."""
+    assert is_secondary_error(said)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "ConnectionResetError: [Errno 104] Connection reset by peer",
+        "BrokenPipeError: [Errno 32] Broken pipe",
+        "ProtocolError: ('Connection aborted.', ConnectionResetError(104, 'reset by peer'))",
+        f"RuntimeError: [{GLOO}/device.cc:84] Unable to find address for: eth9",
+        "torch.distributed.DistNetworkError: The client socket has failed to connect to gpu1:29500",
+        "RuntimeError: CUDA out of memory",
+        "",
+    ],
+)
+def test_who_did_it(said: str) -> None:
+    """Any server may close a connection, and torch has failures of its own."""
+    assert not is_secondary_error(said)
