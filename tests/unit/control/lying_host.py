@@ -33,7 +33,6 @@ from runner.core.wire.run_info import (
     PastAttempt,
     RunInfo,
     Sample,
-    parse_sample,
 )
 from runner.core.wire.states import State
 from runner.transport.base import Ending
@@ -194,7 +193,6 @@ FACTS = {
 PLAN = build_plan(SPEC, FACTS)
 INFO = RunInfo(
     RUN_ID,
-    cluster="lab",
     task="train",
     launched_by="ada@desk",
     launched_at=1.7e9,
@@ -329,9 +327,7 @@ HONEST_ANSWERS: dict[str, Callable[[dict[str, Any]], list[Answer]]] = {
     "read": read,
     "run": record,
     "runs": runs,
-    "sample": lambda asked: [
-        Answer("sampled", {"sample": encode(parse_sample(sampled(asked["node"])))})
-    ],
+    "sample": lambda asked: [Answer("sampled", {"sample": json.loads(sampled(asked["node"]))})],
 }
 
 
