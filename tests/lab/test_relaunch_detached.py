@@ -113,7 +113,7 @@ def test_a_run_whose_launch_was_killed_starts_again_and_tells(
     assert counted(steps, 1)[-1][2] == "node3"
     messages = [json.loads(path.read_text()) for path in steps.glob("told.*")]
     told = sorted((message["event"], message["told_by"]) for message in messages)
-    assert told == [("end", "node1"), ("relaunch", "node1")]
+    assert told == [("end", "node1")]
 
 
 def test_a_launch_that_comes_back_follows_its_hosts(
