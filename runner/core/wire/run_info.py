@@ -109,9 +109,7 @@ class Sample:
     attempt: int = field(metadata=ATTEMPT)
     wall: float = field(metadata=TIME)  # since 1970, by the clock of the host
     cores: Optional[int] = field(default=None, metadata=COUNT)
-    cpu: Optional[float] = field(
-        default=None, metadata=PERCENT
-    )  # of all cores, since the one before
+    cpu: Optional[float] = field(default=None, metadata=PERCENT)  # since the one before
     memory_used: Optional[int] = field(default=None, metadata=COUNT)  # in bytes
     memory_total: Optional[int] = field(default=None, metadata=COUNT)  # in bytes
     gpus: Tuple[GpuSample, ...] = ()
