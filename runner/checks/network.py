@@ -1,19 +1,45 @@
-"""Checks of the network of a run: the rendezvous, addresses, interfaces and ports."""
+"""Checks of the network of a run: rendezvous, addresses, ports, and each node from each other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from runner.checks.base import CheckContext, check, ok, warning
+from runner.checks.base import CheckContext, check, error, ok, warning
 from runner.core.errors import NotReady
 from runner.core.planning.build_plan import build_plan
-from runner.core.planning.endpoints import choose_endpoints, duplicate_addresses, peer_endpoints
+from runner.core.planning.endpoints import (
+    choose_endpoints,
+    duplicate_addresses,
+    interface_problems,
+    peer_endpoints,
+)
 from runner.core.planning.readiness import problems_of, store_risk, without_removed_env
-from runner.core.results import Finding
+from runner.core.results import Finding, NetworkProbe
+from runner.core.wire.facts import Outcome, ProbeResult
 from runner.core.wire.text import join_some
 
 MAX_USERS = 5
+ONE_PAIR = 2  # the number of nodes of which a pair is the whole cluster
+MAX_LISTED_PAIRS = 8  # the number of pairs to name one by one
+CHECK_AGAIN = "check again; if nothing changes, log in there"
+
+OUTCOME_TEXT = {
+    Outcome.REFUSED: "refused, though it listens",
+    Outcome.TIMED_OUT: "timed out",
+    Outcome.NO_ROUTE: "no route",
+    Outcome.UNREACHABLE: "unreachable",
+    Outcome.RESET: "reset on the way",
+    Outcome.WRONG_PEER: "another machine or program answers",
+    Outcome.NO_GREETING: "connected, but no greeting came",
+    Outcome.STALLED: "small packets pass, large packets vanish on the way",
+    Outcome.FAILED: "failed",
+}
+
+WRONG_LISTENER = {Outcome.WRONG_PEER, Outcome.REFUSED}  # another machine has the address
+
+Pair = tuple[str, str]
 
 
 @check(60, at_launch=True)
@@ -57,3 +83,170 @@ def network(context: CheckContext) -> Iterator[Finding]:
         message = f"meets at {chosen.addr} ({chosen.reason}){via}"
         if not unmet[name]:
             yield ok(name, message if len(spec.nodes) > 1 else "single node")
+
+
+class _Tries:
+    """The connection tests between nodes; a pair is (from, to)."""
+
+    def __init__(self, probe: NetworkProbe) -> None:
+        self.probe = probe
+        self.by_pair: dict[Pair, ProbeResult] = {}
+        for name, results in self.probe.by_node.items():
+            for result in results:
+                self.by_pair[name, result.target.node] = result
+        self.failed = self.not_reached  # those that are in no finding yet
+
+    @property
+    def not_reached(self) -> dict[Pair, ProbeResult]:
+        """The tests that failed."""
+        tests = self.by_pair.items()
+        return {pair: each for pair, each in tests if each.outcome is not Outcome.REACHED}
+
+    @property
+    def nodes(self) -> list[str]:
+        """The nodes at either end of a test."""
+        tried = {name for pair in self.by_pair for name in pair}
+        return [name for name in self.probe.endpoints if name in tried]
+
+
+@check(110)
+def pairs(context: CheckContext) -> Iterator[Finding]:
+    """Report an error for each pair that cannot connect."""
+    probe = context.network_probe
+    if probe is None:
+        return
+    for name, reason in probe.missing_reasons.items():
+        message = f"answered before, but its network tests failed: {reason}"
+        yield warning(name, message, CHECK_AGAIN)
+    nodes = {node.name: node for node in context.spec.nodes}
+    for name, endpoint in probe.endpoints.items():
+        is_known = endpoint.address or any(interface_problems(nodes[name], context.facts[name]))
+        if not is_known:  # nor has `network` an error of it
+            message = "not tested: the address by which other nodes reach it is unknown"
+            yield warning(name, message, f"set cluster.nodes.{name}.interface")
+    tries = _Tries(probe)
+    if not tries.by_pair:
+        return
+    targets = {target.node for target in probe.targets}
+    wanted = {(name, node) for name in probe.by_node for node in targets if name != node}
+    if missing := sorted(wanted - tries.by_pair.keys()):
+        example = " → ".join(missing[0])
+        message = f"tests that did not end in time: {len(missing)}, such as {example}"
+        yield warning("", message, CHECK_AGAIN)
+    is_complete = not tries.failed
+    yield from _nothing_passes(tries)
+    first = {endpoint.address: name for name, endpoint in reversed(probe.endpoints.items())}
+    for pair in list(tries.failed):  # `network` reports an address that two have
+        if any(first[probe.endpoints[name].address] != name for name in pair):
+            del tries.failed[pair]
+    yield from _isolated_nodes(tries)
+    yield from _broken_pairs(tries)
+    if is_complete:
+        trips = sorted(result.rtt_s for result in tries.by_pair.values() if result.rtt_s)
+        limits = dict.fromkeys(
+            f"{round(1000 * trip, 2):g} ms" for trip in (*trips[:1], *trips[-1:])
+        )
+        shown = f", round trips {' to '.join(limits)}" if trips else ""
+        yield ok("", f"{len(tries.by_pair)} pairs{shown}")
+
+
+def _nothing_passes(tries: _Tries) -> Iterator[Finding]:
+    """Report one error if no connection works at all."""
+    if len(tries.nodes) > ONE_PAIR and len(tries.failed) == len(tries.by_pair):
+        example = next(iter(tries.failed.values()))
+        message = f"no node reaches another at {example.target.address} and the like: "
+        yield error("", message + _reason_text(tries.failed.values()), _hint(tries, example))
+        tries.failed.clear()
+
+
+def _isolated_nodes(tries: _Tries) -> Iterator[Finding]:
+    """Report nodes that no other reaches, or that reach no other."""
+    if len(tries.nodes) <= ONE_PAIR or not tries.failed:
+        return
+    failed = dict(tries.failed)
+    for name in tries.nodes:
+        incoming = [pair for pair in tries.by_pair if pair[1] == name]
+        outgoing = [pair for pair in tries.by_pair if pair[0] == name]
+        unreached = incoming if failed.keys() >= {*incoming} else []
+        cut = outgoing if failed.keys() >= {*outgoing} else []
+        if not unreached and not cut:
+            continue
+        first = failed[min(unreached or cut)]
+        message = "it reaches no other node"
+        if unreached:
+            target = first.target
+            interface = tries.probe.endpoints[name].interface
+            message = f"no node reaches it at {target.address}, port {target.port} ({interface})"
+            message += ", and it reaches none" if cut else ""
+        message += f": {_reason_text(failed[pair] for pair in sorted({*unreached, *cut}))}"
+        yield error(name, message, _hint(tries, first))
+        for pair in (*unreached, *cut):
+            tries.failed.pop(pair, None)
+
+
+def _broken_pairs(tries: _Tries) -> Iterator[Finding]:
+    """Report the remaining failures, both directions as one."""
+    order = {name: position for position, name in enumerate(tries.nodes)}
+    remaining = sorted({tuple(sorted(pair, key=order.__getitem__)) for pair in tries.failed})
+    not_reached = tries.not_reached
+    for one, other in remaining[:MAX_LISTED_PAIRS]:
+        forward = tries.failed.get((one, other))
+        backward = tries.failed.get((other, one))
+        failed = [each for each in (forward, backward) if each]
+        result = min(failed, key=lambda each: each.outcome not in WRONG_LISTENER)
+        reason = _reason_text(failed)
+        target = result.target
+        if forward and backward:
+            message = f"it and {other} cannot reach each other: {reason}"
+            message += f" at {forward.target.address} and {backward.target.address}"
+        else:
+            message = f"cannot reach {target.node} at {target.address}:{target.port}: {reason}"
+        others_fail = any(len({one, other} & {*pair}) == 1 for pair in not_reached)
+        if not others_fail and len(tries.nodes) > ONE_PAIR:
+            message += "; both reach the others"
+        yield error(one if forward else other, message, _hint(tries, result))
+    if unlisted := remaining[MAX_LISTED_PAIRS:]:
+        message = f"{len(unlisted)} more pairs cannot, such as {' and '.join(unlisted[0])}"
+        yield error("", message, "do as for the pairs named above")
+
+
+def _subnet(tries: _Tries, node: str) -> str:
+    return tries.probe.endpoints[node].subnet or "the others"
+
+
+def _hint(tries: _Tries, result: ProbeResult) -> str:
+    """Return the remedy for one kind of failure."""
+    target = result.target
+    endpoint = tries.probe.endpoints[target.node]
+    interface_hint = f"to use another network: cluster.nodes.{target.node}.interface"
+    if result.outcome is Outcome.STALLED:
+        return (
+            f"to find the largest packet that passes: ping -M do -s 1472 {target.address}\n"
+            "then set the same MTU on the whole path: "
+            f"ip link set dev {endpoint.interface} mtu 1400"
+        )
+    if result.outcome in WRONG_LISTENER:
+        refuses = ", or a firewall refuses" if result.outcome is Outcome.REFUSED else ""
+        return (
+            f"another machine has {target.address}{refuses}; on the node that fails: "
+            f"arping {target.address}\n{interface_hint}"
+        )
+    if result.outcome is Outcome.NO_GREETING:
+        return f"it is very busy, or something on the path filters the data; {CHECK_AGAIN}"
+    if result.outcome in {Outcome.NO_ROUTE, Outcome.UNREACHABLE, Outcome.FAILED}:
+        return f"on the node that fails: ip route get {target.address}\n{interface_hint}"
+    return (
+        "a firewall? gloo and NCCL need every port between the nodes; on every node:\n"
+        f"sudo ufw allow from {_subnet(tries, target.node)}\n"
+        f"or: sudo firewall-cmd --zone=trusted --add-source={_subnet(tries, target.node)}\n"
+        f"{interface_hint}"
+    )
+
+
+def _reason_text(results: Iterable[ProbeResult]) -> str:
+    """Return the outcomes in words, the most frequent first."""
+    counts = Counter(
+        OUTCOME_TEXT[result.outcome] + (f" ({result.detail})" if result.detail else "")
+        for result in results
+    )
+    return ", or ".join(text for text, _ in counts.most_common(3))

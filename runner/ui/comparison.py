@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from runner.core.errors import ConfigError, Problem
 from runner.core.history import ARGUMENTS, RunData, best_word, code_text, differing_values
 from runner.core.wire.text import format_duration, join_some, printable
-from runner.ui.figures import number_text
-from runner.ui.layout import aligned, columns_that_fit, wrap
+from runner.ui.layout import aligned, columns_that_fit, number_text, wrap
 
 LOSS = "loss"
 CURVE = ""  # the column of the loss over time has no header

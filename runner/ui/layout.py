@@ -1,9 +1,10 @@
-"""Layout of text: node names folded into ranges, aligned rows, and tables."""
+"""Layout of text: folded names of nodes, aligned rows, tables, and figures of progress in words."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import re
 import textwrap
@@ -11,7 +12,8 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from runner.core.shell import this_program
-from runner.core.wire.text import printable
+from runner.core.wire.metrics import Metrics, RankProgress
+from runner.core.wire.text import format_age, per_second, printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,6 +22,7 @@ K = TypeVar("K", bound=Hashable)
 
 UNLIMITED_WIDTH = 10_000  # where there is no terminal
 COLUMN_GAP = 2
+MAX_SHOWN = 1e15  # beyond it, and for other small numbers, the exponent is shown
 
 
 def fold_names(names: Iterable[str]) -> str:
@@ -129,3 +132,32 @@ def group_names(keys: Iterable[tuple[str, K]]) -> dict[K, list[str]]:
     for name, key in keys:
         groups.setdefault(key, []).append(name)
     return groups
+
+
+def step_text(progress: Metrics | RankProgress) -> str:
+    """Return "120/240", or "step 120" where it is not known how many there are; "" for no step."""
+    if progress.step is None:
+        return ""
+    if progress.steps is None:
+        return f"step {progress.step}"
+    return f"{progress.step}/{progress.steps}"
+
+
+def rate_text(progress: Metrics | RankProgress) -> str:
+    """Return "812.4 samples/s", "" if there is no rate."""
+    if progress.rate is None:
+        return ""
+    unit = per_second(printable(progress.unit))
+    space = "" if unit.startswith("/") else " "
+    return f"{number_text(progress.rate)}{space}{unit}"
+
+
+def left_text(left_s: float | None) -> str:
+    """Return "1 m 26 s left", "" if that is not known."""
+    return "" if left_s is None else f"{format_age(left_s)} left"
+
+
+def number_text(value: float) -> str:
+    """Return a number with four digits that say something, or all before the point."""
+    is_long = math.isfinite(value) and 1e4 <= abs(value) < MAX_SHOWN  # noqa: PLR2004 (four digits)
+    return f"{value:,.0f}" if is_long else f"{value:.4g}"

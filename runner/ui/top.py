@@ -13,8 +13,7 @@ from rich.text import Text
 from runner.core.wire.codec import encode
 from runner.core.wire.run_info import GpuSample, Sample
 from runner.core.wire.text import format_age, format_ranges, natural_key, printable
-from runner.ui.figures import rate_text, step_text
-from runner.ui.layout import COLUMN_GAP, columns_that_fit, fold_names
+from runner.ui.layout import COLUMN_GAP, columns_that_fit, fold_names, rate_text, step_text
 from runner.ui.reports.run_table import Row
 
 VIEW_VERSION = 2

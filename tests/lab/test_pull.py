@@ -275,7 +275,7 @@ def test_a_file_that_grows_meanwhile(cluster: Cluster) -> None:
                 line.write(b"y" * 1000)
                 output.flush()
                 line.flush()
-                time.sleep(0.01)
+                time.sleep(0.001)
 
     grower = threading.Thread(target=grow)
     grower.start()

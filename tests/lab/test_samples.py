@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import threading
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.wire.run_info import GpuSample, Sample, parse_sample
+from runner.core.wire.codec import decode
+from runner.core.wire.run_info import GpuSample, Sample
 from runner.host.process import procfs
 from runner.host.sampling import GpuReader, Sampler
 from tests.lab.fake_gpus import NAME, FakeGpu, HostGpus, LocalGpus
@@ -51,6 +53,11 @@ def sampler() -> Iterator[Callable[[], Sampler]]:
         yield make
 
 
+def sample_of(line: str | bytes) -> Sample:
+    sample: Sample = decode(Sample, json.loads(line))
+    return sample
+
+
 def take(sampler: Sampler) -> Sample:
     """Return the next sample, once the drivers have answered or their time is up."""
     taken: list[Sample | None] = []
@@ -66,13 +73,17 @@ def take(sampler: Sampler) -> Sample:
 
 def on_host(lab: Lab, node: str, run_id: str) -> list[Sample]:
     text = lab[node].sh(f"cat {RUNS}/{run_id}/{node}/attempt_0/samples.jsonl", check=False)
-    return [parse_sample(line.encode()) for line in text.splitlines(keepends=True) if "{" in line]
+    return [sample_of(line) for line in text.splitlines(keepends=True) if "{" in line]
 
 
 def recorded(folder: Path) -> list[Sample]:
     """Return the samples of both nodes, in their order."""
     files = sorted(folder.glob("hosts/*/attempt_0/samples.jsonl"))
-    return [parse_sample(line) for file in files for line in file.read_bytes().splitlines()]
+    return [
+        decode(Sample, json.loads(line))
+        for file in files
+        for line in file.read_bytes().splitlines()
+    ]
 
 
 def begin(launcher: Launcher) -> Controller:

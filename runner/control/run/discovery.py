@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from runner.control.attempt.stop import user_at_host
@@ -15,7 +15,7 @@ from runner.core.shell import this_program
 from runner.core.spec import Node, Spec
 from runner.core.wire.codec import decode, decompress, parse_json
 from runner.core.wire.facts import Facts
-from runner.core.wire.plan import Plan
+from runner.core.wire.plan import NodePlan, Plan
 from runner.core.wire.run_info import RunInfo
 
 MAX_RECORD = 256 << 20  # bytes
@@ -54,9 +54,15 @@ def parse_record(payload: bytes, run_id: str, progress_pattern: str) -> HostReco
     return replace(record, plan=plan, info=replace(record.info, run_id=run_id))
 
 
-def newest_record(records: Iterable[HostRecord]) -> HostRecord:
-    """Return the record of the last attempt, with the most nodes."""
-    return max(records, key=lambda record: (record.plan.attempt, len(record.plan.nodes)))
+def newest_record(records: Mapping[str, HostRecord]) -> HostRecord:
+    """Return the record of the last attempt with the most nodes; what a host has of itself wins."""
+    best = max(records.values(), key=lambda record: (record.plan.attempt, len(record.plan.nodes)))
+    own: dict[str, NodePlan] = {}
+    for name, record in records.items():
+        if record.plan.attempt == best.plan.attempt:
+            own.update({part.node: part for part in record.plan.nodes if part.node == name})
+    nodes = tuple(own.get(part.node, part) for part in best.plan.nodes)
+    return replace(best, plan=replace(best.plan, nodes=nodes))
 
 
 class RunFinder:
@@ -137,7 +143,7 @@ class RunFinder:
                 problems[name] = Problem(name, message)
         if not records:
             raise NotReady([*problems.values()] or [self._run_not_found(run.run_id)])
-        return newest_record(records.values())
+        return newest_record(records)
 
     def retarget_to_run(self, plan: Plan) -> Spec:
         """Work with the nodes of a run from now on, with the limits it was started with.

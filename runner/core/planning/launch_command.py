@@ -275,8 +275,8 @@ def rank_environment(
     if node.gpu_ids or node.gpu_count is not None:
         if gpus:
             env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as in the facts; CUDA's: fastest first
-        is_renumbered = spec.container.engine in ("docker", "podman")  # apptainer shows all
-        shown = range(len(gpus)) if is_renumbered else gpus
+        # In an engine's container those that it was given are numbered anew.
+        shown = range(len(gpus)) if spec.container.engine else gpus
         env["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in shown)
     env.update(spec.env_of(node))
     return env

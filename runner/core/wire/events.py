@@ -229,7 +229,7 @@ class RanksSignalled(EventBody):
 class NotificationFailed(EventBody):
     """A notification about `event` did not reach its `target`; nothing else follows from that."""
 
-    target: str  # of a URL no more than the host
+    target: str  # the command, perhaps cut
     reason: str
     event: str = ""  # of which it was to tell
 

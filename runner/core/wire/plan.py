@@ -227,13 +227,11 @@ def run_info(
     first = plan.nodes[0].order
     return RunInfo(
         run_id=plan.run_id,
-        cluster=plan.cluster,
         task=plan.task,
         launched_by=launched_by,
         launched_at=launched_at,
         nnodes=plan.max_nodes or len(plan.nodes),
         min_nodes=plan.min_nodes,
-        world_size=plan.world_size,
         gpus={share.node: len(share.gpus) for share in plan.nodes if share.gpus},
         attempt=plan.attempt,
         past_attempts=past_attempts,

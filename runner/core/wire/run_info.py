@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Dict, Optional, Tuple
 
-from runner.core.wire.codec import bounded, decode, encode, parse_json
+from runner.core.wire.codec import bounded, encode
 from runner.core.wire.events import COUNT, TIME
 from runner.core.wire.metrics import RankProgress
 from runner.core.wire.paths import ATTEMPT, NODE_NAME, RUN_ID
@@ -29,12 +29,10 @@ class RunInfo:
     """The whole run, as every host has it on record in `run.json`."""
 
     run_id: str = field(metadata=RUN_ID)
-    cluster: str = ""
     task: str = ""
     launched_by: str = ""  # user@machine
     launched_at: float = field(default=0.0, metadata=TIME)  # since 1970, by the launching machine
     nnodes: int = field(default=1, metadata=COUNT)
-    world_size: int = field(default=1, metadata=COUNT)  # 0 before its job has begun it
     gpus: Optional[Dict[str, int]] = None  # their number on each node that uses any
     attempt: int = field(default=0, metadata=ATTEMPT)  # the run's n-th start, from 0
     min_nodes: int = field(default=0, metadata=COUNT)  # with which it goes on, 0 for all of them
@@ -111,9 +109,7 @@ class Sample:
     attempt: int = field(metadata=ATTEMPT)
     wall: float = field(metadata=TIME)  # since 1970, by the clock of the host
     cores: Optional[int] = field(default=None, metadata=COUNT)
-    cpu: Optional[float] = field(
-        default=None, metadata=PERCENT
-    )  # of all cores, since the one before
+    cpu: Optional[float] = field(default=None, metadata=PERCENT)  # since the one before
     memory_used: Optional[int] = field(default=None, metadata=COUNT)  # in bytes
     memory_total: Optional[int] = field(default=None, metadata=COUNT)  # in bytes
     gpus: Tuple[GpuSample, ...] = ()
@@ -122,11 +118,3 @@ class Sample:
     def to_line(self) -> str:
         data = {"v": SAMPLES_VERSION, **encode(self)}
         return json.dumps(data, separators=(",", ":"), allow_nan=False) + "\n"
-
-
-def parse_sample(line: bytes) -> Sample:
-    """Return the sample on a line; raise ValueError if it is torn or another version."""
-    data = parse_json(line)
-    if not isinstance(data, dict) or data.get("v") != SAMPLES_VERSION:
-        raise ValueError(f"no sample of version {SAMPLES_VERSION}")
-    return decode(Sample, data)

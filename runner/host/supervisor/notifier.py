@@ -30,7 +30,6 @@ from runner.core.wire.states import (
     is_unattended,
 )
 from runner.core.wire.timing import HEARTBEAT_S, NOTIFICATION_TIMEOUT_S
-from runner.host.peers.state import Upcoming
 from runner.host.process import procfs
 from runner.host.process.bounded_child import BoundedChild
 from runner.host.storage.run_folder import EventLog
@@ -117,12 +116,12 @@ class Notifier:
 
         self._children.append(BoundedChild(send, NOTIFICATION_TIMEOUT_S + MARGIN_S))
 
-    def tell_outcome(self, end: Ended, ladder: StopLadder, upcoming: Optional[Upcoming]) -> None:
-        """Tell of the end of the run, if no attempt follows."""
+    def tell_end(self, end: Ended, ladder: StopLadder) -> None:
+        """Tell of the end of the run."""
         notify = self._order.notify
         seconds = self.seconds
         reason = ladder.reason
-        if notify is None or upcoming is not None:
+        if notify is None:
             return
         state, code = _outcome(end, ladder)
         why = reason if code and state != "stopped" else ""

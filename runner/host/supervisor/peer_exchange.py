@@ -14,7 +14,7 @@ from runner.core.wire.states import loss_reason, unattended_reason
 from runner.core.wire.timing import FailureDetector
 from runner.host.peers.fold import HubFold, PeerObserver
 from runner.host.peers.group import PeerGroup, join_peers
-from runner.host.peers.state import LastHeard, Upcoming
+from runner.host.peers.state import LastHeard
 from runner.host.process.event_loop import EventLoop
 from runner.host.storage.run_folder import EventLog
 from runner.host.supervisor.attempt import SupervisorArgs
@@ -81,11 +81,11 @@ class PeerExchange(PeerObserver):
         """Whether this host tells of the run: it is the first node, and no launch does."""
         return self.lease.is_unattended and self._order.notify is not None
 
-    def tell_outcome(self, end: events.Ended, upcoming: Optional[Upcoming]) -> None:
-        """Tell of the end of the run, or of its next attempt, if that is up to this host."""
+    def tell_end(self, end: events.Ended) -> None:
+        """Tell of the end of the run, if that is up to this host."""
         if self._is_teller:
             notifier = self.notifier
-            tell = functools.partial(notifier.tell_outcome, end, self._ladder, upcoming)
+            tell = functools.partial(notifier.tell_end, end, self._ladder)
             notifier.guard(tell)
 
     def stop(self, reason: str, cause: StopCause) -> None:

@@ -313,7 +313,8 @@ class Supervisor:
         ladder.move(StopPhase.ENDED)
         cgroup.remove()
         self._wait_for_disk()
-        self._peers.tell_outcome(end, self._upcoming)
+        if self._upcoming is None:
+            self._peers.tell_end(end)
         self._control_socket.close()
         self._loop.remove_reader(self._files.wake_fd)
         self._files.close()

@@ -19,7 +19,7 @@ from runner.core.wire.metrics import (
     seconds_left,
 )
 from runner.ui.console.lines import LineAssembler, Source
-from runner.ui.figures import left_text, number_text, rate_text, step_text
+from runner.ui.layout import left_text, number_text, rate_text, step_text
 
 STEP_KEY = b'"step"'  # what each line of mere figures has
 FIRST_S = 3.0  # not counted: what was written before an attach comes all at once

@@ -41,8 +41,7 @@ from runner.core.wire.text import (
     printable_lines,
 )
 from runner.ui.comparison import cell_text, compare_runs
-from runner.ui.figures import number_text
-from runner.ui.layout import fold_names
+from runner.ui.layout import fold_names, number_text
 
 MAX_LOG_CHARS = 4_000_000  # on a page: where there are many logs, each is shorter
 

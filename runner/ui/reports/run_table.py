@@ -15,13 +15,15 @@ from runner.core.shell import this_program
 from runner.core.wire.metrics import RankProgress
 from runner.core.wire.run_info import RunInfo
 from runner.core.wire.text import counted, display_folder, format_age, printable
-from runner.ui.figures import left_text, rate_text, step_text
 from runner.ui.layout import (
     UNLIMITED_WIDTH,
     aligned,
     columns_that_fit,
     fold_names,
     group_names,
+    left_text,
+    rate_text,
+    step_text,
     wrap,
 )
 

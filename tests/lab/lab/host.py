@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -110,7 +111,7 @@ class Host:
             )
         if not self.is_on or not listens(self._init_pid, SSH_PORT):
             raise LabError(f"{self.name} did not boot:\n{self.console.read_text()}")
-        self._wait_links_up()
+        self._wait_reachable()
 
     def power_on(self) -> None:
         """Boots it: same address, same disk, nothing else kept. Harmless if it is on."""
@@ -148,12 +149,21 @@ class Host:
     def plug(self) -> None:
         self._switch.set_links(self._legs, up=True)
         self._is_plugged = True
-        self._wait_links_up()
+        self._wait_reachable()
 
-    def _wait_links_up(self) -> None:
+    def _wait_reachable(self) -> None:
         network = Path(f"/proc/{self._init_pid}/root/sys/class/net")
         ours = [network / leg.interface for leg in self._legs]
         wait_links_up([*ours, *(self._switch.interface(leg.port) for leg in self._legs)])
+        wait_until(self._accepts, f"{self.name} to be reached")
+
+    def _accepts(self) -> bool:
+        """Whether it is reached from here: ARP may be about to give up what it asked while off."""
+        try:
+            socket.create_connection((self.address, SSH_PORT), timeout=1).close()
+        except OSError:
+            return False
+        return True
 
     # Disk
 

@@ -26,7 +26,7 @@ def escapes(frame: Frame) -> Frame:
     """Put what acts upon a terminal into every text about a run."""
     for run in frame.data.get("runs", ()):
         run["owner"] += ESCAPE
-        for key in ("task", "launched_by", "cluster"):
+        for key in ("task", "launched_by"):
             run["info"][key] += ESCAPE
     if frame.kind == "exited":
         frame.data["error"] = f"odd{ESCAPE}"

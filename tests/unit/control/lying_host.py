@@ -34,7 +34,6 @@ from runner.core.wire.run_info import (
     PastAttempt,
     RunInfo,
     Sample,
-    parse_sample,
 )
 from runner.core.wire.states import State
 from runner.transport.base import Ending
@@ -195,7 +194,6 @@ FACTS = {
 PLAN = build_plan(SPEC, FACTS)
 INFO = RunInfo(
     RUN_ID,
-    cluster="lab",
     task="train",
     launched_by="ada@desk",
     launched_at=1.7e9,
@@ -349,9 +347,7 @@ HONEST_ANSWERS: dict[str, Callable[[dict[str, Any]], list[Answer]]] = {
     "probe": probed,
     "run": record,
     "runs": runs,
-    "sample": lambda asked: [
-        Answer("sampled", {"sample": encode(parse_sample(sampled(asked["node"])))})
-    ],
+    "sample": lambda asked: [Answer("sampled", {"sample": json.loads(sampled(asked["node"]))})],
     "stream": streamed,
 }
 

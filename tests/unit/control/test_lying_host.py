@@ -335,6 +335,13 @@ def plan_of(world: World, monkeypatch: pytest.MonkeyPatch) -> PlanOf:
     return read
 
 
+def test_a_host_speaks_for_itself_alone(plan_of: PlanOf) -> None:
+    """What it has on record of another host's part is not used where that host answers."""
+    plan = plan_of(cwd="/")
+    assert plan.node(HONEST) == PLAN.node(HONEST)
+    assert plan.node(LIAR).order.cwd == "/"
+
+
 def test_order_of_another_run_is_refused(plan_of: PlanOf) -> None:
     """A stop of this run would end the other one; the record of an honest host is used."""
     assert plan_of(run_id="0101-0000-other-beef") == plan_of(node=HONEST) == PLAN

@@ -53,8 +53,8 @@ def test_of_two_answers_the_newest_attempt_wins() -> None:
     info = RunInfo("r1")
     old, joined = HostRecord(builders.plan(1), "", info), HostRecord(builders.plan(1, 1), "", info)
     new = HostRecord(replace(builders.plan(1), attempt=1), "", info)
-    assert newest_record([old, joined]) == joined
-    assert newest_record([old, new, joined]) == new
+    assert newest_record({"x": old, "y": joined}) == joined
+    assert newest_record({"x": old, "y": new, "z": joined}) == new
 
 
 @pytest.mark.parametrize(

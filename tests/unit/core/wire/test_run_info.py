@@ -25,7 +25,7 @@ def test_how_many_nodes_an_elastic_run_has(least: int, alive: int, text: str) ->
 
 def test_who_only_stands_by_is_no_node_of_a_run() -> None:
     """Unless nobody else is left who tells of it."""
-    info = RunInfo("r", "lab", "train", attempt=1, standby_nodes=("n2",))
+    info = RunInfo("r", "train", attempt=1, standby_nodes=("n2",))
     seen = {
         node: HostRunStatus(info, "ada", State.RUNNING, alive, 1.0, node=node)
         for node, alive in {"n0": True, "n1": False, "n2": True}.items()
