@@ -215,9 +215,10 @@ class Console:
                 pending = self._assembler.pending(now)
                 self._area.progress(pending, self._bar.state(now) if self._bar else None)
                 return
-            if not self._waiting_bytes:  # else nothing more may have been fetched from the hosts
-                for stream, partial in self._assembler.pop_overdue(now):
-                    self._take_lines(stream, partial)
+            if self._waiting_bytes:
+                self._assembler.postpone(now)  # nothing more may have been fetched from the hosts
+            for stream, partial in self._assembler.pop_overdue(now):
+                self._take_lines(stream, partial)
             if now >= self._next_figures:
                 self._put_figures(now)
 

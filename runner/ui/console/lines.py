@@ -159,6 +159,11 @@ class LineAssembler:
             self._partial[stream] = partial
         return complete
 
+    def postpone(self, now: float) -> None:
+        """Let unfinished lines wait from `now` on."""
+        for partial in self._partial.values():
+            partial.since = now
+
     def pop_overdue(self, now: float = math.inf) -> list[tuple[Stream, bytes]]:
         """Return the lines unfinished for long; their rest becomes a line of its own.
 

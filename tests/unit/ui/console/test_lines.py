@@ -106,6 +106,16 @@ def test_unfinished_line_is_handed_out_after_a_second_and_its_rest_later() -> No
     assert assembler.feed(ME, b"\n", 11.0) == b""
 
 
+def test_an_unfinished_line_is_patient_while_the_console_is_full() -> None:
+    """Its rest may be on the way: the second begins when all that came is written."""
+    assembler = LineAssembler(1000)
+    assembler.feed(ME, b"half", 5.0)
+    assembler.postpone(9.0)
+
+    assert assembler.pop_overdue(9.9) == []
+    assert assembler.pop_overdue(10.0) == [(ME, b"half")]
+
+
 def test_endless_line_comes_in_pieces() -> None:
     """And the end of the last piece is no line."""
     assembler = LineAssembler(8)
