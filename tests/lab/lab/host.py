@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 Stream = int | IO[Any] | None
 SSH_PORT = 22
+CLOSED_PORT = 9
 NAMESPACES = ("mount", "uts", "ipc", "net", "pid")
 SSHD = ("sshd:", "sshd-auth:", "sshd-session:")
 """How the processes of a connection call themselves; the latter two from OpenSSH 9.8 on."""
@@ -155,12 +156,14 @@ class Host:
         network = Path(f"/proc/{self._init_pid}/root/sys/class/net")
         ours = [network / leg.interface for leg in self._legs]
         wait_links_up([*ours, *(self._switch.interface(leg.port) for leg in self._legs)])
-        wait_until(self._accepts, f"{self.name} to be reached")
+        wait_until(self._answers, f"{self.name} to be reached")
 
-    def _accepts(self) -> bool:
+    def _answers(self) -> bool:
         """Whether it is reached from here: ARP may be about to give up what it asked while off."""
         try:
-            socket.create_connection((self.address, SSH_PORT), timeout=1).close()
+            socket.create_connection((self.address, CLOSED_PORT), timeout=1).close()
+        except ConnectionRefusedError:
+            return True
         except OSError:
             return False
         return True
