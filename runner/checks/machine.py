@@ -130,8 +130,7 @@ def _load_warnings(node: Node, facts: Facts, cluster: str) -> Iterator[Finding]:
         )
         yield warning(node.name, message, hint)
     if machine.memory_free is not None and machine.memory_free < LOW_MEMORY_SHARE * total:
-        swapped = f", {_size(machine.swapped)} is swapped out" if machine.swapped else ""
-        message = f"{_size(machine.memory_free)} of {_size(total)} of memory is free{swapped}"
+        message = f"{_size(machine.memory_free)} of {_size(total)} of memory is free"
         command = f"{this_program()} exec {cluster_flag(cluster)} -- ps aux --sort=-rss"
         yield warning(node.name, message, f"to see the largest processes: {command}")
     ranks = node.nproc_per_node or len(used_gpus(node, facts)) or 1

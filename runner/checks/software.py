@@ -9,7 +9,6 @@ from runner.checks.base import CheckContext, check, error, most_common, ok, used
 from runner.core.planning.container import awaits_image
 from runner.core.planning.readiness import needs_python, without_torch
 from runner.core.results import Finding, Level
-from runner.core.wire.facts import Interpreter
 
 DEFAULT_SHM_BYTES = 64 << 20  # what docker and podman give
 
@@ -42,7 +41,7 @@ def container(context: CheckContext) -> Iterator[Finding]:
 
 @check(30, at_launch=True)
 def python(context: CheckContext) -> Iterator[Finding]:
-    """Report an error where there is none; warn of other versions and other login environments."""
+    """Report an error where there is none; warn of other versions."""
     if not needs_python(context.spec.task):
         return
     for node, _ in context.ready:
@@ -56,19 +55,6 @@ def python(context: CheckContext) -> Iterator[Finding]:
             other = f"Python {info.version}, most have {common}"
             hint = "set cluster.python, for all or in cluster.setup, to the same version everywhere"
             yield warning(name, f"{other}: pickles may not be readable by both", hint)
-    for node, facts in context.ready:
-        own = facts.python
-        login = facts.login_python
-        has_less = own.torch and not login.torch
-        if own.prefix and login.prefix and own.prefix != login.prefix and not has_less:
-            found = f"{node.python} at {login.executable} ({_python_text(login)})"
-            gets = f"the task gets {own.executable} ({_python_text(own)})"
-            hint = f"to use that one: cluster.python={login.executable}"
-            yield warning(node.name, f"a login shell finds {found}, {gets}", hint)
-
-
-def _python_text(info: Interpreter) -> str:
-    return f"Python {info.version}, {f'torch {info.torch}' if info.torch else 'no torch'}"
 
 
 def _minor_version(version: str) -> list[str]:

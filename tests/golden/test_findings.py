@@ -168,7 +168,7 @@ CASES: list[tuple[str, str, CheckContext]] = [
     ("health", "Xids of the GPUs of the run", ill(WELL, xids=XIDS)),
     ("health", "where one does not say which it is", ill(WELL, None, xids=XIDS)),
     ("system", "a limit of memory", roomy(memory_limit=16 * GIB)),
-    ("system", "little memory", roomy(memory_free=2 * GIB, swapped=3 * GIB)),
+    ("system", "little memory", roomy(memory_free=2 * GIB)),
     ("system", "busy cores", roomy(load=6.5)),
     ("network", "a full disk elsewhere", only_b(disk_free=0)),
     ("network", "one address twice", only_b(interfaces=host("a").interfaces)),

@@ -277,7 +277,7 @@ def test_gpus_are_told_with_their_users_and_their_health(gpus: LocalGpus) -> Non
     """Health only where it is asked for; what a driver has no word for is left out."""
     gpus.set(FakeGpu(processes=((os.getpid(), 7), (999999999, 8))), FakeGpu(clock_reasons=0x48))
 
-    facts = collect(request(thorough=True)).facts
+    facts = collect(request(gpu_health=True)).facts
 
     command, owner = procfs.process_command(os.getpid()), procfs.process_owner(os.getpid())
     users = (GpuProcess(os.getpid(), 7, owner, command), GpuProcess(999999999, 8))

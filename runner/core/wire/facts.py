@@ -72,10 +72,7 @@ class FactsRequest:
     pull: str = "never"  # whether its image may be pulled: missing, always
     pull_timeout_s: float = 0.0
     container_start_s: float = 0.0
-    find_users: bool = False  # who else has processes there
-    thorough: bool = False
-    """Whether to do what no launch waits for: query the health of the GPUs and the load of the
-    machine, and ask the login shell for the interpreter."""
+    gpu_health: bool = False  # which no launch waits for
 
     @property
     def container_limit_s(self) -> float:
@@ -151,7 +148,6 @@ class System:
     memory: Optional[int] = None
     memory_free: Optional[int] = None  # that programs can still get without swapping
     memory_limit: Optional[int] = None  # of our cgroups; None for all memory
-    swapped: Optional[int] = None  # memory in swap
     infiniband: Tuple[str, ...] = ()  # InfiniBand (or RoCE) devices
 
 
@@ -186,7 +182,6 @@ class Interpreter:
     torch: str = ""  # as in torch's version file ("2.13.0+cpu"), "" without torch
     torch_cuda: str = ""  # the CUDA runtime it is built for ("12.8"), "" for none
     error: str = ""
-    prefix: str = ""  # `sys.prefix`, links resolved: those that share it share their packages
     nccl: Dict[str, str] = field(default_factory=dict)  # versions of the distributions that hold it
 
 
@@ -242,7 +237,6 @@ class Facts:
     run_stopped: bool = False  # whether a stop of this run was requested here
     has_tasks: bool = False  # whether the shipped tasks with the requested hash are here
     has_release: bool = False  # whether the release is here
-    login_python: Interpreter = Interpreter()  # the one that the login shell finds
     machine: str = ""  # the kind of processor, as `uname -m` prints it
     shm_free: Optional[int] = None  # bytes, in /dev/shm
     tmp: str = ""  # the folder for temporary files: TMPDIR as the setup leaves it, or /tmp
@@ -251,7 +245,6 @@ class Facts:
     preset_env: Dict[str, str] = field(default_factory=dict)  # `MANAGED_ENV` set by setup or host
     limits: Dict[str, int] = field(default_factory=dict)  # soft ones, as "nofile"; -1: unlimited
     system: System = field(default_factory=System)
-    other_users: Tuple[str, ...] = ()  # people with processes here, as far as /proc shows them
 
 
 class Outcome(enum.Enum):

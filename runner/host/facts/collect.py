@@ -61,7 +61,7 @@ def _collect(request: FactsRequest, children: Dict[str, BoundedChild]) -> FactsR
     environ = dict(os.environ)
     for_launch = not request.skip_launch_facts
     if for_launch and query.has_driver():
-        children["gpus"] = query.start(request.tool_timeout_s, health=request.thorough)
+        children["gpus"] = query.start(request.tool_timeout_s, health=request.gpu_health)
     if request.setup:
         child = setup.start(request.setup, environ, facts.project, request.setup_timeout_s)
         children["setup"] = child
@@ -150,10 +150,6 @@ def _launch_facts(
         children["logind"] = logind
     children["interfaces"] = interfaces.start()
     fields, reserved = _kernel_facts(request)
-    if request.thorough and request.container is None:
-        others = [*children.values()]
-        found = interpreter.in_login_shell(request.python, environ, others)
-        fields["login_python"] = found
     wait_all([*children.values()])
     with contextlib.suppress(Exception):
         fields["interfaces"], fields["routes"] = interfaces.result(children["interfaces"])
@@ -207,7 +203,6 @@ def _start_survey(request: FactsRequest, facts: Facts) -> BoundedChild:
     needed = {
         "runner.host.storage.task_store": request.tasks_hash,
         "runner.host.storage.release_store": request.release,
-        "runner.host.facts.machine": request.find_users,
     }
     for name in filter(needed.get, needed):
         importlib.import_module(name)
@@ -252,10 +247,6 @@ def _survey(request: FactsRequest, home: str, tmp: str) -> None:
         from runner.host.storage import release_store  # noqa: PLC0415 (verbs do without)
 
         report_facts(has_release=release_store.has_release(workdir, request.release))
-    if request.find_users:
-        from runner.host.facts import machine  # noqa: PLC0415 (verbs do without)
-
-        report_facts(other_users=machine.other_users())
 
 
 def _nearest_existing(path: str) -> str:

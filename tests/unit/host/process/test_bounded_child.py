@@ -14,7 +14,7 @@ QUERY = "from runner.host.gpu import query; query.start(9.0, health=True).kill()
 SURVEY = """
 from runner.core.wire.facts import FactsRequest
 from runner.host.facts import collect
-request = FactsRequest("n1", tasks_hash="a", release="b", find_users=True)
+request = FactsRequest("n1", tasks_hash="a", release="b")
 collect._start_survey(request, collect._static_facts(request)).kill()
 """
 
