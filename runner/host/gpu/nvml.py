@@ -115,17 +115,11 @@ class Nvml:
         self._call("nvmlDeviceGetPciInfo_v3", device, ctypes.byref(pci))
         return f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}"
 
-    def utilization(self, index: int) -> Optional[Tuple[int, int]]:
-        """Return the percent of time with a kernel running, and with memory being accessed.
-
-        None for a GPU that is lost, or of which the driver does not know.
-        """
+    def utilization(self, device: ctypes.c_void_p) -> Tuple[int, int]:
+        """Return the percent of time with a kernel running, and with memory being accessed."""
         rates = (ctypes.c_uint * 2)()
-        try:
-            self._call("nvmlDeviceGetUtilizationRates", self.handle(index), rates)
-        except NvmlError:
-            return None
-        return rates[0], rates[1]
+        self._call("nvmlDeviceGetUtilizationRates", device, rates)
+        return min(100, rates[0]), min(100, rates[1])
 
     def memory(self, device: ctypes.c_void_p) -> Tuple[int, int]:
         """Return the bytes of a GPU's memory that are used, and all of them."""
