@@ -292,8 +292,8 @@ class SampleRecorder:
     while the one before waits for a disk. The interval doubles whenever the file is full.
     """
 
-    def __init__(self, sampler: Sampler, folder: RunPaths, order: Order, submit: Submit) -> None:
-        self._sampler = sampler
+    def __init__(self, folder: RunPaths, order: Order, submit: Submit) -> None:
+        self.sampler = Sampler(order.node, order.attempt)
         self._submit = submit
         self._path = folder.samples(order.attempt)
         self._interval_s = order.sample_s
@@ -307,7 +307,7 @@ class SampleRecorder:
         if self._is_over or self._is_writing or now < self._next_at:
             return
         try:
-            sample = self._sampler.poll()
+            sample = self.sampler.poll()
         except Exception as error:  # noqa: BLE001 (the run goes on without samples)
             self._is_over = True
             self._submit(functools.partial(_note, f"{type(error).__name__}: {error}"))

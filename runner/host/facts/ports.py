@@ -204,14 +204,15 @@ def bind_wildcard(port: int, *, shared: bool = True) -> socket.socket:
     A `shared` one may take a port that we reserved, as torch's store does.
     """
     try:
-        return _bind(socket.AF_INET6, "::", port, shared=shared)
+        return bind(socket.AF_INET6, "::", port, shared=shared)
     except OSError as error:
         if error.errno not in _NO_SUCH_FAMILY:
             raise
-    return _bind(socket.AF_INET, "0.0.0.0", port, shared=shared)  # noqa: S104
+    return bind(socket.AF_INET, "0.0.0.0", port, shared=shared)  # noqa: S104
 
 
-def _bind(family: int, address: str, port: int, *, shared: bool) -> socket.socket:
+def bind(family: int, address: str, port: int, *, shared: bool) -> socket.socket:
+    """Return a socket bound there; a `shared` one as for `bind_wildcard`."""
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         if family == socket.AF_INET6:

@@ -26,7 +26,7 @@ from runner.host.process import bounded_child, procfs
 from runner.host.process.file_worker import Submit
 from runner.host.ranks import stacks
 from runner.host.ranks.tracker import RankTracker
-from runner.host.sampling import Sampler, SampleRecorder
+from runner.host.sampling import SampleRecorder
 from runner.host.storage.run_folder import EventLog
 from runner.host.supervisor.program import LauncherProcess
 from runner.host.supervisor.store_watch import StoreWatch
@@ -69,6 +69,7 @@ class Progress:
     def __init__(self, stall_s: float) -> None:
         self.mark_progress()
         self.last_sample = self.last_io
+        self.gpus_seen_at = -math.inf
         self.gpus_wait_since = math.inf  # at each look since then, all of them only waited
         self.disturbed_until = 0.0  # by a dump
         self.interval_s = min(MAX_INTERVAL_S, stall_s / 4 or MAX_INTERVAL_S)
@@ -107,13 +108,14 @@ class Progress:
 
     def look_at_gpus(self, gpus: Iterable[GpuSample]) -> None:
         """Note what GPUs do."""
+        self.gpus_seen_at = time.monotonic()
         do_work = gpus_work(gpus)
         if do_work:
             self.mark_progress()
-        if do_work is not False:
-            self.gpus_wait_since = math.inf
-        elif self.gpus_wait_since == math.inf:
-            self.gpus_wait_since = time.monotonic()
+        only_wait = do_work is False
+        self.gpus_wait_since = (
+            min(self.gpus_wait_since, self.gpus_seen_at) if only_wait else math.inf
+        )
 
     def sample(self, sizes: Mapping[str, int], *root_pids: int) -> None:
         """Compare with the last sample; a much longer interval means that this host was suspended.
@@ -191,9 +193,7 @@ class StallMonitor:
         self._children: Dict[str, bounded_child.BoundedChild] = {}
         self._is_sampling = False
         self._is_closed = False
-        self._sampler = Sampler(order.node, order.attempt)
-        self._recorder = SampleRecorder(self._sampler, folder, order, submit)
-        self._gpus_at = 0.0  # when to look at them again
+        self._recorder = SampleRecorder(folder, order, submit)
         self.stores = StoreWatch(order)
 
     @property
@@ -205,7 +205,7 @@ class StallMonitor:
     def child_pids(self) -> FrozenSet[int]:
         """Our own helpers, which do not belong to the run."""
         own = frozenset(child.pid for child in self._children.values())
-        return own | self._sampler.child_pids
+        return own | self._recorder.sampler.child_pids
 
     @property
     def stalled_s(self) -> float:
@@ -258,18 +258,17 @@ class StallMonitor:
         then()
 
     def _look_at_gpus(self) -> None:
-        now = time.monotonic()
-        is_due = now >= self._gpus_at and self._order.stall_s and not self._order.metrics
-        answer = self._sampler.poll_gpus() if is_due else None
+        progress = self._progress
+        is_due = time.monotonic() - progress.gpus_seen_at >= progress.interval_s
+        answer = self._recorder.sampler.poll_gpus() if is_due else None
         if answer is None:
             return
-        self._gpus_at = now + self._progress.interval_s
         gpus = answer.gpus
         visible = self._order.program.env.get("CUDA_VISIBLE_DEVICES")
         if visible is not None:  # other GPUs do not count
             indices = {word.strip() for word in visible.split(",")}
             gpus = tuple(gpu for gpu in gpus if str(gpu.index) in indices)
-        self._progress.look_at_gpus(gpus)
+        progress.look_at_gpus(gpus)
 
     def check(self, stalled_s: Optional[float], *, is_stopping: bool) -> None:
         """Record a stall of the whole run, or its end, unless the end of the run is near anyhow.
@@ -279,7 +278,8 @@ class StallMonitor:
         now = time.monotonic()
         if self._launcher.is_running:
             self._recorder.tick()
-            self._look_at_gpus()
+            if self._order.stall_s and not self._order.metrics:
+                self._look_at_gpus()
             self.stores.tick(self._launcher.container_pids)
         self._poll_children()
         if is_stopping or self._launcher.exit_status is not None:
@@ -343,4 +343,4 @@ class StallMonitor:
             child.kill()
             if not procfs.is_running(child.pid):
                 del self._children[name]
-        self._sampler.close()
+        self._recorder.sampler.close()

@@ -14,7 +14,7 @@ from runner.core.wire.paths import RunPaths
 from runner.host import sampling
 from runner.host.gpu import query
 from runner.host.process.file_worker import run_now
-from runner.host.sampling import Sampler, SampleRecorder
+from runner.host.sampling import SampleRecorder
 
 INTERVAL_S = 5.0
 
@@ -24,7 +24,7 @@ class Ticking:
         self.now = 1000.0
         self._file = Path(folder.samples(0))
         order = Order("r1", "n1", 0, "", "", **{"sample_s": INTERVAL_S, **changes})
-        self._recorder = SampleRecorder(Sampler("n1"), folder, order, submit)
+        self._recorder = SampleRecorder(folder, order, submit)
 
     def monotonic(self) -> float:
         return self.now
