@@ -240,7 +240,7 @@ class ExecutedRank:
         for signum in FORWARDED_SIGNALS:
             signal.signal(signum, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        raise_oom_score()
+        raise_oom_score(os.getpid())
         try:
             for target, descriptor in enumerate(open_streams(base)):
                 os.dup2(descriptor, target)
@@ -284,6 +284,7 @@ class ForkedRank:
         self.pid = int(started["pid"])
         self.parent = int(started["parent"])
         self.start_ticks = int(started["start_ticks"])
+        raise_oom_score(self.pid)
         self._connection.setblocking(False)
         fcntl.fcntl(self._connection, fcntl.F_SETOWN, os.getpid())
         flags = fcntl.fcntl(self._connection, fcntl.F_GETFL)
@@ -365,9 +366,9 @@ def open_streams(base: str) -> List[int]:
     return [null, open_own(f"{base}.out", flags), open_own(f"{base}.err", flags)]
 
 
-def raise_oom_score() -> None:
+def raise_oom_score(pid: int) -> None:
     """Let the kernel kill a rank before its shim and supervisor when memory runs out."""
-    path = "/proc/self/oom_score_adj"
+    path = f"/proc/{pid}/oom_score_adj"
     with contextlib.suppress(OSError, ValueError), open(path, "r+", encoding="ascii") as file:
         score = min(1000, int(file.read()) + 300)
         file.seek(0)

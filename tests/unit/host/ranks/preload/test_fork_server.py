@@ -122,18 +122,13 @@ PROGRAM = """
 import os, sys
 sys.path.insert(0, {root!r})
 from runner.host.ranks.preload import forked_rank
-own = frozenset(sys.modules)
 sys.path.insert(0, {stubs!r})
-import torch
-loaded = {{"torch": frozenset(sys.modules)}}
-import torch.later
+import torch.later, torch.usual
 sys.modules["torch.barred"] = None
-loaded["torch.later"] = sys.modules.keys() - loaded["torch"]
 os.environ["LOCAL_RANK"] = "0"
 words = [sys.executable, "-c", "print('again')"]
 request = forked_rank.Request(words, dict(os.environ), "/", 0, [*os.sched_getaffinity(0)], [], "")
-preloaded = forked_rank.Preloaded({{}}, {{}}, [], own, loaded)
-sys.meta_path.insert(0, forked_rank.HeldModules(request, preloaded))
+sys.meta_path.insert(0, forked_rank.HeldModules(request, ["torch", "torch.later"]))
 assert "torch" not in sys.modules
 """
 STUBS = {"__init__.py": "import os", "later.py": "import os", "usual.py": ""}
@@ -144,6 +139,9 @@ STUBS = {"__init__.py": "import os", "later.py": "import os", "usual.py": ""}
     ("program", "printed"),
     [
         ("import torch.later", ""),
+        ("import torch.usual; assert torch.usual.__spec__.loader_state is None", ""),
+        ("os.environ['A'] = '1'; from torch.usual import os", "again, A is set before torch is"),
+        ("import importlib.util as u; assert u.find_spec('torch').origin; import torch.later", ""),
         ("os.environ['NCCL_DEBUG'] = 'INFO'; import torch", ""),
         ("import torch, torch.later; os.environ['A'] = '1'; import torch.later", ""),
         ("os.environ['A'] = '1'; import torch", "again, A is set before torch is imported"),
