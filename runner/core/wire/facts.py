@@ -120,33 +120,17 @@ class Driver:
 class GpuHealth:
     """The health of one GPU."""
 
-    bus: str = ""  # its PCI address, like "0000:3b:00"
     volatile: Optional[int] = None  # uncorrected memory errors since the driver was loaded
     repair_pending: Optional[bool] = None  # bad memory is replaced at the next reset (row or page)
     repair_failed: Optional[bool] = None  # bad memory could not be replaced
-    throttle_reasons: Optional[int] = None  # for lower clocks: the bits of nvml.h
     error: str = ""  # why the driver cannot use it, though it has a name
 
 
 @dataclass(frozen=True)
-class Xid:
-    """One kind of error in the kernel's log since the boot, reported by the driver."""
-
-    bus: str  # the PCI address of the GPU, like "0000:3b:00"
-    code: int  # its number in NVIDIA's catalogue
-    text: str = ""  # of the last one
-    count: int = 1  # of all of them
-    ago_s: float = 0.0  # since the last one
-
-
-@dataclass(frozen=True)
 class System:
-    """The machine and its load; memory in bytes."""
+    """The machine; memory in bytes."""
 
-    cpus: int = 0  # all cores of the machine
-    load: Optional[float] = None  # the average of the last minute
     memory: Optional[int] = None
-    memory_free: Optional[int] = None  # that programs can still get without swapping
     memory_limit: Optional[int] = None  # of our cgroups; None for all memory
     infiniband: Tuple[str, ...] = ()  # InfiniBand (or RoCE) devices
 
@@ -182,7 +166,6 @@ class Interpreter:
     torch: str = ""  # as in torch's version file ("2.13.0+cpu"), "" without torch
     torch_cuda: str = ""  # the CUDA runtime it is built for ("12.8"), "" for none
     error: str = ""
-    nccl: Dict[str, str] = field(default_factory=dict)  # versions of the distributions that hold it
 
 
 @dataclass(frozen=True)
@@ -217,7 +200,6 @@ class Facts:
     gpus: Tuple[Gpu, ...] = ()  # by index
     gpu_source: str = "none"  # "nvml", "none", or why NVML did not answer
     driver: Driver = field(default_factory=Driver)
-    xids: Tuple[Xid, ...] = ()  # in the kernel's log since the boot, if readable
     interfaces: Tuple[Interface, ...] = ()
     routes: Tuple[Route, ...] = ()
     ssh_address: str = ""  # its own address of our connection (SSH_CONNECTION), "" if local

@@ -1,4 +1,4 @@
-"""Interpreter probe: path, version, torch and NCCL of the task's Python, importing none."""
+"""Interpreter probe: path, version and torch of the task's Python, importing none."""
 
 from __future__ import annotations
 
@@ -19,22 +19,14 @@ _INSIDE_MARK = "\x02runner-inside\x03"
 _PROBE_PROGRAM = """
 import sys
 sys.path[:] = filter(None, sys.path)
-import json, os, re
-answer = {"executable": sys.executable, "version": sys.version_info[:3], "torch": "", "nccl": {}}
+import json, os
+answer = {"executable": sys.executable, "version": sys.version_info[:3], "torch": ""}
 try:
     from importlib.util import find_spec
     spec = find_spec("torch")
     for folder in spec and spec.submodule_search_locations or ():
         with open(os.path.join(folder, "version.py")) as file:
             answer["torch"] = file.read()
-except Exception:
-    pass
-try:
-    for folder in filter(os.path.isdir, sys.path):
-        for entry in os.listdir(folder):
-            found = re.match("nvidia_nccl_(cu[0-9]+)-([^-]+)[.]dist-info$", entry)
-            if found:
-                answer["nccl"].setdefault("nvidia-nccl-" + found.group(1), found.group(2))
 except Exception:
     pass
 os.write(1, ("MARK" + json.dumps(answer) + "MARK").encode())
@@ -111,7 +103,6 @@ def parse_answer(answer: Dict[str, Any]) -> Interpreter:
         version=version,
         torch=torch,
         torch_cuda=cuda,
-        nccl=answer.get("nccl", {}),
     )
 
 

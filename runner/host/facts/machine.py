@@ -1,4 +1,4 @@
-"""Machine facts: cores, memory, limits, load, and logind."""
+"""Machine facts: cores, memory, limits, and logind."""
 
 from __future__ import annotations
 
@@ -55,16 +55,11 @@ def _cpu_quota(folder: str) -> Optional[float]:
 
 
 def read_system(root: str = "/") -> System:
-    """Return memory, load, cores and devices; only files of the kernel are read."""
+    """Return memory and devices; only files of the kernel are read."""
     text = procfs.read_text(os.path.join(root, "proc/meminfo"))
-    rows = re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)
-    meminfo = {name: int(number) << 10 for name, number in rows}
-    load = procfs.read_text(os.path.join(root, "proc/loadavg")).split()
+    total = re.search(r"^MemTotal:\s+(\d+) kB$", text, re.MULTILINE)
     return System(
-        cpus=os.cpu_count() or 0,
-        load=float(load[0]) if load else None,
-        memory=meminfo.get("MemTotal"),
-        memory_free=meminfo.get("MemAvailable"),
+        memory=int(total[1]) << 10 if total else None,
         memory_limit=memory_limit(root),
         infiniband=tuple(procfs.list_names(os.path.join(root, "sys/class/infiniband"))),
     )

@@ -34,16 +34,6 @@ class NvmlError(Exception):
         self.broken = code in _BROKEN_CODES
 
 
-class Pci(ctypes.Structure):
-    """nvmlPciInfo_t: the PCI address of a GPU."""
-
-    _fields_ = (
-        ("bus_id_legacy", ctypes.c_char * 16),
-        *((name, ctypes.c_uint) for name in ("domain", "bus", "device", "id", "subsystem_id")),
-        ("bus_id", ctypes.c_char * 32),
-    )
-
-
 class Memory(ctypes.Structure):
     """nvmlMemory_t: the memory of a GPU in bytes; what the driver reserves counts as used."""
 
@@ -108,12 +98,6 @@ class Nvml:
         buffer = ctypes.create_string_buffer(_TEXT_BYTES)
         self._call(function, *device, buffer, ctypes.c_uint(_TEXT_BYTES))
         return buffer.value.decode(errors="replace")
-
-    def pci_address(self, device: ctypes.c_void_p) -> str:
-        """Return the PCI address of a GPU, like "0000:3b:00"."""
-        pci = Pci()
-        self._call("nvmlDeviceGetPciInfo_v3", device, ctypes.byref(pci))
-        return f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}"
 
     def utilization(self, device: ctypes.c_void_p) -> Tuple[int, int]:
         """Return the percent of time with a kernel running, and with memory being accessed."""
