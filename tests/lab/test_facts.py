@@ -40,7 +40,7 @@ from runner.core.wire.codec import decode, encode
 from runner.core.wire.facts import FactsRequest
 from runner.host.facts.collect import collect
 told = collect(decode(FactsRequest, json.loads(sys.argv[2])))
-held = told.reserved.numbers[0]
+held = told.reserved.numbers["reserved_port"]
 print(json.dumps({"facts": encode(told.facts), "environ": told.environ, "held": held}))
 """
 

@@ -20,7 +20,8 @@ Value = TypeVar("Value")
 
 _TEXT_BYTES = 96
 _SENTINEL = 0xAA
-_RECORD_SIZES = (16, 24, 32)
+_RECORD = 24  # bytes
+_LONG_RECORD = 32
 _MAX_PROCESSES = 1024
 _BROKEN_CODES = (15, 16)  # NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED
 _NOT_AVAILABLE = (1 << 64) - 1
@@ -35,13 +36,7 @@ class NvmlError(Exception):
 
 
 class Memory(ctypes.Structure):
-    """nvmlMemory_t: the memory of a GPU in bytes; what the driver reserves counts as used."""
-
-    _fields_ = tuple((name, ctypes.c_ulonglong) for name in ("total", "free", "used"))
-
-
-class MemoryV2(ctypes.Structure):
-    """nvmlMemory_v2_t: the same, and apart from it what the driver reserves."""
+    """nvmlMemory_v2_t: the memory of a GPU in bytes, and apart from it what the driver reserves."""
 
     _fields_ = (
         ("version", ctypes.c_uint),
@@ -106,27 +101,20 @@ class Nvml:
         return min(100, rates[0]), min(100, rates[1])
 
     def memory(self, device: ctypes.c_void_p) -> Tuple[int, int]:
-        """Return the bytes of a GPU's memory that are used, and all of them."""
-        memory = MemoryV2(version=ctypes.sizeof(MemoryV2) | 2 << 24)
-        try:
-            self._call("nvmlDeviceGetMemoryInfo_v2", device, ctypes.byref(memory))
-        except NvmlError:  # before driver 510
-            old = Memory()
-            self._call("nvmlDeviceGetMemoryInfo", device, ctypes.byref(old))
-            return old.used, old.total
+        """Return the bytes of a GPU's memory that are used, and all of them; since driver 510."""
+        memory = Memory(version=ctypes.sizeof(Memory) | 2 << 24)
+        self._call("nvmlDeviceGetMemoryInfo_v2", device, ctypes.byref(memory))
         return memory.used, memory.total
 
     def processes(self, device: ctypes.c_void_p) -> Tuple[GpuProcess, ...]:
         """Return the processes that compute on a GPU."""
         name = "nvmlDeviceGetComputeRunningProcesses"
-        for suffix, stride in (("_v3", 24), ("_v2", 24), ("", 16)):
-            if hasattr(self._library, name + suffix):
-                buffer = (ctypes.c_ubyte * (_MAX_PROCESSES * _RECORD_SIZES[-1]))()
-                ctypes.memset(buffer, _SENTINEL, len(buffer))
-                count = ctypes.c_uint(_MAX_PROCESSES)
-                self._call(name + suffix, device, ctypes.byref(count), buffer)
-                return parse_processes(bytes(buffer), count.value, stride)
-        return ()
+        version = "_v3" if hasattr(self._library, f"{name}_v3") else "_v2"
+        buffer = (ctypes.c_ubyte * (_MAX_PROCESSES * _LONG_RECORD))()
+        ctypes.memset(buffer, _SENTINEL, len(buffer))
+        count = ctypes.c_uint(_MAX_PROCESSES)
+        self._call(name + version, device, ctypes.byref(count), buffer)
+        return parse_processes(bytes(buffer), count.value)
 
     def _call(self, function: str, *args: object) -> None:
         try:
@@ -150,14 +138,14 @@ def known(ask: Callable[[], Value]) -> Optional[Value]:
         return None
 
 
-def parse_processes(buffer: bytes, count: int, default_stride: int) -> Tuple[GpuProcess, ...]:
+def parse_processes(buffer: bytes, count: int) -> Tuple[GpuProcess, ...]:
     """Return the `count` processes that the driver wrote into a buffer full of `_SENTINEL`.
 
     Early 535 drivers had records of `_v3` with 8 more bytes, without a new version: only the number
     of bytes written tells the size of a record.
     """
     written = len(buffer.rstrip(bytes((_SENTINEL,))))
-    stride = next((size for size in _RECORD_SIZES if size * count == written), default_stride)
+    stride = _LONG_RECORD if written == _LONG_RECORD * count else _RECORD
     processes = []
     for start in range(0, count * stride, stride):
         pid = int.from_bytes(buffer[start : start + 4], "little")
