@@ -2,8 +2,9 @@
 
 torchrun imports torch in any case. Then a fork of it imports what else ranks need, while torchrun
 looks for the other nodes. Nothing is computed and no thread is started there, so that its forks are
-what an exec'd rank would be after its own imports. Where that cannot be made sure of, ranks are
-executed by their shims, which say why. It is the standard library until the imports.
+what an exec'd rank would be after its own imports. Each shim that comes gets a fork of its own, the
+keeper, whose fork is the rank. Where that cannot be made sure of, ranks are executed by their
+shims, which say why. It is the standard library until the imports.
 """
 
 from __future__ import annotations
@@ -220,14 +221,15 @@ def keep(
     pid = -1
     try:
         request = receive(shim)
-        refusal = refusal or find_difference(request, preloaded.environ)
-        if select.select([shim], [], [], 0)[0]:  # it has executed its rank
-            os._exit(0)
+    except (OSError, ValueError, TypeError):  # no shim of ours
+        os._exit(1)
+    refusal = refusal or find_difference(request, preloaded.environ)
+    if select.select([shim], [], [], 0)[0]:  # it has executed its rank
+        os._exit(0)
+    try:
         pid = -1 if refusal else os.fork()
     except OSError as error:
         refusal = cannot_fork(error)
-    except (ValueError, KeyError, TypeError):  # no shim of ours
-        os._exit(1)
     if pid == 0:
         os.close(shim.detach())
         return request, keeper
@@ -252,9 +254,9 @@ def keep_in_touch(shim: socket.socket, pid: int) -> None:
 
     with open(f"/proc/{pid}/stat", "rb") as file:
         begun_at = int(file.read().rpartition(b")")[2].split()[19])
+    send(shim, pid=pid, parent=os.getpid(), start_ticks=begun_at)
     shim.settimeout(None)
     threading.Thread(target=wait).start()
-    send(shim, pid=pid, parent=os.getpid(), start_ticks=begun_at)
     while data := shim.recv(64):
         with lock:
             for signum in data:
@@ -266,7 +268,8 @@ def keep_in_touch(shim: socket.socket, pid: int) -> None:
 def receive(shim: socket.socket) -> forked_rank.Request:
     """Return the request of a shim, with its descriptors.
 
-    OSError, ValueError, TypeError: It is no shim of the same user, or sent no request.
+    Raises:
+        OSError, ValueError, TypeError: It is no shim of the same user, or sent no request.
     """
     shim.settimeout(REQUEST_TIMEOUT_S)
     size = struct.calcsize("3i")
@@ -275,17 +278,9 @@ def receive(shim: socket.socket) -> forked_rank.Request:
         raise PermissionError
     head, ancillary, _, _ = shim.recvmsg(4, socket.CMSG_SPACE(size))
     fds = [fd for _, _, data in ancillary for fd in struct.unpack("3i", data)]
-    try:
-        for fd in fds:
-            os.set_inheritable(fd, False)
-        with shim.makefile("rb") as stream:
-            return forked_rank.Request(
-                **json.loads(stream.read(int.from_bytes(head, "big"))), fds=fds
-            )
-    except BaseException:
-        for fd in fds:
-            os.close(fd)
-        raise
+    with shim.makefile("rb") as stream:
+        body = stream.read(int.from_bytes(head, "big"))
+    return forked_rank.Request(**json.loads(body), fds=fds)
 
 
 def send(shim: socket.socket, **message: object) -> None:

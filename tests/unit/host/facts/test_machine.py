@@ -56,20 +56,6 @@ def test_a_quota_counts_in_whole_cores(tmp_path: Path, quota: str, expected: int
     assert expected == machine.usable_cores(16, tree(tmp_path, files))
 
 
-def test_the_smallest_quota_up_the_tree_counts(tmp_path: Path) -> None:
-    """A slice's quota binds the session below it, and a sibling's binds nobody else."""
-    files = {
-        "proc/self/cgroup": "0::/user.slice/user-1000.slice/session-3.scope\n",
-        "proc/self/mountinfo": V2,
-        "sys/fs/cgroup/user.slice/cpu.max": "800000 100000\n",
-        "sys/fs/cgroup/user.slice/user-1000.slice/cpu.max": "600000 100000\n",
-        "sys/fs/cgroup/user.slice/user-1000.slice/session-3.scope/cpu.max": "max 100000\n",
-        "sys/fs/cgroup/user.slice/user-1001.slice/cpu.max": "100000 100000\n",
-    }
-
-    assert machine.usable_cores(64, tree(tmp_path, files)) == 6
-
-
 @pytest.mark.parametrize("path", ["/docker/abc/job", "/../elsewhere"])
 def test_an_old_container_sees_only_its_own_part(tmp_path: Path, path: str) -> None:
     """Docker on cgroup 1: paths are the host's, the mount begins at the container's cgroup."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +12,6 @@ from typing import Any, cast
 
 import pytest
 
-from runner.host.ranks import shim
 from runner.host.ranks.preload import fork_server
 from runner.host.ranks.preload.forked_rank import Request
 
@@ -101,21 +98,6 @@ def test_a_rank_that_differs_from_its_host(tmp_path: Path) -> None:
     assert "/other/python -u" in fork_server.find_difference(program, host)
     (tmp_path / "string.py").touch()
     assert "string.py has the name" in fork_server.find_difference(same, host)
-
-
-def test_descriptors_of_a_request_that_breaks_off_are_closed() -> None:
-    """The next ranks are to have none of them."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    reader, writer = os.pipe()
-    with ours, theirs:
-        socket.send_fds(theirs, [(100).to_bytes(4, "big")], [writer] * 3)
-        os.close(writer)
-        theirs.close()
-        with pytest.raises(ValueError, match="Expecting value"):
-            fork_server.receive(ours)
-    assert os.read(reader, 1) == b""  # nobody can write
-    os.close(reader)
-    assert shim.FORK_SERVER == fork_server.SERVER_VARIABLE
 
 
 PROGRAM = """
