@@ -26,8 +26,6 @@ CHECK_AGAIN = "check again; if nothing changes, log in there"
 OUTCOME_TEXT = {
     Outcome.REFUSED: "refused, though it listens",
     Outcome.TIMED_OUT: "timed out",
-    Outcome.NO_ROUTE: "no route",
-    Outcome.UNREACHABLE: "unreachable",
     Outcome.RESET: "reset on the way",
     Outcome.WRONG_PEER: "another machine or program answers",
     Outcome.NO_GREETING: "connected, but no greeting came",
@@ -227,7 +225,7 @@ def _hint(tries: _Tries, result: ProbeResult) -> str:
         )
     if result.outcome is Outcome.NO_GREETING:
         return f"it is very busy, or something on the path filters the data; {CHECK_AGAIN}"
-    if result.outcome in {Outcome.NO_ROUTE, Outcome.UNREACHABLE, Outcome.FAILED}:
+    if result.outcome is Outcome.FAILED:
         return f"on the node that fails: ip route get {target.address}\n{interface_hint}"
     return (
         "a firewall? gloo and NCCL need every port between the nodes; on every node:\n"

@@ -33,8 +33,6 @@ POLL_S = 0.1
 _OUTCOME_BY_ERRNO = {
     errno.ECONNREFUSED: Outcome.REFUSED,
     errno.ETIMEDOUT: Outcome.TIMED_OUT,
-    errno.ENETUNREACH: Outcome.NO_ROUTE,
-    errno.EHOSTUNREACH: Outcome.UNREACHABLE,
     errno.ECONNRESET: Outcome.RESET,
     errno.EPIPE: Outcome.RESET,
 }

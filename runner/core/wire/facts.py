@@ -235,8 +235,6 @@ class Outcome(enum.Enum):
     REACHED = "reached"
     REFUSED = "refused"
     TIMED_OUT = "timed out"
-    NO_ROUTE = "no route"
-    UNREACHABLE = "unreachable"
     RESET = "reset"
     WRONG_PEER = "stranger"  # what answered does not have the token, or is another node
     NO_GREETING = "mute"  # the connection was accepted, but nothing was sent

@@ -6,10 +6,8 @@ withholds stays None.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
-import re
 from dataclasses import replace
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -63,15 +61,15 @@ def result(child: Optional[bounded_child.BoundedChild]) -> Dict[str, Any]:
 def _query(with_health: bool) -> None:
     gpus: List[Gpu] = []
     source = "nvml"
-    library: Optional[nvml.Nvml] = None
     try:
         library = nvml.Nvml()
+        bounded_child.report_facts(driver=encode(nvml.known(library.driver) or Driver()))
         for index in range(library.device_count()):
             gpus.append(read_gpu(library, index, with_health=with_health))
             _report(gpus[-1])
     except nvml.NvmlError as error:
         source = f"NVML: {error}"
-    bounded_child.report_facts(source=source, driver=encode(driver(library)))
+    bounded_child.report_facts(source=source)
     for gpu in gpus:  # looking up a user in a directory service may never return
         _report(replace(gpu, processes=tuple(map(_with_names, gpu.processes))))
 
@@ -100,16 +98,6 @@ def read_gpu(library: nvml.Nvml, index: int, *, with_health: bool) -> Gpu:
     except nvml.NvmlError as failure:
         error = str(failure) if failure.broken or not name else ""
     return Gpu(index, name, uuid, processes, error, health)
-
-
-def driver(library: Optional[nvml.Nvml], root: str = "/") -> Driver:
-    """Return the driver as NVML reports it, else its version as the kernel does."""
-    text = procfs.read_text(os.path.join(root, "proc/driver/nvidia/version"))
-    match = re.search(r"^NVRM version:.*?\s(\d+\.[\d.]+)\s", text, re.MULTILINE)
-    if library is not None:
-        with contextlib.suppress(nvml.NvmlError):
-            return library.driver()
-    return Driver(match[1] if match else "")
 
 
 def gpu_health(library: nvml.Nvml, device: ctypes.c_void_p) -> GpuHealth:
