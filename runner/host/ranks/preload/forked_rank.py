@@ -146,35 +146,41 @@ def changed(before: Mapping[str, str], now: Mapping[str, str]) -> List[str]:
 
 
 class HeldModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Holds listed modules back until the program imports them, and looks then what it has set.
+    """Holds installed modules back until the program imports them, and looks then what it has set.
 
     An import of torch after a variable was set would have seen that: the rank starts again.
-    Later that cannot be undone, so that it is only named. What is below a module is held with it.
+    Later that cannot be undone, so that it is only named. What is below a package, or below a
+    listed module, is held with it.
     """
 
     def __init__(self, request: Request, names: Sequence[str]) -> None:
         self._request = request
         self._environ = dict(os.environ)
         self._pid = os.getpid()
-        self._names = sorted(names, key=len, reverse=True)
-        self._held: Dict[str, Dict[str, types.ModuleType]] = {name: {} for name in names}
+        self._listed = frozenset(names)
+        files = {name: str(getattr(each, "__file__", "")) for name, each in sys.modules.items()}
+        installed = {name.partition(".")[0] for name in files if "-packages/" in files[name]}
+        self._names = self._listed | installed
+        self._held: Dict[str, Dict[str, types.ModuleType]] = {name: {} for name in self._names}
         for name in names:  # or an attribute of its package would pass us by
             package, _, attribute = name.rpartition(".")
             if package:
                 vars(sys.modules[package]).pop(attribute, None)
         for module in [*sys.modules]:
-            if self._listed(module):
-                self._held[self._listed(module)][module] = sys.modules.pop(module)
+            holder = self._holder(module)
+            if holder:
+                self._held[holder][module] = sys.modules.pop(module)
 
-    def _listed(self, module: str) -> str:
-        names = (name for name in self._names if f"{module}.".startswith(f"{name}."))
-        return next(names, "")
+    def _holder(self, module: str) -> str:
+        parts = module.split(".")
+        paths = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
+        return next((path for path in paths if path in self._names), "")
 
     def find_spec(
         self, fullname: str, _path: object = None, _target: object = None
     ) -> Optional[importlib.machinery.ModuleSpec]:
         """Return a spec like the module's own, which `importlib.util.find_spec` may ask for."""
-        module = self._held.get(self._listed(fullname), {}).get(fullname)
+        module = self._held.get(self._holder(fullname), {}).get(fullname)
         if module is None or module.__spec__ is None:
             return None
         spec = copy.copy(module.__spec__)
@@ -188,7 +194,11 @@ class HeldModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             self._look_at_environment(spec.name)
         module: types.ModuleType = spec.loader_state
         spec.loader_state = module.__spec__
-        sys.modules.update(self._held.pop(self._listed(spec.name)))
+        released = {self._holder(spec.name)}
+        if "torch" in released:  # its import brings all but what is listed
+            released |= self._held.keys() - self._listed
+        for name in released:
+            sys.modules.update(self._held.pop(name))
         return module
 
     def exec_module(self, module: types.ModuleType) -> None:

@@ -113,7 +113,12 @@ request = forked_rank.Request(words, dict(os.environ), "/", 0, [*os.sched_getaff
 sys.meta_path.insert(0, forked_rank.HeldModules(request, ["torch", "torch.later"]))
 assert "torch" not in sys.modules
 """
-STUBS = {"__init__.py": "import os", "later.py": "import os", "usual.py": ""}
+STUBS = {
+    "torch/__init__.py": "import os, needed",
+    "torch/later.py": "import os",
+    "torch/usual.py": "",
+    "needed.py": "",
+}
 
 
 @pytest.mark.promise(14)
@@ -123,6 +128,9 @@ STUBS = {"__init__.py": "import os", "later.py": "import os", "usual.py": ""}
         ("import torch.later", ""),
         ("import torch.usual; assert torch.usual.__spec__.loader_state is None", ""),
         ("os.environ['A'] = '1'; from torch.usual import os", "again, A is set before torch is"),
+        ("os.environ['A'] = '1'; import needed", "again, A is set before needed is imported"),
+        ("import needed; os.environ['A'] = '1'; import torch", "again, A is set before torch is"),
+        ("import torch; os.environ['A'] = '1'; import needed", ""),
         ("import importlib.util as u; assert u.find_spec('torch').origin; import torch.later", ""),
         ("os.environ['NCCL_DEBUG'] = 'INFO'; import torch", ""),
         ("import torch, torch.later; os.environ['A'] = '1'; import torch.later", ""),
@@ -142,10 +150,11 @@ def test_a_variable_that_a_program_sets_is_seen_or_named(
     program: str, printed: str, tmp_path: Path
 ) -> None:
     """Before its first import it has its effect, after it the program is told; a submodule, too."""
-    (tmp_path / "torch").mkdir()
+    site = tmp_path / "site-packages"
+    (site / "torch").mkdir(parents=True)
     for name, text in STUBS.items():
-        (tmp_path / "torch" / name).write_text(text)
-    code = PROGRAM.format(root=ROOT, stubs=str(tmp_path)) + program
+        (site / name).write_text(text)
+    code = PROGRAM.format(root=ROOT, stubs=str(site)) + program
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     said = done.stdout.replace("\n", ", ") + done.stderr.partition("itself: ")[2]
     said = said or done.stderr.removeprefix("runner: task.preload: ")
