@@ -2,47 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from runner.checks.base import CheckContext, check, most_common, ok, used_gpus, warning
 from runner.core.results import Finding, Level
 from runner.core.spec import Node
-from runner.core.wire.facts import Facts, Gpu, GpuHealth, GpuProcess, Xid
-from runner.core.wire.text import counted, format_age, format_ranges, format_size
+from runner.core.wire.facts import Facts, Gpu, GpuHealth, GpuProcess
+from runner.core.wire.text import counted, format_ranges, format_size
 
 OLDEST_DRIVER = {13: 580, 12: 525, 11: 450}
 """The oldest driver branch for all of a CUDA major version: NVIDIA's CUDA Compatibility, table 1
 (docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html)."""
 
-SLOWDOWNS = {
-    0x80: "the power supply asks for it (power brake)",
-    0x40: "it is too hot (hardware)",
-    0x20: "it is too hot (driver)",
-    0x08: "its hardware slows it down (heat or power)",
-}
-"""Bits of nvml.h's nvmlClocksEventReason; idle, chosen clocks and the power cap are normal.
-The last is set along with the others, and alone by older drivers."""
-
 RESET = "reset it (nvidia-smi --gpu-reset -i GPU there, as root, while it is idle) or reboot it"
-
-XIDS = {
-    48: "an uncorrectable memory error",
-    61: "its microcontroller had an error",
-    62: "its microcontroller halted",
-    63: "bad memory is replaced at the next reset",
-    64: "bad memory could not be replaced",
-    74: "an error on NVLink",
-    79: "it has fallen off the bus",
-    92: "its memory had many corrected errors",
-    94: "a memory error, contained to one program",
-    95: "a memory error, not contained to one program",
-    119: "its firmware (GSP) does not answer",
-    120: "its firmware (GSP) failed",
-}
-"""Errors of NVIDIA's "Xid Errors" (docs.nvidia.com/deploy/xid-errors)."""
-
-XIDS_OF_PROGRAMS = (13, 31, 43, 45)
-"""Those that a program usually causes, so that the GPU is healthy."""
 
 
 @check(70, at_launch=True)
@@ -132,22 +104,17 @@ def health(context: CheckContext) -> Iterator[Finding]:
         used = used_gpus(node, facts)
         indices_by_text: dict[tuple[Level, str, str], list[int]] = {}
         for gpu in used:
-            for text in _ills(gpu, facts.xids, node.name):
+            for text in _ills(gpu, node.name):
                 indices_by_text.setdefault(text, []).append(gpu.index)
         for (level, message, hint), indices in indices_by_text.items():
             cure = hint.replace("-i GPU", f"-i {','.join(map(str, indices))}")
             yield Finding(level, node.name, f"{format_ranges(indices, 'GPU')}: {message}", cure)
-        buses = [gpu.health.bus if gpu.health else "" for gpu in facts.gpus]
-        for xid in facts.xids if not buses or "" in buses else ():
-            # A GPU that has fallen off the bus reports it no longer.
-            if xid.bus not in buses and xid.code not in XIDS_OF_PROGRAMS:
-                yield warning(node.name, f"the GPU at {xid.bus}: {_xid_text(xid)}", RESET)
         measured = [gpu.index for gpu in used if gpu.health]
         if measured and not indices_by_text:
             yield ok(node.name, f"{format_ranges(measured, 'GPU')}: healthy")
 
 
-def _ills(gpu: Gpu, logged_xids: Iterable[Xid], node: str) -> Iterator[tuple[Level, str, str]]:
+def _ills(gpu: Gpu, node: str) -> Iterator[tuple[Level, str, str]]:
     """Yield what is wrong with a GPU: the level, the message and the hint."""
     state = gpu.health or GpuHealth()
     leave = f"leave it out: cluster.nodes.{node}.gpus=[...]"
@@ -167,18 +134,3 @@ def _ills(gpu: Gpu, logged_xids: Iterable[Xid], node: str) -> Iterator[tuple[Lev
         yield Level.WARNING, message, "leave it out and return it (nvidia-smi -q -d ROW_REMAPPER)"
     if state.repair_pending:
         yield Level.WARNING, "bad memory is remapped at the next reset", RESET
-    bits = state.throttle_reasons or 0
-    reasons = [words for bit, words in SLOWDOWNS.items() if bits & bit]
-    if reasons:
-        hint = "check fans, room and power; nvidia-smi -q -d PERFORMANCE,TEMPERATURE there"
-        yield Level.WARNING, f"slowed down: {reasons[0]}", hint
-    for xid in logged_xids:
-        if state.bus and xid.bus == state.bus and xid.code not in XIDS_OF_PROGRAMS:
-            yield Level.WARNING, _xid_text(xid), RESET
-
-
-def _xid_text(xid: Xid) -> str:
-    times = "once" if xid.count == 1 else f"{xid.count} times"
-    last = "" if xid.count == 1 else "last "
-    when = f"{times} since the boot, {last}{format_age(xid.ago_s)} ago"
-    return f"Xid {xid.code}, {when}: {XIDS.get(xid.code) or xid.text or 'unknown'}"

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from runner.checks.base import CheckContext, check, error, ok, used_gpus, warning
 from runner.core.planning.readiness import MIN_DISK_BYTES, free_space_hint
 from runner.core.results import Finding
-from runner.core.shell import cluster_flag, this_program
 from runner.core.spec import Node
 from runner.core.wire.facts import Facts
 from runner.core.wire.text import counted
@@ -23,8 +22,6 @@ LIMITS = {
 """The option of `ulimit`, the least value, why, and a good value; the last with InfiniBand only."""
 
 LIMITED_SHARE = 0.75  # a cgroup that allows less of the machine's memory is worth a warning
-LOW_MEMORY_SHARE = 0.1  # share of the machine's memory: with less left, it swaps or kills
-HIGH_LOAD_SHARE = 0.5  # share of the machine's cores, averaged over a minute
 MAX_OFFSET_S = 2.0  # the offset of a clock that a launch and a log line may take
 
 
@@ -106,19 +103,18 @@ def limits(context: CheckContext) -> Iterator[Finding]:
 
 @check(160)
 def system(context: CheckContext) -> Iterator[Finding]:
-    """Warn where cores or memory are too few for the ranks, or in use."""
+    """Warn where cores or memory are too few for the ranks."""
     for node, facts in context.ready:
-        warnings = list(_load_warnings(node, facts, context.spec.cluster.name))
+        warnings = list(_lacks(node, facts))
         yield from warnings
         if not warnings and facts.system.memory:
             memory = max(1, round(facts.system.memory / (1 << 30)))
             yield ok(node.name, f"{counted(facts.cores, 'core')}, {memory} GiB of memory")
 
 
-def _load_warnings(node: Node, facts: Facts, cluster: str) -> Iterator[Finding]:
-    machine = facts.system
-    total = machine.memory or 0
-    limit = machine.memory_limit
+def _lacks(node: Node, facts: Facts) -> Iterator[Finding]:
+    total = facts.system.memory or 0
+    limit = facts.system.memory_limit
     if limit and limit < LIMITED_SHARE * total:
         message = (
             f"the cgroup of a run may use {_size(limit)} of the machine's {_size(total)} of "
@@ -129,21 +125,11 @@ def _load_warnings(node: Node, facts: Facts, cluster: str) -> Iterator[Finding]:
             "user-UID.slice there, a container's --memory"
         )
         yield warning(node.name, message, hint)
-    if machine.memory_free is not None and machine.memory_free < LOW_MEMORY_SHARE * total:
-        swapped = f", {_size(machine.swapped)} is swapped out" if machine.swapped else ""
-        message = f"{_size(machine.memory_free)} of {_size(total)} of memory is free{swapped}"
-        command = f"{this_program()} exec {cluster_flag(cluster)} -- ps aux --sort=-rss"
-        yield warning(node.name, message, f"to see the largest processes: {command}")
     ranks = node.nproc_per_node or len(used_gpus(node, facts)) or 1
     if facts.cores < ranks:
         message = f"{counted(facts.cores, 'core')} for {ranks} ranks: they compete for time"
         key = f"cluster.nodes.{node.name}.nproc_per_node"
         yield warning(node.name, message, f"set {key}, or ask for more (affinity, cpu.max)")
-    if machine.load and machine.cpus and machine.load > HIGH_LOAD_SHARE * machine.cpus:
-        load = f"a load of {max(1, round(machine.load))} on {counted(machine.cpus, 'core')}"
-        command = f"{this_program()} exec {cluster_flag(cluster)} -- ps aux --sort=-pcpu"
-        hint = f"wait, or leave the node out with cluster.exclude; to see who uses them: {command}"
-        yield warning(node.name, f"{load}: they are in use", hint)
 
 
 def _size(size: int) -> str:

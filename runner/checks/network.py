@@ -15,12 +15,10 @@ from runner.core.planning.endpoints import (
     interface_problems,
     peer_endpoints,
 )
-from runner.core.planning.readiness import problems_of, store_risk, without_removed_env
+from runner.core.planning.readiness import problems_of, without_removed_env
 from runner.core.results import Finding, NetworkProbe
 from runner.core.wire.facts import Outcome, ProbeResult
-from runner.core.wire.text import join_some
 
-MAX_USERS = 5
 ONE_PAIR = 2  # the number of nodes of which a pair is the whole cluster
 MAX_LISTED_PAIRS = 8  # the number of pairs to name one by one
 CHECK_AGAIN = "check again; if nothing changes, log in there"
@@ -28,8 +26,6 @@ CHECK_AGAIN = "check again; if nothing changes, log in there"
 OUTCOME_TEXT = {
     Outcome.REFUSED: "refused, though it listens",
     Outcome.TIMED_OUT: "timed out",
-    Outcome.NO_ROUTE: "no route",
-    Outcome.UNREACHABLE: "unreachable",
     Outcome.RESET: "reset on the way",
     Outcome.WRONG_PEER: "another machine or program answers",
     Outcome.NO_GREETING: "connected, but no greeting came",
@@ -42,20 +38,16 @@ WRONG_LISTENER = {Outcome.WRONG_PEER, Outcome.REFUSED}  # another machine has th
 Pair = tuple[str, str]
 
 
-@check(60, at_launch=True)
+@check(60)
 def rendezvous(context: CheckContext) -> Iterator[Finding]:
-    """Report what torch on a host lacks for it; warn of others who may reach the store."""
-    risk = store_risk(context.spec)
-    for node, facts in context.ready:
+    """Report what torch on a host lacks for it; warn of who may reach the store."""
+    for node, _ in context.ready:
         yield from context.unmet("rendezvous", node)
-        if risk and facts.other_users:
-            message = (
-                f"others have processes here ({join_some(facts.other_users, MAX_USERS)}), and "
-                f"whoever reaches the store that the nodes meet at can {risk}; "
-                "rendezvous=static has no such store"
-            )
-            hint = "choose rendezvous=static, or hosts that only people you trust can use"
-            yield warning(node.name, message, hint)
+    risk = context.spec.rendezvous.store_risk
+    if risk and not context.spec.task.without_torchrun:
+        message = f"whoever reaches the store that the nodes meet at can {risk}"
+        hint = "choose rendezvous=static, or a network that only people you trust can reach"
+        yield warning("", message, hint)
 
 
 @check(100)
@@ -233,7 +225,7 @@ def _hint(tries: _Tries, result: ProbeResult) -> str:
         )
     if result.outcome is Outcome.NO_GREETING:
         return f"it is very busy, or something on the path filters the data; {CHECK_AGAIN}"
-    if result.outcome in {Outcome.NO_ROUTE, Outcome.UNREACHABLE, Outcome.FAILED}:
+    if result.outcome is Outcome.FAILED:
         return f"on the node that fails: ip route get {target.address}\n{interface_hint}"
     return (
         "a firewall? gloo and NCCL need every port between the nodes; on every node:\n"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 from runner.checks.base import CheckContext, check, error, most_common, ok, used_gpus, warning
 from runner.core.planning.container import awaits_image
 from runner.core.planning.readiness import needs_python, without_torch
 from runner.core.results import Finding, Level
-from runner.core.wire.facts import Interpreter
 
 DEFAULT_SHM_BYTES = 64 << 20  # what docker and podman give
 
@@ -42,7 +41,7 @@ def container(context: CheckContext) -> Iterator[Finding]:
 
 @check(30, at_launch=True)
 def python(context: CheckContext) -> Iterator[Finding]:
-    """Report an error where there is none; warn of other versions and other login environments."""
+    """Report an error where there is none; warn of other versions."""
     if not needs_python(context.spec.task):
         return
     for node, _ in context.ready:
@@ -56,31 +55,17 @@ def python(context: CheckContext) -> Iterator[Finding]:
             other = f"Python {info.version}, most have {common}"
             hint = "set cluster.python, for all or in cluster.setup, to the same version everywhere"
             yield warning(name, f"{other}: pickles may not be readable by both", hint)
-    for node, facts in context.ready:
-        own = facts.python
-        login = facts.login_python
-        has_less = own.torch and not login.torch
-        if own.prefix and login.prefix and own.prefix != login.prefix and not has_less:
-            found = f"{node.python} at {login.executable} ({_python_text(login)})"
-            gets = f"the task gets {own.executable} ({_python_text(own)})"
-            hint = f"to use that one: cluster.python={login.executable}"
-            yield warning(node.name, f"a login shell finds {found}, {gets}", hint)
-
-
-def _python_text(info: Interpreter) -> str:
-    return f"Python {info.version}, {f'torch {info.torch}' if info.torch else 'no torch'}"
 
 
 def _minor_version(version: str) -> list[str]:
-    return version.partition("+")[0].split(".")[:2]
+    return version.partition(",")[0].partition("+")[0].split(".")[:2]
 
 
 @check(40, at_launch=True)
 def torch(context: CheckContext) -> Iterator[Finding]:
     """Report an error where torch is missing or of another minor version; else warn of differences.
 
-    A program that torch does not launch may need no torch: then its lack is a warning. The NCCL
-    that torch will load is not known for sure, as another package may have installed the one found.
+    A program that torch does not launch may need no torch: then its lack is a warning.
     """
     if not needs_python(context.spec.task):  # it is unknown which Python the task uses, if any
         return
@@ -91,38 +76,21 @@ def torch(context: CheckContext) -> Iterator[Finding]:
             yield replace(Finding.from_problem(problem), level=Level.WARNING)
     pythons = {node.name: facts.python for node, facts in context.ready if facts.python.torch}
     versions = {
-        name: {
-            "torch": info.torch,
-            "CUDA": info.torch_cuda,
-            "NCCL": "".join(info.nccl.values()) if len(info.nccl) == 1 else "",  # else unknown
-        }
+        name: f"{info.torch}, CUDA {info.torch_cuda}" if info.torch_cuda else info.torch
         for name, info in pythons.items()
     }
-    common = {
-        part: most_common(own[part] for own in versions.values() if own[part])
-        for part in ("torch", "CUDA", "NCCL")
-    }
+    common = most_common(versions.values())
     for name, info in pythons.items():
         own = versions[name]
-        differing = [part for part in own if own[part] and own[part] != common[part]]
-        if not differing:
-            yield ok(name, _text(own).removeprefix("torch "))
+        if own == common:
+            yield ok(name, own)
             continue
-        wanted = f"torch=={common['torch'].partition('+')[0]}"
-        if differing == ["NCCL"]:
-            wanted = f"{next(iter(info.nccl))}=={common['NCCL']}"
+        wanted = f"torch=={common.partition(',')[0].partition('+')[0]}"
         hint = f"install the same version on every node: {info.executable} -m pip install {wanted}"
         if context.spec.container:
             hint = f"use an image with the same version on every node: one with {wanted}"
-        others = _text({part: common[part] for part in differing}).removeprefix("torch ")
-        message = f"{_text({part: own[part] for part in differing})}, most have {others}"
-        if differing == ["NCCL"]:
-            message += ": NCCL refuses a peer of another version"
-        if _minor_version(own["torch"]) != _minor_version(common["torch"]):
+        message = f"torch {own}, most have {common}"
+        if _minor_version(own) != _minor_version(common):
             yield error(name, f"{message}: they cannot work together", hint)
         else:
             yield warning(name, message, hint)
-
-
-def _text(parts: Mapping[str, str]) -> str:
-    return ", ".join(f"{part} {version}" for part, version in parts.items() if version)

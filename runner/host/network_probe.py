@@ -11,16 +11,16 @@ import errno
 import hashlib
 import hmac
 import os
-import select
 import socket
 import threading
 import time
-from typing import Callable, Iterable, List, Sequence
+from concurrent import futures
+from typing import Iterable, Iterator, Sequence
 
 from runner.core.wire.facts import Outcome, ProbeResult, Target
+from runner.host.facts import ports
 
 MAX_CONCURRENT = 32  # on a slow line more of them would make each other look stalled
-MAX_CONNECTIONS = 512  # far more than come at once: a refusal would look like a fault
 CONNECT_TIMEOUT_S = 3.5  # SYNs go out after 0, 1 and 3 s; the kernel waits 3 s for a neighbour
 ANSWER_TIMEOUT_S = 2.5
 STRANGER_TIMEOUT_S = 2.0  # for who connects to say something
@@ -29,45 +29,26 @@ NONCE_BYTES = 16
 REPLY_BYTES = 32 + 64  # the proof, and the name of the node, filled up
 COMPLETE = b"complete"
 BACKLOG = 128
-POLL_MS = 100
+POLL_S = 0.1
 _OUTCOME_BY_ERRNO = {
     errno.ECONNREFUSED: Outcome.REFUSED,
     errno.ETIMEDOUT: Outcome.TIMED_OUT,
-    errno.ENETUNREACH: Outcome.NO_ROUTE,
-    errno.EHOSTUNREACH: Outcome.UNREACHABLE,
     errno.ECONNRESET: Outcome.RESET,
     errno.EPIPE: Outcome.RESET,
 }
 
 
-def dial_all(
-    node: str,
-    targets: Sequence[Target],
-    token: bytes,
-    on_result: Callable[[int, ProbeResult], None],
-) -> None:
-    """Dial every target but `node`, our own; `on_result` takes its index and the result.
+def dial_all(node: str, targets: Sequence[Target], token: bytes) -> Iterator[ProbeResult]:
+    """Dial every target but `node`, our own, and yield what became of each as it is known.
 
     The targets after our own come first, or all hosts would begin with the same.
     """
     start = next((index for index, target in enumerate(targets) if target.node == node), 0)
-    order = [*range(start, len(targets)), *range(start)]
-    pending = [index for index in reversed(order) if targets[index].node != node]
-    lock = threading.Lock()
-
-    def work() -> None:
-        while True:
-            with lock:
-                if not pending:
-                    return
-                index = pending.pop()
-            on_result(index, dial(targets[index], token))
-
-    threads = [threading.Thread(target=work) for _ in range(min(MAX_CONCURRENT, len(pending)))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    others = [target for target in (*targets[start:], *targets[:start]) if target.node != node]
+    with futures.ThreadPoolExecutor(MAX_CONCURRENT) as pool:
+        dials = [pool.submit(dial, target, token) for target in others]
+        for done in futures.as_completed(dials):
+            yield done.result()
 
 
 def dial(target: Target, token: bytes) -> ProbeResult:
@@ -129,25 +110,23 @@ def _reply(name: str, nonce: bytes, token: bytes) -> bytes:
     return hmac.new(token, nonce + field, hashlib.sha256).digest() + field
 
 
-def listen(address: str, ports: Iterable[int]) -> socket.socket:
+def listen(address: str, allowed: Iterable[int]) -> socket.socket:
     """Return a listener at the first of these ports that is free, else at any of that address.
 
     A port that a run has reserved is free until its store listens there.
     """
-    for port in ports:
-        with contextlib.suppress(OSError):
-            return _listen(address, port)
-    return _listen(address, 0)
-
-
-def _listen(address: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    for port in allowed:
+        with contextlib.suppress(OSError):
+            return _listen(family, address, port)
+    return _listen(family, address, 0)
+
+
+def _listen(family: int, address: str, port: int) -> socket.socket:
+    sock = ports.bind(family, address, port, shared=bool(port))
     try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, bool(port))
-        sock.bind((address, port))
         sock.listen(BACKLOG)
-    except OSError:
+    except OSError:  # another listens there
         sock.close()
         raise
     return sock
@@ -155,20 +134,11 @@ def _listen(address: str, port: int) -> socket.socket:
 
 def serve(listener: socket.socket, node: str, token: bytes, parent_pid: int) -> None:
     """Answer all who come, until the parent ends; who says nothing is dropped."""
-    poll = select.poll()
-    poll.register(listener, select.POLLIN)
-    answering: List[threading.Thread] = []
+    listener.settimeout(POLL_S)
     while os.getppid() == parent_pid:
-        if not poll.poll(POLL_MS):
-            continue
-        sock, _ = listener.accept()
-        answering = [thread for thread in answering if thread.is_alive()]
-        if len(answering) >= MAX_CONNECTIONS:
-            sock.close()
-            continue
-        thread = threading.Thread(target=_answer, args=(sock, node, token), daemon=True)
-        thread.start()
-        answering.append(thread)
+        with contextlib.suppress(socket.timeout):
+            sock, _ = listener.accept()
+            threading.Thread(target=_answer, args=(sock, node, token), daemon=True).start()
 
 
 def _answer(sock: socket.socket, node: str, token: bytes) -> None:

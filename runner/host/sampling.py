@@ -36,11 +36,11 @@ from runner.host.storage.run_folder import append, write_atomic
 
 ANSWER_S = 3.0  # how long a driver may take
 RETRY_S = 60.0  # after its child hung or crashed the driver is asked again
+FOREVER_S = 1e9  # how long the child may live
 
 FIRST_AFTER_S = 1.0  # after the program's start; short runs have samples, too
 MAX_GPUS = 64
 MAX_USERS = 8  # of one GPU, those with most memory first
-FOREVER_S = 1e9  # how long the child may live
 THROTTLE_REASONS = {
     "power": 0x4 | 0x80,  # the power cap; the power brake
     "thermal": 0x20 | 0x40,  # the driver's, the hardware's
@@ -84,9 +84,14 @@ class GpuChild:
             if now < self._retry_at or self.pids:
                 return GpuAnswer(error=self._problem)
             try:
-                child = self._start()
+                input_fd, self._input_fd = os.pipe()
             except OSError as error:
                 return self._give_up(f"no process can ask the driver: {error.strerror}")
+            serve = functools.partial(_serve, os.getpid())
+            child = bounded_child.BoundedChild(serve, FOREVER_S, input_fd)
+            self._child = child
+            self._asked_at = 0.0
+            os.close(input_fd)
         if not self._asked_at:
             self._asked_at = now
             with contextlib.suppress(OSError):  # it has ended
@@ -122,14 +127,6 @@ class GpuChild:
         self._retry_at = time.monotonic() + RETRY_S
         return GpuAnswer(error=problem)
 
-    def _start(self) -> bounded_child.BoundedChild:
-        input_fd, self._input_fd = os.pipe()
-        self._asked_at = 0.0
-        serve = functools.partial(_serve, os.getpid())
-        self._child = bounded_child.BoundedChild(serve, FOREVER_S, input_fd)
-        os.close(input_fd)
-        return self._child
-
 
 def _serve(parent_pid: int) -> None:
     subreaper.die_with_parent(signal.SIGKILL)  # not by one that is dead already
@@ -162,7 +159,7 @@ class GpuReader:
         try:
             device = library.handle(index)
             name = library.query_text("nvmlDeviceGetName", device)
-            rates = library.utilization(index)
+            rates = nvml.known(lambda: library.utilization(device)) or (None, None)
             used, total = nvml.known(lambda: library.memory(device)) or (None, None)
             (power_mw,) = library.known_ints("nvmlDeviceGetPowerUsage", device)
             (temperature_c,) = library.known_ints(
@@ -175,7 +172,8 @@ class GpuReader:
             return GpuSample(
                 index,
                 name,
-                utilization=rates and min(100, rates[0]),
+                utilization=rates[0],
+                memory_busy=rates[1],
                 memory_used=used,
                 memory_total=total,
                 power_w=None if power_mw is None else power_mw / 1000,
@@ -211,14 +209,15 @@ class GpuReader:
 
     def _user_name(self, uid: int) -> str:
         """Return the user's number until a thread of its own knows the name: DNS may hang."""
+
+        def find() -> None:
+            self._users[uid] = procfs.user_name(uid)
+
         if uid not in self._users:
             self._users[uid] = str(uid)
             with contextlib.suppress(RuntimeError):  # no more threads
-                threading.Thread(target=self._find_user, args=(uid,), daemon=True).start()
+                threading.Thread(target=find, daemon=True).start()
         return self._users[uid]
-
-    def _find_user(self, uid: int) -> None:
-        self._users[uid] = procfs.user_name(uid)
 
 
 class Sampler:
@@ -236,9 +235,13 @@ class Sampler:
         """Our own helper, also one that hangs in the kernel."""
         return self._gpus.pids if self._gpus else frozenset()
 
+    def poll_gpus(self) -> Optional[GpuAnswer]:
+        """Return what the driver says now; None while it is asked, which has `ANSWER_S`."""
+        return self._gpus.poll() if self._gpus else GpuAnswer()
+
     def poll(self) -> Optional[Sample]:
-        """Return a sample of now; None while the driver is asked, who has `ANSWER_S`."""
-        answer = self._gpus.poll() if self._gpus else GpuAnswer()
+        """Return a sample of now; None while the driver is asked."""
+        answer = self.poll_gpus()
         if answer is None:
             return None
         busy_before, ticks_before = self._counted
@@ -283,52 +286,32 @@ class Sampler:
 
 
 class SampleRecorder:
-    """Takes a sample at every interval of the order; what goes wrong ends it, never the run.
+    """Writes a sample down at every interval; what goes wrong ends that, never the run.
 
     It is called in the supervisor's loop, and waits for neither drivers nor disks: none is taken
     while the one before waits for a disk. The interval doubles whenever the file is full.
     """
 
     def __init__(self, folder: RunPaths, order: Order, submit: Submit) -> None:
-        self._order = order
+        self.sampler = Sampler(order.node, order.attempt)
         self._submit = submit
         self._path = folder.samples(order.attempt)
-        self._sampler: Optional[Sampler] = None
         self._interval_s = order.sample_s
-        self._next_at = 0.0
+        self._next_at = time.monotonic() + min(FIRST_AFTER_S, self._interval_s)
         self._is_writing = False
-        self._is_over = not order.sample_s or order.is_standby
+        self._is_over = not order.sample_s
 
-    @property
-    def child_pids(self) -> FrozenSet[int]:
-        """Our own helper, which does not belong to the run."""
-        return self._sampler.child_pids if self._sampler else frozenset()
-
-    def tick(self, *, is_running: bool) -> None:
-        """Take a sample if one is due; end with the program."""
-        if self._is_over:
-            return
-        if self._sampler is not None and not is_running:
-            self.close()
-        elif is_running and not self._is_writing:
-            try:
-                self._sample()
-            except Exception as error:  # noqa: BLE001 (the run goes on without samples)
-                self.close()
-                self._submit(functools.partial(_note, f"{type(error).__name__}: {error}"))
-
-    def close(self) -> None:
-        """End our helper."""
-        self._is_over = True
-        if self._sampler is not None:
-            self._sampler.close()
-
-    def _sample(self) -> None:
+    def tick(self) -> None:
+        """Take a sample if one is due."""
         now = time.monotonic()
-        if self._sampler is None:
-            self._sampler = Sampler(self._order.node, self._order.attempt)
-            self._next_at = now + min(FIRST_AFTER_S, self._interval_s)
-        sample = self._sampler.poll() if now >= self._next_at else None
+        if self._is_over or self._is_writing or now < self._next_at:
+            return
+        try:
+            sample = self.sampler.poll()
+        except Exception as error:  # noqa: BLE001 (the run goes on without samples)
+            self._is_over = True
+            self._submit(functools.partial(_note, f"{type(error).__name__}: {error}"))
+            return
         if sample is not None:
             self._next_at = max(self._next_at + self._interval_s, now)
             self._is_writing = True
@@ -338,7 +321,7 @@ class SampleRecorder:
     def _on_written(self, size: Optional[int]) -> None:
         self._is_writing = False
         if size is None:  # nothing more may be: room made on a full disk is for the run's end
-            self.close()
+            self._is_over = True
         elif size > MAX_SAMPLE_FILE:
             self._interval_s *= 2
 

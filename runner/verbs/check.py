@@ -110,7 +110,7 @@ def _run_preflight(composed: LaunchRequest) -> dict[str, list[Finding]]:
             code = Snapshot.take(spec, Path.cwd()).code
 
         def request(node: Node) -> FactsRequest:
-            return replace(facts_request(spec, node, code), run_id="", thorough=True)
+            return replace(facts_request(spec, node, code), run_id="", gpu_health=True)
 
         facts, unreachable = pool.collect_available_facts(request)
         offsets = {name: session.clock_offset for name, session in pool.sessions.items()}

@@ -50,7 +50,7 @@ def fact(name: str) -> Facts:
     """What one of them says; no two have as much room."""
     own = ADDRESSES[name]
     room = (700 + int(own.rpartition(".")[2])) << 30
-    memory = System(cpus=64, load=0.4, memory=512 << 30, memory_free=500 << 30)
+    memory = System(memory=512 << 30)
     return facts(
         name,
         f"eth0 {own}/24",

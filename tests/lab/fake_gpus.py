@@ -92,9 +92,7 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *d, u *n,
     list[i].pid = g->user[i].pid; list[i].memory = g->user[i].memory;
     list[i].gi = list[i].ci = 0xFFFFFFFF; }
   *n = g->n; return 0; }
-typedef struct { char old[16]; u domain, bus, device, id, subsystem; char text[32]; } pci;
 int nvmlSystemGetCudaDriverVersion_v2(int *v) { *v = 12040; return 0; }
-int nvmlDeviceGetPciInfo_v3(void *d, pci *p) { memset(p, 0, sizeof *p); p->bus = 0x3b; return 0; }
 int nvmlDeviceGetTotalEccErrors(void *d, u type, u counter, ull *n) {
   *n = 0x100000000ULL + counter; return type == 1 ? 0 : 2; }
 int nvmlDeviceGetRemappedRows(void *d, u *c, u *n, u *pending, u *failed) {

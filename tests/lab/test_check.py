@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,22 +71,6 @@ def test_another_torch_on_one_host(lab: Lab, on_lab: Launcher) -> None:
         assert on_lab(*launch, "skip_checks=[torch]", "dry_run=true").code == 0
     finally:
         lab["node3"].sh("rm -rf /dev/shm/other")
-    assert lab.wait_idle() == {}
-
-
-@pytest.mark.all
-@pytest.mark.promise(13)
-def test_another_python_in_the_login_shell_of_one_host(lab: Lab, on_lab: Launcher) -> None:
-    """A start-up file that hangs ends no check."""
-    here = Path(sys.executable).parent
-    profile = lab["node2"].home / ".bash_profile"
-    profile.write_text(f"echo Welcome!\nexport PATH={here}:$PATH\n")
-    (lab["node1"].home / ".bash_profile").write_text("sleep 900\n")
-    done = on_lab("check", "--cluster", "lab", "--json", "cluster.python=python3")
-    (other,) = found(done, check="python", level="warning")
-    assert other["node"] == "node2"
-    assert other["message"].startswith(f"a login shell finds python3 at {here}/python"), other
-    assert f"cluster.python={here}/python" in other["hint"]
     assert lab.wait_idle() == {}
 
 

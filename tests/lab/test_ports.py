@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from runner.core.wire.facts import FactsRequest
 from runner.host import network_probe
 from runner.host.facts import ports
 from runner.host.process import bounded_child, procfs
@@ -79,12 +80,11 @@ def test_the_connections_of_an_earlier_run_do_not_keep_its_port(free_port: int) 
 def test_later_attempts_have_ports_as_far_as_the_range_goes(held: socket.socket) -> None:
     """They are bound, too: nobody else has them meanwhile."""
     port = held.getsockname()[1]
-    spares = ports.reserve_spares(0, 0, 2)
-    with contextlib.ExitStack() as stack:
-        for spare in spares:
-            stack.enter_context(spare)
-        assert len({port, *(spare.getsockname()[1] for spare in spares)}) == 3
-        assert ports.reserve_spares(port, port, 2) == ()
+    reserved, _ = ports.reserve_ports(FactsRequest("n1", spare_ports=2))
+    with contextlib.closing(reserved):
+        assert len({port, *reserved.numbers["spare_ports"]}) == 3
+    taken = FactsRequest("n1", port_first=port, port_last=port, spare_ports=2)
+    assert ports.reserve_ports(taken)[0].sockets == []
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::"])

@@ -115,7 +115,7 @@ def test_a_run_has_samples_whatever_the_driver_does(
 
     wait_until(lambda: len(on_host(lab, "node1", run_id)) > 1, "samples")
     expected = (
-        GpuSample(0, NAME, 98, 70 * GIB, 80 * GIB, 612.5, 71.0, ("power",)),
+        GpuSample(0, NAME, 98, 70 * GIB, 80 * GIB, 612.5, 71.0, ("power",), memory_busy=49),
         GpuSample(1, NAME, None, 0, 80 * GIB, None, 40.0),
     )
     wait_until(lambda: newest().gpus == expected, "both GPUs", detail=newest)

@@ -76,13 +76,7 @@ def facts_request(spec: Spec, node: Node, code: CodeRef) -> FactsRequest:
         port_first=ports.first if is_master else 0,
         port_last=ports.last if is_master else 0,
         python_path=spec.env_of(node).get("PYTHONPATH", ""),
-        find_users=bool(store_risk(spec)),
     )
-
-
-def store_risk(spec: Spec) -> str:
-    """Return what whoever reaches the store of torch's agents could do, "" where there is none."""
-    return "" if spec.task.without_torchrun else spec.rendezvous.store_risk
 
 
 def needs_python(task: Task) -> bool:

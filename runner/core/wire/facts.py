@@ -72,10 +72,7 @@ class FactsRequest:
     pull: str = "never"  # whether its image may be pulled: missing, always
     pull_timeout_s: float = 0.0
     container_start_s: float = 0.0
-    find_users: bool = False  # who else has processes there
-    thorough: bool = False
-    """Whether to do what no launch waits for: query the health of the GPUs and the load of the
-    machine, and ask the login shell for the interpreter."""
+    gpu_health: bool = False  # which no launch waits for
 
     @property
     def container_limit_s(self) -> float:
@@ -123,35 +120,18 @@ class Driver:
 class GpuHealth:
     """The health of one GPU."""
 
-    bus: str = ""  # its PCI address, like "0000:3b:00"
     volatile: Optional[int] = None  # uncorrected memory errors since the driver was loaded
     repair_pending: Optional[bool] = None  # bad memory is replaced at the next reset (row or page)
     repair_failed: Optional[bool] = None  # bad memory could not be replaced
-    throttle_reasons: Optional[int] = None  # for lower clocks: the bits of nvml.h
     error: str = ""  # why the driver cannot use it, though it has a name
 
 
 @dataclass(frozen=True)
-class Xid:
-    """One kind of error in the kernel's log since the boot, reported by the driver."""
-
-    bus: str  # the PCI address of the GPU, like "0000:3b:00"
-    code: int  # its number in NVIDIA's catalogue
-    text: str = ""  # of the last one
-    count: int = 1  # of all of them
-    ago_s: float = 0.0  # since the last one
-
-
-@dataclass(frozen=True)
 class System:
-    """The machine and its load; memory in bytes."""
+    """The machine; memory in bytes."""
 
-    cpus: int = 0  # all cores of the machine
-    load: Optional[float] = None  # the average of the last minute
     memory: Optional[int] = None
-    memory_free: Optional[int] = None  # that programs can still get without swapping
     memory_limit: Optional[int] = None  # of our cgroups; None for all memory
-    swapped: Optional[int] = None  # memory in swap
     infiniband: Tuple[str, ...] = ()  # InfiniBand (or RoCE) devices
 
 
@@ -186,8 +166,6 @@ class Interpreter:
     torch: str = ""  # as in torch's version file ("2.13.0+cpu"), "" without torch
     torch_cuda: str = ""  # the CUDA runtime it is built for ("12.8"), "" for none
     error: str = ""
-    prefix: str = ""  # `sys.prefix`, links resolved: those that share it share their packages
-    nccl: Dict[str, str] = field(default_factory=dict)  # versions of the distributions that hold it
 
 
 @dataclass(frozen=True)
@@ -222,7 +200,6 @@ class Facts:
     gpus: Tuple[Gpu, ...] = ()  # by index
     gpu_source: str = "none"  # "nvml", "none", or why NVML did not answer
     driver: Driver = field(default_factory=Driver)
-    xids: Tuple[Xid, ...] = ()  # in the kernel's log since the boot, if readable
     interfaces: Tuple[Interface, ...] = ()
     routes: Tuple[Route, ...] = ()
     ssh_address: str = ""  # its own address of our connection (SSH_CONNECTION), "" if local
@@ -242,7 +219,6 @@ class Facts:
     run_stopped: bool = False  # whether a stop of this run was requested here
     has_tasks: bool = False  # whether the shipped tasks with the requested hash are here
     has_release: bool = False  # whether the release is here
-    login_python: Interpreter = Interpreter()  # the one that the login shell finds
     machine: str = ""  # the kind of processor, as `uname -m` prints it
     shm_free: Optional[int] = None  # bytes, in /dev/shm
     tmp: str = ""  # the folder for temporary files: TMPDIR as the setup leaves it, or /tmp
@@ -251,7 +227,6 @@ class Facts:
     preset_env: Dict[str, str] = field(default_factory=dict)  # `MANAGED_ENV` set by setup or host
     limits: Dict[str, int] = field(default_factory=dict)  # soft ones, as "nofile"; -1: unlimited
     system: System = field(default_factory=System)
-    other_users: Tuple[str, ...] = ()  # people with processes here, as far as /proc shows them
 
 
 class Outcome(enum.Enum):
@@ -260,8 +235,6 @@ class Outcome(enum.Enum):
     REACHED = "reached"
     REFUSED = "refused"
     TIMED_OUT = "timed out"
-    NO_ROUTE = "no route"
-    UNREACHABLE = "unreachable"
     RESET = "reset"
     WRONG_PEER = "stranger"  # what answered does not have the token, or is another node
     NO_GREETING = "mute"  # the connection was accepted, but nothing was sent

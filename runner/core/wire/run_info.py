@@ -99,6 +99,7 @@ class GpuSample:
     throttled: Tuple[str, ...] = ()  # why its clocks are lower: "power", "thermal", "hardware"
     users: Tuple[GpuUser, ...] = ()
     error: str = ""  # why the driver does not say
+    memory_busy: Optional[int] = field(default=None, metadata=PERCENT)  # of time with an access
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,11 @@ What listens or dials is a child.
 
 from __future__ import annotations
 
-import functools
 import os
 from typing import Any, Dict, Optional
 
 from runner.core.wire.codec import Frame, decode, encode
-from runner.core.wire.facts import ProbeResult, Target
+from runner.core.wire.facts import Target
 from runner.host import network_probe
 from runner.host.agent.server import RequestHandler
 from runner.host.process.bounded_child import BoundedChild, report_facts, wait_all
@@ -54,12 +53,12 @@ class Handler(RequestHandler):
         token = str(frame.data["token"]).encode()
         targets = [decode(Target, target) for target in frame.data["targets"]]
 
-        def report_result(target_index: int, result: ProbeResult) -> None:
-            report_facts(**{str(target_index): encode(result)})
+        def dial() -> None:
+            for result in network_probe.dial_all(node, targets, token):
+                report_facts(**{result.target.node: encode(result)})
 
         results: Dict[str, Any] = {}
         if targets:
-            dial = functools.partial(network_probe.dial_all, node, targets, token, report_result)
             child = BoundedChild(dial, DIAL_TIMEOUT_S)
             try:
                 wait_all([child])

@@ -6,7 +6,6 @@ The survey of the run's folders (workdir, project, script and release) is made i
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import re
 import sys
@@ -14,11 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 from runner.core.wire.facts import MANAGED_ENV, Facts, FactsRequest
-from runner.host.facts import ports, setup
+from runner.host.facts import container, interfaces, interpreter, machine, ports, setup
 from runner.host.gpu import query
 from runner.host.process import procfs
 from runner.host.process.bounded_child import BoundedChild, report_facts, wait_all
 from runner.host.storage.permissions import find_exposure
+from runner.host.storage.release_store import has_release
+from runner.host.storage.task_store import has_tasks
 
 RANK_VARIABLE = (
     r"((LOCAL|GROUP|NODE|ROLE)_)?RANK|((LOCAL|GROUP|ROLE)_)?WORLD_SIZE|NNODES|MASTER_(ADDR|PORT)"
@@ -61,7 +62,7 @@ def _collect(request: FactsRequest, children: Dict[str, BoundedChild]) -> FactsR
     environ = dict(os.environ)
     for_launch = not request.skip_launch_facts
     if for_launch and query.has_driver():
-        children["gpus"] = query.start(request.tool_timeout_s, health=request.thorough)
+        children["gpus"] = query.start(request.tool_timeout_s, health=request.gpu_health)
     if request.setup:
         child = setup.start(request.setup, environ, facts.project, request.setup_timeout_s)
         children["setup"] = child
@@ -75,18 +76,19 @@ def _collect(request: FactsRequest, children: Dict[str, BoundedChild]) -> FactsR
             del environ[name]
     facts = replace(facts, preset_env={k: environ[k] for k in MANAGED_ENV if k in environ})
     facts = replace(facts, tmp=environ.get("TMPDIR") or "/tmp")
-    children["folders"] = _start_survey(request, facts)
+    survey = BoundedChild(lambda: _survey(request, facts.home, facts.tmp), request.tool_timeout_s)
+    children["folders"] = survey
     fields: Dict[str, Any] = {}
     reserved = ports.NO_PORTS
     if for_launch:
         fields, reserved = _launch_facts(request, facts, environ, children)
-    wait_all([*children.values()])
-    survey = children["folders"]
+        fields.update(query.result(children.get("gpus")))
+    else:
+        wait_all([survey])
     fields.update(survey.report())
     if "workdir_error" not in fields:
         reason = f"no answer within {survey.limit_s:g} s" if survey.timed_out else survey.text
         fields["workdir_error"] = f"looking at {request.workdir}: {reason}"
-    fields.update(query.result(children.get("gpus")))
     return FactsResult(replace(facts, **fields), environ, reserved)
 
 
@@ -122,73 +124,48 @@ def _launch_facts(
     environ: Dict[str, str],
     children: Dict[str, BoundedChild],
 ) -> Tuple[Dict[str, Any], ports.ReservedPorts]:
-    from runner.host.facts import (  # noqa: PLC0415 (verbs do without)
-        interfaces,
-        interpreter,
-        machine,
-    )
+    """Return what only a launch needs, once all children have ended, and the reserved ports.
 
+    What an unusual host cannot tell stays empty, and costs nothing else.
+    """
     python = request.python  # a bare name is looked up on the PATH
     python = absolute(python, facts.home) if python.startswith("~/") else python
-    path_env = {"PYTHONPATH": request.python_path} if request.python_path else {}
-    inside: Dict[str, Any] = {}
+    trial = None
     if request.container is None:
+        path_env = {"PYTHONPATH": request.python_path} if request.python_path else {}
         children["python"] = interpreter.start(
             python, {**environ, **path_env}, facts.project, request.tool_timeout_s
         )
     else:
-        from runner.host.facts import container  # noqa: PLC0415 (verbs do without)
-
         trial = container.Trial(request, facts, environ)
-        try:
-            wait_all([trial.child], also_read=[*children.values()])
-        finally:
-            trial.end()
-        inside["container"], inside["python"] = trial.result()
+        children["python"] = trial.child
     logind = machine.ask_logind()
     if logind is not None:
         children["logind"] = logind
     children["interfaces"] = interfaces.start()
-    fields, reserved = _kernel_facts(request)
-    if request.thorough and request.container is None:
-        others = [*children.values()]
-        found = interpreter.in_login_shell(request.python, environ, others)
-        fields["login_python"] = found
-    wait_all([*children.values()])
-    with contextlib.suppress(Exception):
-        fields["interfaces"], fields["routes"] = interfaces.result(children["interfaces"])
-    with contextlib.suppress(Exception):
-        fields["logind_kill_setting"] = machine.logind_kill_setting(facts.user, logind)
-    if request.container is None:
-        inside["python"] = interpreter.result(children["python"], python)
-    fields.update(inside)
-    return fields, reserved
-
-
-def _kernel_facts(request: FactsRequest) -> Tuple[Dict[str, Any], ports.ReservedPorts]:
-    """Return the facts that the kernel has at once, and the reserved ports.
-
-    Those that an unusual host cannot tell stay empty, and cost no others.
-    """
-    from runner.host.facts import machine  # noqa: PLC0415 (verbs do without)
-
     fields: Dict[str, Any] = {}
     reserved = ports.NO_PORTS
-    first = request.port_first
-    last = request.port_last
     with contextlib.suppress(Exception):
         fields["cores"] = machine.usable_cores(len(os.sched_getaffinity(0)))
         fields["limits"] = machine.soft_limits()
     with contextlib.suppress(Exception):
         fields["system"] = machine.read_system()
     with contextlib.suppress(Exception):
-        reserved, fields["port_error"] = ports.reserve_ports(
-            first, last, store=request.reserve_port, hub=request.reserve_hub_port
-        )
-        fields["reserved_port"], fields["hub_port"] = reserved.numbers
-        spares = ports.reserve_spares(first, last, request.spare_ports)
-        reserved = reserved._replace(spares=spares)
-        fields["spare_ports"] = tuple(sock.getsockname()[1] for sock in spares)
+        reserved, fields["port_error"] = ports.reserve_ports(request)
+        fields.update(reserved.numbers)
+    try:
+        wait_all([*children.values()])
+    finally:
+        if trial is not None:
+            trial.end()
+    with contextlib.suppress(Exception):
+        fields["interfaces"], fields["routes"] = interfaces.result(children["interfaces"])
+    with contextlib.suppress(Exception):
+        fields["logind_kill_setting"] = machine.logind_kill_setting(facts.user, logind)
+    if trial is None:
+        fields["python"] = interpreter.result(children["python"], python)
+    else:
+        fields["container"], fields["python"] = trial.result()
     return fields, reserved
 
 
@@ -200,18 +177,6 @@ def absolute(path: str, home: str) -> str:
         return os.path.abspath(path)
     except OSError:  # our working directory was deleted
         return os.path.normpath(os.path.join(home, path))
-
-
-def _start_survey(request: FactsRequest, facts: Facts) -> BoundedChild:
-    """Look at the folders of a run in a child: any of them may be on a dead network disk."""
-    needed = {
-        "runner.host.storage.task_store": request.tasks_hash,
-        "runner.host.storage.release_store": request.release,
-        "runner.host.facts.machine": request.find_users,
-    }
-    for name in filter(needed.get, needed):
-        importlib.import_module(name)
-    return BoundedChild(lambda: _survey(request, facts.home, facts.tmp), request.tool_timeout_s)
 
 
 def unwritable_reason(path: str) -> str:
@@ -229,6 +194,7 @@ def unwritable_reason(path: str) -> str:
 
 
 def _survey(request: FactsRequest, home: str, tmp: str) -> None:
+    """Look at the folders of a run, in a child: any of them may be on a dead network disk."""
     report_facts(shm_free=_free_bytes("/dev/shm"), tmp_free=_free_bytes(tmp))
     workdir = absolute(request.workdir, home)
     exposure = find_exposure(workdir)
@@ -238,8 +204,6 @@ def _survey(request: FactsRequest, home: str, tmp: str) -> None:
         disk_free=_free_bytes(_nearest_existing(workdir)),
     )
     if request.tasks_hash:
-        from runner.host.storage.task_store import has_tasks  # noqa: PLC0415 (verbs do without)
-
         report_facts(has_tasks=has_tasks(workdir, request.tasks_hash))
     project = absolute(request.project, home)
     if request.project:
@@ -249,13 +213,7 @@ def _survey(request: FactsRequest, home: str, tmp: str) -> None:
         programs = (script, os.path.join(script, "__main__.py"))  # Python runs a folder with one
         report_facts(script_exists=any(map(os.path.isfile, programs)))
     if request.release:
-        from runner.host.storage import release_store  # noqa: PLC0415 (verbs do without)
-
-        report_facts(has_release=release_store.has_release(workdir, request.release))
-    if request.find_users:
-        from runner.host.facts import machine  # noqa: PLC0415 (verbs do without)
-
-        report_facts(other_users=machine.other_users())
+        report_facts(has_release=has_release(workdir, request.release))
 
 
 def _nearest_existing(path: str) -> str:

@@ -1,48 +1,32 @@
-"""Interpreter probe: path, version, torch and NCCL of the task's Python, importing none.
-
-Checks also ask the login shell for the interpreter of that name: an SSH command does not run in one
-and reads no profile, so the two may differ.
-"""
+"""Interpreter probe: path, version and torch of the task's Python, importing none."""
 
 from __future__ import annotations
 
 import json
 import os
-import pwd
 import re
-from typing import Any, Dict, Sequence, Tuple
+from typing import Any, Dict, Tuple
 
 from runner.core.wire.facts import Interpreter
 from runner.host.process import bounded_child
 from runner.host.process.bounded_child import BoundedChild
 
 MIN_VERSION = (3, 8)
-LOGIN_SHELL_TIMEOUT_S = 5.0  # for the user's start-up files
 _MARK = "\x02runner-python\x03"
 _INSIDE_MARK = "\x02runner-inside\x03"
-_LOGIN_MARK = "runner-login:"
 
 # For any Python from 2.7; the user's folder may have a `json.py`. Sites print banners around marks.
 _PROBE_PROGRAM = """
 import sys
 sys.path[:] = filter(None, sys.path)
-import json, os, re
-answer = {"executable": sys.executable, "version": sys.version_info[:3], "torch": "", "nccl": {}}
+import json, os
+answer = {"executable": sys.executable, "version": sys.version_info[:3], "torch": ""}
 try:
-    answer["prefix"] = os.path.realpath(sys.prefix)
     from importlib.util import find_spec
     spec = find_spec("torch")
     for folder in spec and spec.submodule_search_locations or ():
         with open(os.path.join(folder, "version.py")) as file:
             answer["torch"] = file.read()
-except Exception:
-    pass
-try:
-    for folder in filter(os.path.isdir, sys.path):
-        for entry in os.listdir(folder):
-            found = re.match("nvidia_nccl_(cu[0-9]+)-([^-]+)[.]dist-info$", entry)
-            if found:
-                answer["nccl"].setdefault("nvidia-nccl-" + found.group(1), found.group(2))
 except Exception:
     pass
 os.write(1, ("MARK" + json.dumps(answer) + "MARK").encode())
@@ -119,8 +103,6 @@ def parse_answer(answer: Dict[str, Any]) -> Interpreter:
         version=version,
         torch=torch,
         torch_cuda=cuda,
-        prefix=answer.get("prefix", ""),
-        nccl=answer.get("nccl", {}),
     )
 
 
@@ -159,38 +141,3 @@ def _locate(python: str, environ: Dict[str, str]) -> Tuple[str, str]:
     if os.path.isdir(python):
         return "", f"{python} is a folder, not an interpreter"
     return (python, "") if os.access(python, os.X_OK) else ("", f"{python} is not executable")
-
-
-def in_login_shell(
-    name: str, environ: Dict[str, str], also_read: Sequence[BoundedChild]
-) -> Interpreter:
-    """Return the interpreter of that name in a login shell.
-
-    Not for a path, which is the same there, nor where the setup lines have chosen another one.
-    """
-    own_environ = dict(os.environ)
-    found, own = (bounded_child.find_program(name, each) for each in (environ, own_environ))
-    if found != own or not re.fullmatch(r"[A-Za-z0-9_.+-]+", name):
-        return Interpreter()
-    child = BoundedChild(lambda: _exec_login_shell(name, own_environ), LOGIN_SHELL_TIMEOUT_S)
-    bounded_child.wait_all([child], also_read=also_read)
-    child.kill_group()  # start-up files may start an agent
-    marked = re.findall(rf"^{_LOGIN_MARK}(/.*)$", child.text, re.MULTILINE)
-    if not marked:
-        return Interpreter()
-    path: str = marked[-1]
-    child = start(path, own_environ, "", LOGIN_SHELL_TIMEOUT_S)
-    try:
-        bounded_child.wait_all([child], also_read=also_read)
-        return result(child, path)
-    finally:
-        child.kill()
-
-
-def _exec_login_shell(python: str, environ: Dict[str, str]) -> None:
-    """Become a shell that starts as a login on a terminal does, but for csh: it has no hint."""
-    shell = pwd.getpwuid(os.getuid()).pw_shell or environ.get("SHELL", "/bin/sh")
-    os.chdir(os.path.expanduser("~"))
-    script = f'printf "\\n{_LOGIN_MARK}%s\\n" "$(command -v {python})"'
-    argv = [shell, "-lic", f"/bin/sh -c '{script}'"]
-    os.execve(shell, argv, {**environ, "TERM": "dumb"})

@@ -1,12 +1,11 @@
-"""Machine facts: cores, memory, limits, load, and logind."""
+"""Machine facts: cores, memory, limits, and logind."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import resource
-from typing import Dict, List, Optional, Set
+from typing import Dict, List, Optional
 
 from runner.core.wire import boot
 from runner.core.wire.facts import System
@@ -14,8 +13,6 @@ from runner.host.process import cgroup, procfs
 from runner.host.process.bounded_child import BoundedChild
 
 UNLIMITED = 1 << 60  # cgroup version 1 writes a number of about 2**63 for no limit
-FIRST_PERSON = 1000  # a uid, as login.defs has them everywhere
-NOBODY = 65534
 LOGIND = (
     "org.freedesktop.login1",
     "/org/freedesktop/login1",
@@ -58,20 +55,12 @@ def _cpu_quota(folder: str) -> Optional[float]:
 
 
 def read_system(root: str = "/") -> System:
-    """Return memory, load, cores and devices; only files of the kernel are read."""
+    """Return memory and devices; only files of the kernel are read."""
     text = procfs.read_text(os.path.join(root, "proc/meminfo"))
-    rows = re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)
-    meminfo = {name: int(number) << 10 for name, number in rows}
-    load = procfs.read_text(os.path.join(root, "proc/loadavg")).split()
-    swap_total = meminfo.get("SwapTotal")
-    swap_free = meminfo.get("SwapFree")
+    total = re.search(r"^MemTotal:\s+(\d+) kB$", text, re.MULTILINE)
     return System(
-        cpus=os.cpu_count() or 0,
-        load=float(load[0]) if load else None,
-        memory=meminfo.get("MemTotal"),
-        memory_free=meminfo.get("MemAvailable"),
+        memory=int(total[1]) << 10 if total else None,
         memory_limit=memory_limit(root),
-        swapped=None if swap_total is None or swap_free is None else swap_total - swap_free,
         infiniband=tuple(procfs.list_names(os.path.join(root, "sys/class/infiniband"))),
     )
 
@@ -84,16 +73,6 @@ def memory_limit(root: str) -> Optional[int]:
             word = procfs.read_text(os.path.join(folder, name)).strip()
             limits += [int(word)] if word.isdigit() and int(word) < UNLIMITED else []
     return min(limits, default=None)
-
-
-def other_users(root: str = "/") -> List[str]:
-    """Return the people, not services, who have processes here, as far as /proc shows them."""
-    uids: Set[int] = set()
-    for name in filter(str.isdigit, os.listdir(os.path.join(root, "proc"))):
-        with contextlib.suppress(OSError):  # it has ended
-            uids.add(os.stat(os.path.join(root, "proc", name)).st_uid)
-    people = {uid for uid in uids if uid >= FIRST_PERSON and uid not in (NOBODY, os.getuid())}
-    return sorted(map(procfs.user_name, people))
 
 
 def ask_logind(root: str = "/") -> Optional[BoundedChild]:

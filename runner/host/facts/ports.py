@@ -10,8 +10,9 @@ import errno
 import os
 import socket
 import time
-from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
+from runner.core.wire.facts import FactsRequest
 from runner.host.process import procfs
 
 _GUARD_ADDRESS = "127.82.85.78"
@@ -30,10 +31,13 @@ class ReservedPorts(NamedTuple):
     spares: Tuple[socket.socket, ...] = ()
 
     @property
-    def numbers(self) -> Tuple[int, int]:
-        """The port numbers of the first two, 0 for none."""
-        store, hub = (sock.getsockname()[1] if sock else 0 for sock in (self.store, self.hub))
-        return store, hub
+    def numbers(self) -> Dict[str, Any]:
+        """The fields of Facts for them."""
+        return {
+            "reserved_port": _number(self.store) if self.store else 0,
+            "hub_port": _number(self.hub) if self.hub else 0,
+            "spare_ports": tuple(map(_number, self.spares)),
+        }
 
     @property
     def sockets(self) -> List[socket.socket]:
@@ -49,7 +53,7 @@ class ReservedPorts(NamedTuple):
         """Return those of the next attempt, whose ranks meet at `port` here, if that is not 0."""
         if not port:
             return self._replace(store=None)
-        store = next((sock for sock in self.spares if sock.getsockname()[1] == port), None)
+        store = next((sock for sock in self.spares if _number(sock) == port), None)
         spares = tuple(sock for sock in self.spares if sock is not store)
         return self._replace(store=store or reserve(port, port)[0], spares=spares)
 
@@ -59,26 +63,28 @@ class ReservedPorts(NamedTuple):
             sock.close()
 
 
+def _number(sock: socket.socket) -> int:
+    port: int = sock.getsockname()[1]
+    return port
+
+
 NO_PORTS = ReservedPorts()
 
 
-def reserve_ports(first: int, last: int, *, store: bool, hub: bool) -> Tuple[ReservedPorts, str]:
-    """Reserve a port for the rendezvous, and one for the hub, preferably in the same range.
+def reserve_ports(request: FactsRequest) -> Tuple[ReservedPorts, str]:
+    """Reserve what is asked for: the hub's preferably in the same range, spares as far as free.
 
     Returns also why there is none for the rendezvous, "" if there is. Without a hub only the
     controller watches the hosts.
     """
-    store_socket, error = reserve(first, last) if store else (None, "")
-    hub_socket = None
-    if hub and not error:
-        hub_socket = reserve(first, last)[0] or reserve(0, 0)[0]
-    return ReservedPorts(store_socket, hub_socket), error
-
-
-def reserve_spares(first: int, last: int, count: int) -> Tuple[socket.socket, ...]:
-    """Reserve so many more ports of that range, or as many as are free."""
-    found = (reserve(first, last)[0] for _ in range(count))
-    return tuple(sock for sock in found if sock is not None)
+    first = request.port_first
+    last = request.port_last
+    store, error = reserve(first, last) if request.reserve_port else (None, "")
+    hub = None
+    if request.reserve_hub_port and not error:
+        hub = reserve(first, last)[0] or reserve(0, 0)[0]
+    spares = [reserve(first, last)[0] for _ in range(request.spare_ports)]
+    return ReservedPorts(store, hub, tuple(sock for sock in spares if sock is not None)), error
 
 
 def reserve(first: int, last: int) -> Tuple[Optional[socket.socket], str]:
@@ -204,14 +210,15 @@ def bind_wildcard(port: int, *, shared: bool = True) -> socket.socket:
     A `shared` one may take a port that we reserved, as torch's store does.
     """
     try:
-        return _bind(socket.AF_INET6, "::", port, shared=shared)
+        return bind(socket.AF_INET6, "::", port, shared=shared)
     except OSError as error:
         if error.errno not in _NO_SUCH_FAMILY:
             raise
-    return _bind(socket.AF_INET, "0.0.0.0", port, shared=shared)  # noqa: S104
+    return bind(socket.AF_INET, "0.0.0.0", port, shared=shared)  # noqa: S104
 
 
-def _bind(family: int, address: str, port: int, *, shared: bool) -> socket.socket:
+def bind(family: int, address: str, port: int, *, shared: bool) -> socket.socket:
+    """Return a socket bound there; a `shared` one as for `bind_wildcard`."""
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         if family == socket.AF_INET6:

@@ -20,7 +20,8 @@ Value = TypeVar("Value")
 
 _TEXT_BYTES = 96
 _SENTINEL = 0xAA
-_RECORD_SIZES = (16, 24, 32)
+_RECORD = 24  # bytes
+_LONG_RECORD = 32
 _MAX_PROCESSES = 1024
 _BROKEN_CODES = (15, 16)  # NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED
 _NOT_AVAILABLE = (1 << 64) - 1
@@ -34,24 +35,8 @@ class NvmlError(Exception):
         self.broken = code in _BROKEN_CODES
 
 
-class Pci(ctypes.Structure):
-    """nvmlPciInfo_t: the PCI address of a GPU."""
-
-    _fields_ = (
-        ("bus_id_legacy", ctypes.c_char * 16),
-        *((name, ctypes.c_uint) for name in ("domain", "bus", "device", "id", "subsystem_id")),
-        ("bus_id", ctypes.c_char * 32),
-    )
-
-
 class Memory(ctypes.Structure):
-    """nvmlMemory_t: the memory of a GPU in bytes; what the driver reserves counts as used."""
-
-    _fields_ = tuple((name, ctypes.c_ulonglong) for name in ("total", "free", "used"))
-
-
-class MemoryV2(ctypes.Structure):
-    """nvmlMemory_v2_t: the same, and apart from it what the driver reserves."""
+    """nvmlMemory_v2_t: the memory of a GPU in bytes, and apart from it what the driver reserves."""
 
     _fields_ = (
         ("version", ctypes.c_uint),
@@ -109,46 +94,27 @@ class Nvml:
         self._call(function, *device, buffer, ctypes.c_uint(_TEXT_BYTES))
         return buffer.value.decode(errors="replace")
 
-    def pci_address(self, device: ctypes.c_void_p) -> str:
-        """Return the PCI address of a GPU, like "0000:3b:00"."""
-        pci = Pci()
-        self._call("nvmlDeviceGetPciInfo_v3", device, ctypes.byref(pci))
-        return f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}"
-
-    def utilization(self, index: int) -> Optional[Tuple[int, int]]:
-        """Return the percent of time with a kernel running, and with memory being accessed.
-
-        None for a GPU that is lost, or of which the driver does not know.
-        """
+    def utilization(self, device: ctypes.c_void_p) -> Tuple[int, int]:
+        """Return the percent of time with a kernel running, and with memory being accessed."""
         rates = (ctypes.c_uint * 2)()
-        try:
-            self._call("nvmlDeviceGetUtilizationRates", self.handle(index), rates)
-        except NvmlError:
-            return None
-        return rates[0], rates[1]
+        self._call("nvmlDeviceGetUtilizationRates", device, rates)
+        return min(100, rates[0]), min(100, rates[1])
 
     def memory(self, device: ctypes.c_void_p) -> Tuple[int, int]:
-        """Return the bytes of a GPU's memory that are used, and all of them."""
-        memory = MemoryV2(version=ctypes.sizeof(MemoryV2) | 2 << 24)
-        try:
-            self._call("nvmlDeviceGetMemoryInfo_v2", device, ctypes.byref(memory))
-        except NvmlError:  # before driver 510
-            old = Memory()
-            self._call("nvmlDeviceGetMemoryInfo", device, ctypes.byref(old))
-            return old.used, old.total
+        """Return the bytes of a GPU's memory that are used, and all of them; since driver 510."""
+        memory = Memory(version=ctypes.sizeof(Memory) | 2 << 24)
+        self._call("nvmlDeviceGetMemoryInfo_v2", device, ctypes.byref(memory))
         return memory.used, memory.total
 
     def processes(self, device: ctypes.c_void_p) -> Tuple[GpuProcess, ...]:
         """Return the processes that compute on a GPU."""
         name = "nvmlDeviceGetComputeRunningProcesses"
-        for suffix, stride in (("_v3", 24), ("_v2", 24), ("", 16)):
-            if hasattr(self._library, name + suffix):
-                buffer = (ctypes.c_ubyte * (_MAX_PROCESSES * _RECORD_SIZES[-1]))()
-                ctypes.memset(buffer, _SENTINEL, len(buffer))
-                count = ctypes.c_uint(_MAX_PROCESSES)
-                self._call(name + suffix, device, ctypes.byref(count), buffer)
-                return parse_processes(bytes(buffer), count.value, stride)
-        return ()
+        version = "_v3" if hasattr(self._library, f"{name}_v3") else "_v2"
+        buffer = (ctypes.c_ubyte * (_MAX_PROCESSES * _LONG_RECORD))()
+        ctypes.memset(buffer, _SENTINEL, len(buffer))
+        count = ctypes.c_uint(_MAX_PROCESSES)
+        self._call(name + version, device, ctypes.byref(count), buffer)
+        return parse_processes(bytes(buffer), count.value)
 
     def _call(self, function: str, *args: object) -> None:
         try:
@@ -172,14 +138,14 @@ def known(ask: Callable[[], Value]) -> Optional[Value]:
         return None
 
 
-def parse_processes(buffer: bytes, count: int, default_stride: int) -> Tuple[GpuProcess, ...]:
+def parse_processes(buffer: bytes, count: int) -> Tuple[GpuProcess, ...]:
     """Return the `count` processes that the driver wrote into a buffer full of `_SENTINEL`.
 
     Early 535 drivers had records of `_v3` with 8 more bytes, without a new version: only the number
     of bytes written tells the size of a record.
     """
     written = len(buffer.rstrip(bytes((_SENTINEL,))))
-    stride = next((size for size in _RECORD_SIZES if size * count == written), default_stride)
+    stride = _LONG_RECORD if written == _LONG_RECORD * count else _RECORD
     processes = []
     for start in range(0, count * stride, stride):
         pid = int.from_bytes(buffer[start : start + 4], "little")

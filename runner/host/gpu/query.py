@@ -1,21 +1,18 @@
 """GPU query: the GPUs of this host, their users and health, by NVML, in a child with a deadline.
 
 For the health, NVML is asked for each value on its own: one that the driver does not know or
-withholds stays None. Xids are in the kernel's log.
+withholds stays None.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
-import re
-import time
 from dataclasses import replace
 from typing import Any, Dict, List, Optional, Tuple
 
 from runner.core.wire.codec import decode, encode
-from runner.core.wire.facts import Driver, Gpu, GpuHealth, GpuProcess, Xid
+from runner.core.wire.facts import Driver, Gpu, GpuHealth, GpuProcess
 from runner.host.gpu import nvml
 from runner.host.process import bounded_child, procfs
 
@@ -26,13 +23,6 @@ DRIVER_PATHS: Tuple[str, ...] = (
     "/usr/bin/nvidia-smi",
 )
 """A host without any of these has no driver."""
-
-XID_LINE = re.compile(
-    r"NVRM: Xid \((?:PCI:)?(?P<bus>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})[^)]*\): "
-    r"(?P<code>\d+)\b(?:, )?(?P<text>.*)"
-)
-MAX_XIDS = 50  # the most (GPU, number) pairs that are reported
-_MAX_XID_TEXT = 200
 
 _UNCORRECTED = 1  # nvmlMemoryErrorType_t
 _VOLATILE = 0  # nvmlEccCounterType_t
@@ -64,25 +54,22 @@ def result(child: Optional[bounded_child.BoundedChild]) -> Dict[str, Any]:
     return {
         "gpus": tuple(decode(Gpu, item) for key, item in report.items() if key.startswith("gpu ")),
         "driver": decode(Driver, report.get("driver", {})),
-        "xids": tuple(decode(Xid, item) for item in report.get("xids", ())),
         "gpu_source": source,
     }
 
 
 def _query(with_health: bool) -> None:
-    if with_health:  # before NVML: if the driver hangs, the kernel's log may say why
-        bounded_child.report_facts(xids=encode(read_xids()))
     gpus: List[Gpu] = []
     source = "nvml"
-    library: Optional[nvml.Nvml] = None
     try:
         library = nvml.Nvml()
+        bounded_child.report_facts(driver=encode(nvml.known(library.driver) or Driver()))
         for index in range(library.device_count()):
             gpus.append(read_gpu(library, index, with_health=with_health))
             _report(gpus[-1])
     except nvml.NvmlError as error:
         source = f"NVML: {error}"
-    bounded_child.report_facts(source=source, driver=encode(driver(library)))
+    bounded_child.report_facts(source=source)
     for gpu in gpus:  # looking up a user in a directory service may never return
         _report(replace(gpu, processes=tuple(map(_with_names, gpu.processes))))
 
@@ -113,47 +100,20 @@ def read_gpu(library: nvml.Nvml, index: int, *, with_health: bool) -> Gpu:
     return Gpu(index, name, uuid, processes, error, health)
 
 
-def driver(library: Optional[nvml.Nvml], root: str = "/") -> Driver:
-    """Return the driver as NVML reports it, else its version as the kernel does."""
-    text = procfs.read_text(os.path.join(root, "proc/driver/nvidia/version"))
-    match = re.search(r"^NVRM version:.*?\s(\d+\.[\d.]+)\s", text, re.MULTILINE)
-    if library is not None:
-        with contextlib.suppress(nvml.NvmlError):
-            return library.driver()
-    return Driver(match[1] if match else "")
-
-
 def gpu_health(library: nvml.Nvml, device: ctypes.c_void_p) -> GpuHealth:
     """Return the health of one GPU."""
-    bus = nvml.known(lambda: library.pci_address(device)) or ""
-    wide = ctypes.c_ulonglong
     kinds = (ctypes.c_uint(_UNCORRECTED), ctypes.c_uint(_VOLATILE))
     try:
-        errors = library.known_ints("nvmlDeviceGetTotalEccErrors", device, *kinds, kind=wide)
+        errors = library.known_ints(
+            "nvmlDeviceGetTotalEccErrors", device, *kinds, kind=ctypes.c_ulonglong
+        )
         pages = library.known_ints("nvmlDeviceGetRetiredPagesPendingStatus", device)
         rows = library.known_ints("nvmlDeviceGetRemappedRows", device, count=4)
-        throttled = library.known_ints(nvml.CLOCK_REASONS, device, kind=wide)
     except nvml.NvmlError as error:  # it is broken
-        return GpuHealth(bus, error=str(error))
+        return GpuHealth(error=str(error))
     repairs = [number for number in (rows[2], pages[0]) if number is not None]
     return GpuHealth(
-        bus=bus,
         volatile=errors[0],
         repair_pending=any(repairs) if repairs else None,
         repair_failed=None if rows[3] is None else rows[3] != 0,
-        throttle_reasons=throttled[0],
     )
-
-
-def read_xids(log: str = procfs.KMSG, now: Optional[float] = None) -> Tuple[Xid, ...]:
-    """Return the driver's errors since the boot, one entry per GPU and number, in order."""
-    now = time.monotonic() if now is None else now
-    xids: Dict[Tuple[str, int], Xid] = {}
-    for logged_at, line in procfs.read_kernel_log(log):
-        match = XID_LINE.search(line)
-        if match:
-            key = bus, code = match["bus"].lower()[-10:], int(match["code"])
-            count = xids[key].count + 1 if key in xids else 1
-            ago_s = round(max(0.0, now - logged_at), 1)
-            xids[key] = Xid(bus, code, match["text"].strip()[:_MAX_XID_TEXT], count, ago_s)
-    return tuple(xids.values())[:MAX_XIDS]

@@ -77,13 +77,6 @@ class BoundedChild:
         code = subreaper.kill(self.pid)
         self._close(-signal.SIGKILL if code is None else code)
 
-    def kill_group(self) -> None:
-        """End what it left running in its process group."""
-        # While a group has members, no new process gets its number.
-        if self.code is not None and self.pid and not os.path.exists(f"/proc/{self.pid}"):
-            with suppress(OSError):
-                os.killpg(self.pid, signal.SIGKILL)
-
     def poll_timeout_ms(self) -> float:
         """Return how long the parent may sleep before it calls `advance` again."""
         remaining_s = self._began + self.limit_s - time.monotonic()

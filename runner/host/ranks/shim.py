@@ -240,7 +240,7 @@ class ExecutedRank:
         for signum in FORWARDED_SIGNALS:
             signal.signal(signum, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        raise_oom_score()
+        raise_oom_score(os.getpid())
         try:
             for target, descriptor in enumerate(open_streams(base)):
                 os.dup2(descriptor, target)
@@ -255,49 +255,28 @@ class ExecutedRank:
             os._exit(127 if isinstance(error, FileNotFoundError) else 126)
 
 
-class Refused(Exception):
-    """Why the fork server does not fork a rank."""
-
-
 class ForkedRank:
-    """A rank as a child of the fork server, which ends it if this connection ends.
+    """A rank as a child of its keeper, a fork of the server, which ends it without this shim."""
 
-    It raises `Refused`; OSError, ValueError or KeyError where the server is gone, or hangs.
-    """
-
-    def __init__(self, server: str, request: Mapping[str, Any], streams: List[int]) -> None:
-        self._connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
-        self._connection.settimeout(FORK_TIMEOUT_S)
-        self._connection.connect(b"\0" + server.encode())
-        peer = self._connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
-        if struct.unpack("iII", peer)[1] != os.getuid():  # another has taken its name
-            raise PermissionError
-        body = json.dumps(request).encode()
-        fds = b"".join(fd.to_bytes(4, sys.byteorder) for fd in streams)
-        ancillary = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fds)]
-        self._connection.sendmsg([len(body).to_bytes(4, "big")], ancillary)
-        self._connection.sendall(body)
-        self._unread = b""
-        started = self._read_reply()
-        if started.get("refused"):
-            raise Refused(started["refused"])
+    def __init__(self, keeper: "_socket.socket", started: Mapping[str, Any]) -> None:
+        self._keeper = keeper
         self.pid = int(started["pid"])
         self.parent = int(started["parent"])
         self.start_ticks = int(started["start_ticks"])
-        self._connection.setblocking(False)
-        fcntl.fcntl(self._connection, fcntl.F_SETOWN, os.getpid())
-        flags = fcntl.fcntl(self._connection, fcntl.F_GETFL)
-        fcntl.fcntl(self._connection, fcntl.F_SETFL, flags | os.O_ASYNC)  # SIGIO: it has a reply
+        raise_oom_score(self.pid)
+        keeper.setblocking(False)
+        fcntl.fcntl(keeper, fcntl.F_SETOWN, os.getpid())
+        flags = fcntl.fcntl(keeper, fcntl.F_GETFL)
+        fcntl.fcntl(keeper, fcntl.F_SETFL, flags | os.O_ASYNC)  # SIGIO: it has a reply
 
     def poll(self) -> Optional[int]:
-        """Return its wait status, None while it runs; it ends with the server."""
+        """Return its wait status, None while it runs; it ends with its keeper."""
         try:
-            ended = self._read_reply()
+            return int(read_reply(self._keeper)["status"])
         except BlockingIOError:
             return None
         except (OSError, ValueError):
             return int(signal.SIGKILL)
-        return int(ended["status"])
 
     def has_begun(self) -> bool:
         """Return True."""
@@ -306,20 +285,22 @@ class ForkedRank:
     def send(self, signum: int) -> None:
         """Send a signal to it alone."""
         with contextlib.suppress(OSError):  # it has ended
-            self._connection.send(bytes([signum]))
-
-    def _read_reply(self) -> Dict[str, Any]:
-        while b"\n" not in self._unread:
-            data = self._connection.recv(4096)
-            if not data:
-                raise ConnectionError
-            self._unread += data
-        line, _, self._unread = self._unread.partition(b"\n")
-        reply: Dict[str, Any] = json.loads(line)
-        return reply
+            self._keeper.send(bytes([signum]))
 
 
 Rank = Union[ExecutedRank, ForkedRank]
+
+
+def read_reply(keeper: "_socket.socket") -> Dict[str, Any]:
+    """Return what a keeper says: a short line, which comes at once."""
+    line = b""
+    while not line.endswith(b"\n"):
+        data = keeper.recv(1)
+        if not data:
+            raise ConnectionError
+        line += data
+    reply: Dict[str, Any] = json.loads(line)
+    return reply
 
 
 def request_fork(
@@ -337,22 +318,31 @@ def request_fork(
         "mask": sorted(mask),
         "site": site,
     }
-    streams: List[int] = []
-    rank = None
-    reason = ""
+    body = json.dumps(request).encode()
+    streams = open_streams(base)
+    fds = b"".join(fd.to_bytes(4, sys.byteorder) for fd in streams)
+    keeper = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    keeper.settimeout(FORK_TIMEOUT_S)
     try:
-        streams = open_streams(base)
-        rank = ForkedRank(server, request, streams)
-    except Refused as refusal:
-        reason = str(refusal)
+        keeper.connect(b"\0" + server.encode())
+        peer = keeper.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
+        if struct.unpack("iII", peer)[1] != os.getuid():  # another has taken its name
+            raise PermissionError
+        ancillary = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fds)]
+        keeper.sendmsg([len(body).to_bytes(4, "big")], ancillary)
+        keeper.sendall(body)
+        reply = read_reply(keeper)
     except _socket.timeout:
-        reason = f"the fork server did not answer for {FORK_TIMEOUT_S:.0f} s"
-    except (OSError, ValueError, KeyError):
-        reason = "the fork server has ended"
-    if reason and streams and os.environ.get("LOCAL_RANK") == "0":  # one line of a node
-        line = f"runner: task.preload: each rank imports torch itself: {reason}\n"
+        reply = {"refused": f"the fork server did not answer for {FORK_TIMEOUT_S:.0f} s"}
+    except (OSError, ValueError):
+        reply = {"refused": "the fork server has ended"}
+    rank = None if "refused" in reply else ForkedRank(keeper, reply)
+    if rank is None and os.environ.get("LOCAL_RANK") == "0":  # one line of a node
+        line = f"runner: task.preload: each rank imports torch itself: {reply['refused']}\n"
         with contextlib.suppress(OSError):
             os.write(streams[2], line.encode(errors="backslashreplace"))
+    if rank is None:
+        keeper.close()
     for descriptor in streams:
         os.close(descriptor)
     return rank
@@ -365,9 +355,9 @@ def open_streams(base: str) -> List[int]:
     return [null, open_own(f"{base}.out", flags), open_own(f"{base}.err", flags)]
 
 
-def raise_oom_score() -> None:
+def raise_oom_score(pid: int) -> None:
     """Let the kernel kill a rank before its shim and supervisor when memory runs out."""
-    path = "/proc/self/oom_score_adj"
+    path = f"/proc/{pid}/oom_score_adj"
     with contextlib.suppress(OSError, ValueError), open(path, "r+", encoding="ascii") as file:
         score = min(1000, int(file.read()) + 300)
         file.seek(0)

@@ -2,9 +2,9 @@
 
 A rank makes progress when it prints, uses the CPU, or reads or writes files. Each host watches its
 own ranks; their peer group knows for how long no rank of the run made any. Ranks that wait for
-others use next to nothing. Before a host counts as stalled, its GPUs are sampled: they may work
-for a rank that sleeps. Or they only wait: NCCL's kernels poll, so that a collective that other
-ranks never join keeps a GPU at 100 % and the rank's thread busy, but accesses no memory.
+others use next to nothing. A GPU may work for a rank that sleeps. Or it only waits: NCCL's kernels
+poll, so that a collective that other ranks never join keeps a GPU at 100 % and the rank's thread
+busy, but accesses no memory.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import glob
 import math
 import os
 import time
-from typing import Callable, Dict, FrozenSet, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, FrozenSet, Iterable, Mapping, NamedTuple, Optional, Set
 
 from runner.core.wire.events import ProgressResumed, Stalled
 from runner.core.wire.order import Order
 from runner.core.wire.paths import MIN_CPU_SHARE, STACKS_LOG, RunPaths
+from runner.core.wire.run_info import GpuSample
 from runner.core.wire.states import STALL_REASON
-from runner.host.gpu import nvml, query
 from runner.host.process import bounded_child, procfs
 from runner.host.process.file_worker import Submit
 from runner.host.ranks import stacks
@@ -44,15 +44,9 @@ heartbeat later, and need time for their dumps."""
 SETTLE_S = 2.0
 """How long after a dump a rank may still react to its signal: torch prints what a cut wait was."""
 
-GPU_SAMPLES = 4
-GPU_SAMPLE_INTERVAL_S = 0.5
-GPU_TIMEOUT_S = 8.0
 BUSY_PERCENT = 90
 IDLE_PERCENT = 5
-"""Percent of the time since the last sample in which a kernel ran (nvmlUtilization_t)."""
-
-GpuSample = Sequence[Optional[Tuple[int, int]]]
-"""For each GPU that answers: percent of time with a kernel running, and with memory accessed."""
+"""Percent of the time in which a kernel ran (nvmlUtilization_t)."""
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -73,10 +67,12 @@ class Progress:
     """
 
     def __init__(self, stall_s: float) -> None:
-        self.last_activity = self.last_io = self.last_sample = time.monotonic()
-        self.gpus_only_wait = False
+        self.mark_progress()
+        self.last_sample = self.last_io
+        self.gpus_seen_at = -math.inf
+        self.gpus_wait_since = math.inf  # at each look since then, all of them only waited
         self.disturbed_until = 0.0  # by a dump
-        self._interval_s = min(MAX_INTERVAL_S, stall_s / 4 or MAX_INTERVAL_S)
+        self.interval_s = min(MAX_INTERVAL_S, stall_s / 4 or MAX_INTERVAL_S)
         self._next_at = self.last_sample
         self._sizes: Mapping[str, int] = {}
         self._usage: Dict[int, Usage] = {}
@@ -86,17 +82,40 @@ class Progress:
         """Whether ranks were dumped since the last sample, or could still react to that."""
         return self.last_sample < self.disturbed_until
 
+    def standstill_s(self, *, trusts_gpus: bool) -> float:
+        """Return for how long there had been no progress at the last sample.
+
+        CPU use does not count while the GPUs only wait, but that is a guess: it is reported, and
+        alone stops no run.
+        """
+        last_progress = self.last_activity
+        if trusts_gpus and self.gpus_wait_since < math.inf:
+            last_progress = min(last_progress, max(self.last_io, self.gpus_wait_since))
+        return max(0.0, self.last_sample - last_progress)
+
     def is_due(self) -> bool:
         """Return whether the interval between two samples is over; another one begins then."""
         now = time.monotonic()
         if now < self._next_at:
             return False
-        self._next_at = now + self._interval_s
+        self._next_at = now + self.interval_s
         return True
 
     def mark_progress(self) -> None:
         """Note progress now."""
-        self.last_activity = self.last_io = time.monotonic()
+        self.last_io = time.monotonic()
+        self.last_activity = self.last_io
+
+    def look_at_gpus(self, gpus: Iterable[GpuSample]) -> None:
+        """Note what GPUs do."""
+        self.gpus_seen_at = time.monotonic()
+        do_work = gpus_work(gpus)
+        if do_work:
+            self.mark_progress()
+        only_wait = do_work is False
+        self.gpus_wait_since = (
+            min(self.gpus_wait_since, self.gpus_seen_at) if only_wait else math.inf
+        )
 
     def sample(self, sizes: Mapping[str, int], *root_pids: int) -> None:
         """Compare with the last sample; a much longer interval means that this host was suspended.
@@ -121,7 +140,7 @@ class Progress:
             before = self._usage.get(pid, Usage())
             has_io = has_io or used.io_bytes - before.io_bytes >= MIN_IO_BYTES
             has_computed = has_computed or used.cpu_ticks - before.cpu_ticks >= min_ticks
-        if since_s > 2 * self._interval_s + 1 or (has_io and not self.is_disturbed):
+        if since_s > 2 * self.interval_s + 1 or (has_io and not self.is_disturbed):
             self.mark_progress()
         elif has_computed and not self.is_disturbed:
             self.last_activity = now
@@ -136,25 +155,16 @@ def _io_bytes(pid: int) -> int:
     return sum(int(number) for name, number in lines if name in IO_COUNTERS)
 
 
-def gpus_work(samples: Sequence[GpuSample]) -> Optional[bool]:
+def gpus_work(gpus: Iterable[GpuSample]) -> Optional[bool]:
     """Return whether GPUs work, or only wait; None if some are idle, or none of them answers."""
-    columns = zip(*samples)  # noqa: B905 (strict came with 3.10; each has every GPU)
-    per_gpu = [[sample for sample in gpu if sample] for gpu in columns if all(gpu)]
-    if any(busy > IDLE_PERCENT and used for gpu in per_gpu for busy, used in gpu):
+    known = [
+        (gpu.utilization, gpu.memory_busy)
+        for gpu in gpus
+        if gpu.utilization is not None and gpu.memory_busy is not None
+    ]
+    if any(busy > IDLE_PERCENT and used for busy, used in known):
         return True
-    all_busy = per_gpu and all(busy >= BUSY_PERCENT for gpu in per_gpu for busy, _ in gpu)
-    return False if all_busy else None
-
-
-def _sample_gpus(indices: Optional[Sequence[int]]) -> None:
-    procfs.close_fds_except({bounded_child.REPORT_FD})
-    library = nvml.Nvml()
-    samples = []
-    for _ in range(GPU_SAMPLES):
-        time.sleep(GPU_SAMPLE_INTERVAL_S)
-        sampled = range(library.device_count()) if indices is None else indices
-        samples.append([*map(library.utilization, sampled)])
-    bounded_child.report_facts(samples=samples)
+    return False if known and all(busy >= BUSY_PERCENT for busy, _ in known) else None
 
 
 class StallMonitor:
@@ -181,8 +191,9 @@ class StallMonitor:
         self._reported_s: Optional[float] = None  # of the stall that is going on
         self._stop_at = math.inf
         self._children: Dict[str, bounded_child.BoundedChild] = {}
-        self._is_sampling = self._is_closed = False
-        self._samples = SampleRecorder(folder, order, submit)
+        self._is_sampling = False
+        self._is_closed = False
+        self._recorder = SampleRecorder(folder, order, submit)
         self.stores = StoreWatch(order)
 
     @property
@@ -194,7 +205,7 @@ class StallMonitor:
     def child_pids(self) -> FrozenSet[int]:
         """Our own helpers, which do not belong to the run."""
         own = frozenset(child.pid for child in self._children.values())
-        return own | self._samples.child_pids
+        return own | self._recorder.sampler.child_pids
 
     @property
     def stalled_s(self) -> float:
@@ -204,15 +215,7 @@ class StallMonitor:
 
     @property
     def _standstill_s(self) -> float:
-        """For how long there had been no progress at the last sample.
-
-        CPU use does not count while the GPUs only wait, but that is a guess: it is reported, and
-        alone stops no run.
-        """
-        progress = self._progress
-        by_gpus = progress.gpus_only_wait and not self._order.stop_on_stall
-        last_progress = progress.last_io if by_gpus else progress.last_activity
-        return max(0.0, progress.last_sample - last_progress)
+        return self._progress.standstill_s(trusts_gpus=not self._order.stop_on_stall)
 
     def is_due(self) -> bool:
         """Return whether the interval between two samples is over; another one begins then."""
@@ -245,28 +248,27 @@ class StallMonitor:
     def _on_sizes(self, then: Callable[[], object], sizes: Mapping[str, int]) -> None:
         self._is_sampling = False
         order = self._order
-        if order.stall_s and self._launcher.is_running and order.metrics:
-            self._progress.sample(sizes)
-        elif order.stall_s and self._launcher.is_running:
-            self._sample_ranks(sizes)
+        if order.stall_s and self._launcher.is_running:
+            roots: Set[int] = set()
+            if not order.metrics:
+                # In a container, ranks are not below it; if they run as root, only they are seen.
+                shims = self._ranks.running_shims if order.container else ()
+                roots = {self._launcher.pid, *self._launcher.container_pids(), *shims}
+            self._progress.sample(sizes, *roots)
         then()
 
-    def _sample_ranks(self, sizes: Mapping[str, int]) -> None:
-        order = self._order
+    def _look_at_gpus(self) -> None:
         progress = self._progress
-        # In a container, ranks are not below it; if they run as root, only they are seen.
-        shims = self._ranks.running_shims if order.container else ()
-        roots = {self._launcher.pid, *self._launcher.container_pids(), *shims}
-        progress.sample(sizes, *roots)
-        visible = order.program.env.get("CUDA_VISIBLE_DEVICES")
-        indices = None
+        is_due = time.monotonic() - progress.gpus_seen_at >= progress.interval_s
+        answer = self._recorder.sampler.poll_gpus() if is_due else None
+        if answer is None:
+            return
+        gpus = answer.gpus
+        visible = self._order.program.env.get("CUDA_VISIBLE_DEVICES")
         if visible is not None:  # other GPUs do not count
-            indices = [int(word) for word in visible.split(",") if word.strip().isdigit()]
-        if time.monotonic() - progress.last_io < order.stall_s / 2:
-            progress.gpus_only_wait = False
-        elif "gpus" not in self._children and query.has_driver() and indices != []:
-            child = bounded_child.BoundedChild(lambda: _sample_gpus(indices), GPU_TIMEOUT_S)
-            self._children["gpus"] = child
+            indices = {word.strip() for word in visible.split(",")}
+            gpus = tuple(gpu for gpu in gpus if str(gpu.index) in indices)
+        progress.look_at_gpus(gpus)
 
     def check(self, stalled_s: Optional[float], *, is_stopping: bool) -> None:
         """Record a stall of the whole run, or its end, unless the end of the run is near anyhow.
@@ -274,8 +276,10 @@ class StallMonitor:
         `stalled_s` is None where it is not known.
         """
         now = time.monotonic()
-        self._samples.tick(is_running=self._launcher.is_running)
         if self._launcher.is_running:
+            self._recorder.tick()
+            if self._order.stall_s and not self._order.metrics:
+                self._look_at_gpus()
             self.stores.tick(self._launcher.container_pids)
         self._poll_children()
         if is_stopping or self._launcher.exit_status is not None:
@@ -323,12 +327,7 @@ class StallMonitor:
             if child.code is None:
                 continue
             del self._children[name]
-            if name == "gpus":
-                works = gpus_work(child.report().get("samples", []))
-                self._progress.gpus_only_wait = works is False
-                if works:
-                    self._progress.mark_progress()
-            elif not self._children.keys() & {"dump", "asked"}:
+            if not self._children:
                 self._progress.disturbed_until = time.monotonic() + SETTLE_S
             if name == "dump":
                 when, problem = stacks.result(child)
@@ -344,4 +343,4 @@ class StallMonitor:
             child.kill()
             if not procfs.is_running(child.pid):
                 del self._children[name]
-        self._samples.close()
+        self._recorder.sampler.close()

@@ -50,7 +50,6 @@ def state() -> dict[str, object]:
         "orig_argv": sys.orig_argv,
         "path": sys.path,
         "flags": str(sys.flags),
-        "cmdline": open("/proc/self/cmdline").read().rstrip("\0").split("\0"),
         "comm": open("/proc/self/comm").read(),
         "main": [
             main.__name__,

@@ -29,11 +29,11 @@ class Ticking:
     def monotonic(self) -> float:
         return self.now
 
-    def pass_intervals(self, count: int, *, is_running: bool = True) -> None:
+    def pass_intervals(self, count: int) -> None:
         """Call the recorder as the loop of a supervisor does, at every second."""
         for _ in range(count * int(INTERVAL_S)):
             self.now += 1.0
-            self._recorder.tick(is_running=is_running)
+            self._recorder.tick()
 
     def lines(self) -> int:
         return len(self._file.read_bytes().splitlines()) if self._file.exists() else 0
@@ -52,11 +52,13 @@ def folder(tmp_path: Path) -> RunPaths:
 @pytest.fixture
 def make(folder: RunPaths, monkeypatch: pytest.MonkeyPatch) -> Make:
     def made(submit: Callable[..., None] = run_now, **changes: Any) -> Ticking:
+        clock.monotonic = clock.time = lambda: 1000.0
         ticking = Ticking(folder, submit, **changes)
-        clock = SimpleNamespace(monotonic=ticking.monotonic, time=ticking.monotonic)
-        monkeypatch.setattr(sampling, "time", clock)
+        clock.monotonic = clock.time = ticking.monotonic
         return ticking
 
+    clock = SimpleNamespace()
+    monkeypatch.setattr(sampling, "time", clock)
     monkeypatch.setattr(query, "has_driver", lambda: False)
     return made
 

@@ -2,8 +2,9 @@
 
 torchrun imports torch in any case. Then a fork of it imports what else ranks need, while torchrun
 looks for the other nodes. Nothing is computed and no thread is started there, so that its forks are
-what an exec'd rank would be after its own imports. Where that cannot be made sure of, ranks are
-executed by their shims, which say why. It is the standard library until the imports.
+what an exec'd rank would be after its own imports. Each shim that comes gets a fork of its own, the
+keeper, whose fork is the rank. Where that cannot be made sure of, ranks are executed by their
+shims, which say why. It is the standard library until the imports.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import socket
 import struct
 import sys
 import threading
-from typing import AbstractSet, Any, Dict, Iterable, Mapping, Optional, Sequence, Tuple
+from typing import AbstractSet, Iterable, Mapping, Sequence, Tuple
 
 from . import forked_rank
 
@@ -48,29 +49,25 @@ class ForkRefusal(Exception):
 
 def main(argv: Sequence[str]) -> forked_rank.Start:
     """Import torch, fork, and be torchrun; in a forked rank, return how its program starts."""
-    modules, hide, program, launcher, *args = argv
+    listed, hide, program, launcher, *args = argv
+    modules = [*dict.fromkeys(["torch", *filter(None, listed.split(","))])]
     path = list(sys.path)
     hidden = {name: os.environ.pop(name) for name in hide.split(",") if name in os.environ}
     visible = dict(os.environ)
-    own_modules = frozenset(sys.modules)
-    for name in ("torch", "torch.distributed.run"):
-        importlib.import_module(name)
-    loaded: Dict[str, AbstractSet[str]] = {"torch": frozenset(sys.modules)}
+    importlib.import_module("torch.distributed.run")
     address = b"\0runner-" + os.urandom(16).hex().encode()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(address)
     listener.listen(128)
-    is_over, end = os.pipe()
     launcher_pid = os.getpid()
     pid = os.fork()
     if pid == 0:
-        os.close(end)
         # What torchrun's process group gets is not for us: shims pass on what is for their ranks.
         signal.pthread_sigmask(signal.SIG_BLOCK, {*signal.valid_signals()} - {signal.SIGCHLD})
-        forked_rank.die_with_parent(launcher_pid)  # as long as there are no ranks
+        forked_rank.die_with_parent(launcher_pid)
         refusal = ""
         try:
-            import_all(filter(None, modules.split(",")), loaded)
+            import_all(modules)
             check_process(program, {0, 1, 2, listener.fileno()})
             check_fork()
         except ForkRefusal as reason:
@@ -80,12 +77,11 @@ def main(argv: Sequence[str]) -> forked_rank.Start:
         gc.collect()
         gc.freeze()  # the collector must not write to, and thereby copy, what is shared
         added = {k: value for k, value in os.environ.items() if visible.get(k) != value}
-        preloaded = forked_rank.Preloaded(visible, added, path, own_modules, loaded)
-        request = ForkServer(listener, is_over, preloaded, refusal).serve()
-        return forked_rank.start_of(request, preloaded)
+        preloaded = forked_rank.Preloaded(visible, added, path, modules)
+        request, keeper = serve(listener, preloaded, refusal)
+        return forked_rank.become(request, preloaded, keeper)
     os.close(listener.detach())
-    os.close(is_over)
-    atexit.register(_end_server, end, pid)
+    atexit.register(_end_server, pid)
     os.environ.update({**hidden, SERVER_VARIABLE: address[1:].decode()})
     if hidden.get("TORCH_CPP_LOG_LEVEL") in LEVELS:  # which its C++ code has read without it
         libraries = os.path.join(os.path.dirname(str(sys.modules["torch"].__file__)), "lib")
@@ -95,27 +91,23 @@ def main(argv: Sequence[str]) -> forked_rank.Start:
             level.value = LEVELS.index(hidden["TORCH_CPP_LOG_LEVEL"])
     # What `python -P -m NAME ARG...` does.
     module = importlib.import_module(launcher)
-    forked_rank.set_title([sys.executable, "-m", launcher, *args])
     sys.argv[:] = [str(module.__file__), *args]
     module.main()
     sys.exit()
 
 
-def import_all(names: Iterable[str], loaded: Dict[str, AbstractSet[str]]) -> None:
-    """Import the modules of a user's list; `loaded` gets what each has brought, or ForkRefusal."""
+def import_all(names: Iterable[str]) -> None:
+    """Import the modules of a user's list, or raise ForkRefusal."""
     for name in names:
-        before = set(sys.modules)
         try:
             importlib.import_module(name)
         except (Exception, SystemExit) as error:
             why = f"{name} cannot be imported ({type(error).__name__}: {error})"
             raise ForkRefusal(why) from error
-        loaded.setdefault(name, sys.modules.keys() - before)
 
 
-def _end_server(end: int, pid: int) -> None:
-    """Wait for the server, which ends by itself after torchrun and all ranks."""
-    os.close(end)
+def _end_server(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
 
 
@@ -194,121 +186,90 @@ def find_difference(request: forked_rank.Request, environ: Mapping[str, str]) ->
     return ""
 
 
-class ForkServer:
-    """Forks ranks for their shims, tells how they ended, and passes signals on."""
+def serve(
+    listener: socket.socket, preloaded: forked_rank.Preloaded, refusal: str
+) -> Tuple[forked_rank.Request, int]:
+    """Fork a keeper for each shim that comes, until torchrun ends, and with it this process.
 
-    def __init__(
-        self, listener: socket.socket, is_over: int, preloaded: forked_rank.Preloaded, refusal: str
-    ) -> None:
-        self._listener = listener
-        self._is_over = is_over
-        self._preloaded = preloaded
-        self._refusal = refusal  # why no rank can be forked, "" if it can
-        self._ranks: Dict[int, Tuple[int, socket.socket]] = {}  # by descriptor: pid, its shim
-        self._children, self._wake_up = os.pipe()
-
-    def serve(self) -> forked_rank.Request:
-        """Serve until torchrun and all ranks have ended; in a rank, return what it is to be."""
-        forked_rank.die_with_parent(0)
-        os.set_blocking(self._wake_up, False)
-        signal.set_wakeup_fd(self._wake_up, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        request = None
-        while request is None:
-            poll = select.poll()
-            for fd in (self._children, self._is_over, self._listener.fileno(), *self._ranks):
-                if fd >= 0:
-                    poll.register(fd, select.POLLIN)
-            ready = {fd for fd, _ in poll.poll()}
-            if self._is_over in ready:
-                os.close(self._is_over)
-                self._is_over = -1
-            if self._children in ready:
-                os.read(self._children, 4096)
-                self._reap()
-            for fd in ready.intersection(self._ranks):
-                self._pass_on(fd)
-            if self._is_over < 0 and not self._ranks:
-                os._exit(0)
-            request = self._accept() if self._listener.fileno() in ready else None
-        return request
-
-    def _accept(self) -> Optional[forked_rank.Request]:
-        shim, _ = self._listener.accept()
+    In a rank, return what it is to be, and its keeper. `refusal` is why none can be forked.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for keepers
+    while True:
+        shim, _ = listener.accept()
         try:
-            request = receive(shim)
-        except (OSError, ValueError, KeyError, TypeError):  # no shim of ours
-            shim.close()
-            return None
-        reason = self._refusal or find_difference(request, self._preloaded.environ)
-        server_pid = os.getpid()
-        pid = -1
-        has_gone = bool(select.select([shim], [], [], 0)[0])  # it has executed its rank
-        if not reason and not has_gone:
-            try:
-                pid = os.fork()
-            except OSError as error:  # the user has too many processes
-                reason = f"no process can be forked ({error.strerror})"
+            pid = os.fork()
+        except OSError as error:  # the user has too many processes
+            send(shim, refused=cannot_fork(error))
+            pid = -1
         if pid == 0:
-            self._leave(shim)
-            forked_rank.become(request, self._preloaded.added, server_pid)
-            return request
-        for fd in request.fds:
-            os.close(fd)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            listener.close()
+            return keep(shim, preloaded, refusal)
+        shim.close()
+
+
+def cannot_fork(error: OSError) -> str:
+    """Return why a fork failed."""
+    return f"no process can be forked ({error.strerror})"
+
+
+def keep(
+    shim: socket.socket, preloaded: forked_rank.Preloaded, refusal: str
+) -> Tuple[forked_rank.Request, int]:
+    """Fork the rank of a shim, pass signals on, and tell how it ends; without the shim, end it."""
+    keeper = os.getpid()
+    pid = -1
+    try:
+        request = receive(shim)
+    except (OSError, ValueError, TypeError):  # no shim of ours
+        os._exit(1)
+    refusal = refusal or find_difference(request, preloaded.environ)
+    if select.select([shim], [], [], 0)[0]:  # it has executed its rank
+        os._exit(0)
+    try:
+        pid = -1 if refusal else os.fork()
+    except OSError as error:
+        refusal = cannot_fork(error)
+    if pid == 0:
+        os.close(shim.detach())
+        return request, keeper
+    try:
         if pid < 0:
-            send(shim, {"refused": reason})
-            shim.close()
-            return None
-        self._ranks[shim.fileno()] = (pid, shim)
-        with open(f"/proc/{pid}/stat", "rb") as file:  # before it is reaped
-            begun_at = int(file.read().rpartition(b")")[2].split()[19])
-        if not send(shim, {"pid": pid, "parent": server_pid, "start_ticks": begun_at}):
-            os.kill(pid, signal.SIGKILL)  # the shim has executed it
-        return None
+            send(shim, refused=refusal)
+        else:
+            keep_in_touch(shim, pid)
+    finally:
+        os._exit(0)
 
-    def _pass_on(self, fd: int) -> None:
-        """Pass signals on from a shim; without it its rank is ended."""
-        pid, shim = self._ranks[fd]
-        try:
-            data = shim.recv(64)
-        except OSError:
-            data = b""
-        for signum in data:
-            os.kill(pid, signum)
-        if not data:
-            del self._ranks[fd]
-            shim.close()
-            os.kill(pid, signal.SIGKILL)
 
-    def _reap(self) -> None:
-        by_pid = {pid: fd for fd, (pid, _) in self._ranks.items()}
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            if pid in by_pid:
-                _, shim = self._ranks.pop(by_pid[pid])
-                send(shim, {"status": status})
-                shim.close()
+def keep_in_touch(shim: socket.socket, pid: int) -> None:
+    """Pass signals on to a rank; return when the shim has ended and the rank is killed."""
+    lock = threading.Lock()  # held from the end of the rank, so that its number stays its own
 
-    def _leave(self, shim: socket.socket) -> None:
-        """Close, in a new rank, all that is the server's."""
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for connection in (self._listener, shim, *(shim for _, shim in self._ranks.values())):
-            os.close(connection.detach())
-        for fd in (self._children, self._wake_up, self._is_over):
-            if fd >= 0:
-                os.close(fd)
+    def wait() -> None:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        with lock:
+            send(shim, status=os.waitpid(pid, 0)[1])
+            os._exit(0)
+
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        begun_at = int(file.read().rpartition(b")")[2].split()[19])
+    send(shim, pid=pid, parent=os.getpid(), start_ticks=begun_at)
+    shim.settimeout(None)
+    threading.Thread(target=wait).start()
+    while data := shim.recv(64):
+        with lock:
+            for signum in data:
+                os.kill(pid, signum)
+    with lock:
+        os.kill(pid, signal.SIGKILL)
 
 
 def receive(shim: socket.socket) -> forked_rank.Request:
     """Return the request of a shim, with its descriptors.
 
-    OSError, ValueError, TypeError: It is no shim of the same user, or sent no request.
+    Raises:
+        OSError, ValueError, TypeError: It is no shim of the same user, or sent no request.
     """
     shim.settimeout(REQUEST_TIMEOUT_S)
     size = struct.calcsize("3i")
@@ -317,23 +278,12 @@ def receive(shim: socket.socket) -> forked_rank.Request:
         raise PermissionError
     head, ancillary, _, _ = shim.recvmsg(4, socket.CMSG_SPACE(size))
     fds = [fd for _, _, data in ancillary for fd in struct.unpack("3i", data)]
-    try:
-        for fd in fds:
-            os.set_inheritable(fd, False)
-        with shim.makefile("rb") as stream:
-            return forked_rank.Request(
-                **json.loads(stream.read(int.from_bytes(head, "big"))), fds=fds
-            )
-    except BaseException:
-        for fd in fds:
-            os.close(fd)
-        raise
+    with shim.makefile("rb") as stream:
+        body = stream.read(int.from_bytes(head, "big"))
+    return forked_rank.Request(**json.loads(body), fds=fds)
 
 
-def send(shim: socket.socket, message: Mapping[str, Any]) -> bool:
-    """Send a line to a shim; return whether it was still there."""
-    try:
+def send(shim: socket.socket, **message: object) -> None:
+    """Send a line to a shim, unless it has ended."""
+    with contextlib.suppress(OSError):
         shim.sendall(json.dumps(message).encode() + b"\n")
-    except OSError:
-        return False
-    return True

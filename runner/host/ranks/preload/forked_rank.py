@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import copy
 import ctypes
 import importlib.abc
 import importlib.machinery
@@ -20,7 +21,6 @@ import sys
 import threading
 import types
 from typing import (
-    AbstractSet,
     Dict,
     List,
     Mapping,
@@ -32,8 +32,6 @@ from typing import (
 
 PR_SET_PDEATHSIG = 1
 PR_SET_PTRACER = 0x59616D61
-OOM_SCORE = "/proc/self/oom_score_adj"
-MAX_ARGUMENTS = 1 << 22  # bytes
 READ_LATER = re.compile(
     "CUDA_DEVICE_.*|CUDA_LAUNCH_BLOCKING|CUDA_VISIBLE_DEVICES|(GLOO|MASTER|NCCL)_.*"
 )
@@ -70,37 +68,7 @@ class Preloaded(NamedTuple):
     environ: Mapping[str, str]  # before the imports
     added: Mapping[str, str]  # to the environment, by the imports
     path: Sequence[str]  # `sys.path`, without the folder of a script
-    own_modules: AbstractSet[str]  # the interpreter's and ours, imported before
-    loaded: Mapping[str, AbstractSet[str]]  # by listed module: what its import has brought
-
-
-def become(request: Request, added: Mapping[str, str], server_pid: int) -> None:
-    """Make this process the rank that was asked for, up to the start of its program."""
-    os.setsid()
-    if request.site:  # py-spy of the same user may read it
-        ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)
-    die_with_parent(server_pid)
-    for target, fd in enumerate(request.fds):
-        os.dup2(fd, target)
-        os.close(fd)
-    os.environ.clear()
-    os.environ.update({**added, **request.environ})
-    _restore(request)
-    with contextlib.suppress(OSError, ValueError), open(OOM_SCORE, "r+", encoding="ascii") as file:
-        score = min(1000, int(file.read()) + 300)  # as shims do: ranks are to be killed first
-        file.seek(0)
-        file.write(str(score))
-    set_title(request.program)
-    vars(threading.main_thread())["_native_id"] = threading.get_native_id()
-    # What was seeded at random before the fork; `random` seeds itself, `torch.seed()` would touch
-    # other devices.
-    sys.modules["torch"].default_generator.seed()
-    if "numpy.random" in sys.modules:
-        sys.modules["numpy.random"].seed()
-    if request.site:
-        with contextlib.suppress(Exception):  # a rank must start without it, too
-            site = runpy.run_path(os.path.join(request.site, "sitecustomize.py"))
-            site["install_handler"]()
+    modules: Sequence[str]  # those that are listed
 
 
 def _restore(request: Request) -> None:
@@ -111,26 +79,10 @@ def _restore(request: Request) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends, or not any more, for 0: prctl(2)."""
-    signum = signal.SIGKILL if parent else 0
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signum), 0, 0, 0)
-    if parent and os.getppid() != parent:
+    """Have the kernel kill this process when its parent ends: prctl(2)."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
         os._exit(1)
-
-
-def set_title(words: Sequence[str]) -> None:
-    """Have `ps` show these words, as far as they fit; nothing changes where it cannot be done.
-
-    The kernel shows the memory in which the arguments of the process were put: proc(5), fields 48
-    and 49 of `stat`.
-    """
-    with contextlib.suppress(OSError, ValueError):
-        with open("/proc/self/stat", "rb") as file:
-            start, end = map(int, file.read().rpartition(b")")[2].split()[45:47])
-        text = b"".join(os.fsencode(word) + b"\0" for word in words)
-        room = end - start
-        if 0 < room < MAX_ARGUMENTS:
-            ctypes.memmove(start, text[: room - 1].ljust(room, b"\0"), room)
 
 
 class Start(NamedTuple):
@@ -141,8 +93,33 @@ class Start(NamedTuple):
     source: bytes
 
 
-def start_of(request: Request, preloaded: Preloaded) -> Start:
-    """Return how its program is to start, with `sys` and `__main__` as they are then."""
+def become(request: Request, preloaded: Preloaded, keeper_pid: int) -> Start:
+    """Make this process the rank that was asked for; return how its program is to start."""
+    os.setsid()
+    if request.site:  # py-spy of the same user may read it
+        ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)
+    die_with_parent(keeper_pid)
+    for target, fd in enumerate(request.fds):
+        os.dup2(fd, target)
+        os.close(fd)
+    os.environ.clear()
+    os.environ.update({**preloaded.added, **request.environ})
+    _restore(request)
+    vars(threading.main_thread())["_native_id"] = threading.get_native_id()
+    # What was seeded at random before the fork; `random` seeds itself, `torch.seed()` would touch
+    # other devices.
+    sys.modules["torch"].default_generator.seed()
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+    if request.site:
+        with contextlib.suppress(Exception):  # a rank must start without it, too
+            site = runpy.run_path(os.path.join(request.site, "sitecustomize.py"))
+            site["install_handler"]()
+    return _start_of(request, preloaded)
+
+
+def _start_of(request: Request, preloaded: Preloaded) -> Start:
+    """Return how the program is to start, with `sys` and `__main__` as they are then."""
     target = request.target
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=builtins, __annotations__={})
@@ -152,7 +129,7 @@ def start_of(request: Request, preloaded: Preloaded) -> Start:
     safe_path = getattr(sys.flags, "safe_path", False)
     sys.path[:] = preloaded.path if safe_path else [folder, *preloaded.path]
     sys.argv[:] = ["-m" if request.is_module else target, *request.program[3 + request.is_module :]]
-    sys.meta_path.insert(0, HeldModules(request, preloaded))
+    sys.meta_path.insert(0, HeldModules(request, preloaded.modules))
     if request.is_module:
         return Start(target, "", b"")
     # Since Python 3.9 the path is made absolute.
@@ -169,71 +146,72 @@ def changed(before: Mapping[str, str], now: Mapping[str, str]) -> List[str]:
 
 
 class HeldModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Holds the modules back until the program imports them, and looks then what it has set.
+    """Holds installed modules back until the program imports them, and looks then what it has set.
 
     An import of torch after a variable was set would have seen that: the rank starts again.
-    Later that cannot be undone, so that it is only named.
+    Later that cannot be undone, so that it is only named. What is below a package, or below a
+    listed module, is held with it.
     """
 
-    def __init__(self, request: Request, preloaded: Preloaded) -> None:
+    def __init__(self, request: Request, names: Sequence[str]) -> None:
         self._request = request
-        self._loaded = preloaded.loaded
         self._environ = dict(os.environ)
         self._pid = os.getpid()
-        others = sys.modules.keys() - preloaded.own_modules
-        new = [name for name in others if hasattr(sys.modules[name], "__dict__")]  # None bars one
-        files = {name: str(vars(sys.modules[name]).get("__file__")) for name in new}
-        installed = [name for name in new if "-packages/" in files[name]]
-        packages = {name.partition(".")[0] for name in (*installed, *preloaded.loaded)}
-        names = [name for name in new if name.partition(".")[0] in packages]
-        self._modules = {name: sys.modules.pop(name) for name in names}
-        for name in preloaded.loaded:  # or an attribute of its package would pass us by
+        self._listed = frozenset(names)
+        files = {name: str(getattr(each, "__file__", "")) for name, each in sys.modules.items()}
+        installed = {name.partition(".")[0] for name in files if "-packages/" in files[name]}
+        self._names = self._listed | installed
+        self._held: Dict[str, Dict[str, types.ModuleType]] = {name: {} for name in self._names}
+        for name in names:  # or an attribute of its package would pass us by
             package, _, attribute = name.rpartition(".")
-            if package in self._modules:
-                vars(self._modules[package]).pop(attribute, None)
+            if package:
+                vars(sys.modules[package]).pop(attribute, None)
+        for module in [*sys.modules]:
+            holder = self._holder(module)
+            if holder:
+                self._held[holder][module] = sys.modules.pop(module)
+
+    def _holder(self, module: str) -> str:
+        parts = module.split(".")
+        paths = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
+        return next((path for path in paths if path in self._names), "")
 
     def find_spec(
         self, fullname: str, _path: object = None, _target: object = None
     ) -> Optional[importlib.machinery.ModuleSpec]:
         """Return a spec like the module's own, which `importlib.util.find_spec` may ask for."""
-        module = self._modules.get(fullname)
+        module = self._held.get(self._holder(fullname), {}).get(fullname)
         if module is None or module.__spec__ is None:
             return None
-        own = module.__spec__
-        spec = importlib.machinery.ModuleSpec(fullname, self, origin=own.origin, loader_state=own)
-        spec.submodule_search_locations = own.submodule_search_locations
-        spec.has_location = own.has_location
-        spec.cached = own.cached
+        spec = copy.copy(module.__spec__)
+        spec.loader = self
+        spec.loader_state = module
         return spec
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
         """Return the module, unless the program needs another one."""
         if os.getpid() == self._pid:  # else it is a fork of the rank's
             self._look_at_environment(spec.name)
-        return self._modules[spec.name]
+        module: types.ModuleType = spec.loader_state
+        spec.loader_state = module.__spec__
+        released = {self._holder(spec.name)}
+        if "torch" in released:  # its import brings all but what is listed
+            released |= self._held.keys() - self._listed
+        for name in released:
+            sys.modules.update(self._held.pop(name))
+        return module
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Undo what the import machinery has changed; what an import brings is there, too."""
-        name = module.__name__
+        """Undo what the import machinery has changed."""
         assert module.__spec__ is not None  # noqa: S101 (for mypy)
         module.__spec__ = module.__spec__.loader_state
-        brought = self._loaded.get(name)
-        if brought:  # torch, too: all others have imported it
-            brought = brought | self._loaded["torch"]
-        else:
-            brought = {each for each in self._modules if each.startswith(f"{name}.")}
-        for each in brought & self._modules.keys():
-            sys.modules.setdefault(each, self._modules.pop(each))
-        self._modules.pop(name, None)
-        if not self._modules:
-            sys.meta_path.remove(self)
 
     def _look_at_environment(self, module: str) -> None:
         differing = changed(self._environ, os.environ)
         names = [name for name in differing if not READ_LATER.fullmatch(name)]
         if not names:
             return
-        is_early = "torch" in self._modules
+        is_early = "torch" in self._held
         told = (
             f"{names[0]} is set after torch was imported, and may have no effect on {module}, "
             "which was imported before; set it in task.env"

@@ -13,26 +13,42 @@ import pytest
 
 from runner.core.wire.events import ProgressResumed, Stalled
 from runner.core.wire.paths import RunPaths
+from runner.core.wire.run_info import GpuSample
 from runner.host.process import procfs
 from runner.host.ranks import stacks
-from runner.host.supervisor.stall_monitor import StallMonitor, gpus_work
+from runner.host.supervisor.stall_monitor import Progress, StallMonitor, gpus_work
 from tests.golden.builders import plan
 
 
 @pytest.mark.parametrize(
-    ("samples", "works"),
+    ("gpus", "works"),
     [
-        pytest.param([[(100, 0)], [(99, 0)]], False, id="one that polls"),
-        pytest.param([[(100, 0), (0, 0)], [(100, 0), (2, 0)]], None, id="one is idle"),
-        pytest.param([[(100, 0), (80, 9)], [(100, 0), (90, 3)]], True, id="beside work"),
-        pytest.param([[(100, 0)], [(100, 12)]], True, id="work now and then"),
-        pytest.param([[(100, 0), None], [(100, 0), None]], False, id="beside a lost one"),
+        pytest.param([(100, 0)], False, id="one that polls"),
+        pytest.param([(100, 0), (2, 0)], None, id="one is idle"),
+        pytest.param([(100, 0), (80, 9)], True, id="beside work"),
+        pytest.param([(100, 0), (None, None)], False, id="beside a lost one"),
         pytest.param([], None, id="the driver tells nothing"),
     ],
 )
-def test_what_gpus_do(samples: list[list[tuple[int, int] | None]], works: bool | None) -> None:
+def test_what_gpus_do(gpus: list[tuple[int | None, int | None]], works: bool | None) -> None:
     """Work touches memory; a kernel that polls for others does not."""
+    samples = [GpuSample(0, utilization=busy, memory_busy=used) for busy, used in gpus]
     assert gpus_work(samples) is works
+
+
+def test_computing_is_no_progress_while_gpus_only_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the look at which all of them began to; any that works is progress."""
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    progress = Progress(40.0)
+    standstills = []
+    for busy, used in ((0, 0), (100, 0), (100, 0), (2, 0), (100, 0), (90, 9)):
+        now += 10
+        progress.last_sample = progress.last_activity = now  # it computes
+        progress.look_at_gpus([GpuSample(0, utilization=busy, memory_busy=used)])
+        standstills.append(progress.standstill_s(trusts_gpus=True))
+        assert progress.standstill_s(trusts_gpus=False) == 0
+    assert standstills == [0, 0, 10, 0, 0, 0]
 
 
 class Noted:

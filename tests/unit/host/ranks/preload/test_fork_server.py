@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +12,6 @@ from typing import Any, cast
 
 import pytest
 
-from runner.host.ranks import shim
 from runner.host.ranks.preload import fork_server
 from runner.host.ranks.preload.forked_rank import Request
 
@@ -103,40 +100,25 @@ def test_a_rank_that_differs_from_its_host(tmp_path: Path) -> None:
     assert "string.py has the name" in fork_server.find_difference(same, host)
 
 
-def test_descriptors_of_a_request_that_breaks_off_are_closed() -> None:
-    """The next ranks are to have none of them."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    reader, writer = os.pipe()
-    with ours, theirs:
-        socket.send_fds(theirs, [(100).to_bytes(4, "big")], [writer] * 3)
-        os.close(writer)
-        theirs.close()
-        with pytest.raises(ValueError, match="Expecting value"):
-            fork_server.receive(ours)
-    assert os.read(reader, 1) == b""  # nobody can write
-    os.close(reader)
-    assert shim.FORK_SERVER == fork_server.SERVER_VARIABLE
-
-
 PROGRAM = """
 import os, sys
 sys.path.insert(0, {root!r})
 from runner.host.ranks.preload import forked_rank
-own = frozenset(sys.modules)
 sys.path.insert(0, {stubs!r})
-import torch
-loaded = {{"torch": frozenset(sys.modules)}}
-import torch.later
+import torch.later, torch.usual
 sys.modules["torch.barred"] = None
-loaded["torch.later"] = sys.modules.keys() - loaded["torch"]
 os.environ["LOCAL_RANK"] = "0"
 words = [sys.executable, "-c", "print('again')"]
 request = forked_rank.Request(words, dict(os.environ), "/", 0, [*os.sched_getaffinity(0)], [], "")
-preloaded = forked_rank.Preloaded({{}}, {{}}, [], own, loaded)
-sys.meta_path.insert(0, forked_rank.HeldModules(request, preloaded))
+sys.meta_path.insert(0, forked_rank.HeldModules(request, ["torch", "torch.later"]))
 assert "torch" not in sys.modules
 """
-STUBS = {"__init__.py": "import os", "later.py": "import os", "usual.py": ""}
+STUBS = {
+    "torch/__init__.py": "import os, needed",
+    "torch/later.py": "import os",
+    "torch/usual.py": "",
+    "needed.py": "",
+}
 
 
 @pytest.mark.promise(14)
@@ -144,6 +126,12 @@ STUBS = {"__init__.py": "import os", "later.py": "import os", "usual.py": ""}
     ("program", "printed"),
     [
         ("import torch.later", ""),
+        ("import torch.usual; assert torch.usual.__spec__.loader_state is None", ""),
+        ("os.environ['A'] = '1'; from torch.usual import os", "again, A is set before torch is"),
+        ("os.environ['A'] = '1'; import needed", "again, A is set before needed is imported"),
+        ("import needed; os.environ['A'] = '1'; import torch", "again, A is set before torch is"),
+        ("import torch; os.environ['A'] = '1'; import needed", ""),
+        ("import importlib.util as u; assert u.find_spec('torch').origin; import torch.later", ""),
         ("os.environ['NCCL_DEBUG'] = 'INFO'; import torch", ""),
         ("import torch, torch.later; os.environ['A'] = '1'; import torch.later", ""),
         ("os.environ['A'] = '1'; import torch", "again, A is set before torch is imported"),
@@ -162,10 +150,11 @@ def test_a_variable_that_a_program_sets_is_seen_or_named(
     program: str, printed: str, tmp_path: Path
 ) -> None:
     """Before its first import it has its effect, after it the program is told; a submodule, too."""
-    (tmp_path / "torch").mkdir()
+    site = tmp_path / "site-packages"
+    (site / "torch").mkdir(parents=True)
     for name, text in STUBS.items():
-        (tmp_path / "torch" / name).write_text(text)
-    code = PROGRAM.format(root=ROOT, stubs=str(tmp_path)) + program
+        (site / name).write_text(text)
+    code = PROGRAM.format(root=ROOT, stubs=str(site)) + program
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     said = done.stdout.replace("\n", ", ") + done.stderr.partition("itself: ")[2]
     said = said or done.stderr.removeprefix("runner: task.preload: ")
