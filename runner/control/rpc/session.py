@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from runner.control.rpc import bootloader, bootstrap, host_code
+from runner.control.rpc import bootstrap, host_code
 from runner.control.rpc.window import Window
 from runner.core.errors import NotReady
 from runner.core.replies import checked_reply
@@ -200,7 +200,7 @@ class HostSession:
             chunk = self._channel.read()
             if b"\0" in chunk and time.monotonic() < setup_deadline:  # `bootstrap`: a setup runs
                 self.last_heard = time.monotonic()
-            buffer = bootloader.ANSWER.sub(self._on_boot_answer, buffer + chunk)
+            buffer = host_code.BOOT_ANSWER.sub(self._on_boot_answer, buffer + chunk)
             if bootstrap.SHELL_STARTED in buffer:
                 self.has_shell = True
                 buffer = buffer.replace(bootstrap.SHELL_STARTED, b"")

@@ -30,6 +30,7 @@ from typing import (
 )
 
 from runner.core.wire import boot
+from runner.core.wire.boot import HostCode
 from runner.core.wire.codec import MAGIC, PROTOCOL, STAYS, Frame, FrameDecoder
 from runner.core.wire.facts import FactsRequest
 from runner.core.wire.paths import RunPaths, validated_paths
@@ -39,7 +40,6 @@ from runner.host.process.jobs import Job, Jobs, checkpoint
 
 if TYPE_CHECKING:
     from runner.host.facts.collect import FactsResult
-    from runner.host.process.importer import HostCode
 
 MAX_UNSENT = 256 << 10  # bytes taken of a stream while the controller has not taken others
 IN_ORDER = ("data", "streamed", "exited")  # what is sent in its order, and after all else
