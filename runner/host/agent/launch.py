@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import socket
 import time
 import zlib
 from dataclasses import replace
@@ -58,59 +57,46 @@ class Handler(RequestHandler):
             listener = run_socket.take()
         if listener is None:
             raise ValueError("this run has a supervisor here already")
-
-        def spawn(log_fd: int) -> int:
-            return in_loop(lambda: self._spawn(frame, run_socket, order, listener, log_fd))
-
-        programs = self.context.code.programs
-        with listener:  # the guardian has it, too, if there is one at the end
-            pipe = prepare(folder, order, programs, self._run_record, spawn)
-        report = _await_report(pipe)
-        in_loop(lambda: self._on_report(frame, report))
-
-    def _spawn(
-        self,
-        frame: Frame,
-        run_socket: RunSocket,
-        order: Order,
-        listener: socket.socket,
-        log_fd: int,
-    ) -> int:
-        """Start guardian and supervisor; return the pipe on which they report."""
-        facts = self.context.require_facts()
-        environ = {**facts.environ, **frame.data.get("secrets", {})}
-        token = str(frame.data.get("token", "")).encode()
+        run = follow.FollowedRun(run_socket, order, by_launch=True)
         args = SupervisorArgs(
-            folder=run_socket.folder,
+            folder=folder,
             order=order,
-            environ=environ,
+            environ={**facts.environ, **frame.data.get("secrets", {})},
             reserved_ports=facts.reserved,
-            token=token,
+            token=str(frame.data.get("token", "")).encode(),
             record=self._run_record,
             programs=self.context.code.programs,
         )
-        pipe = guardian.spawn(args, listener, log_fd)
-        self._run_socket = run_socket
-        os.close(log_fd)
-        facts.reserved.close()
-        self.context.facts = replace(facts, reserved=ports.NO_PORTS)
-        follower: follow.Handler = self.context.get_handler("follow")
-        follower.by_launch = True
-        follower.follow(run_socket, order)  # from now on it can be stopped
-        return pipe
 
-    def _on_report(self, frame: Frame, report: Optional[bytes]) -> None:
-        follower: follow.Handler = self.context.get_handler("follow")
-        run = follower.require_run()
-        run.try_connect(force=True)
-        if report is None:  # it hangs, perhaps with its disk, and may yet begin
-            reason = f"no supervisor within {STARTUP_TIMEOUT_S:g} s"
-            run.send_command("stop", reason=reason, cause=StopCause.LOCAL.value)
-        elif report != guardian.READY:
+        def spawn(log_fd: int) -> int:
+            """Start guardian and supervisor; return the pipe on which they report."""
+            pipe = guardian.spawn(args, listener, log_fd)
+            self._run_socket = run_socket
+            os.close(log_fd)
+            facts.reserved.close()
+            self.context.facts = replace(facts, reserved=ports.NO_PORTS)
+            follower: follow.Handler = self.context.get_handler("follow")
+            follower.end_stream()
+            follower.follow(run, order)  # from now on it can be stopped
+            return pipe
+
+        with listener:  # the guardian has it, too, if there is one at the end
+            pipe = prepare(
+                folder,
+                order,
+                args.programs,
+                self._run_record,
+                lambda log_fd: in_loop(lambda: spawn(log_fd)),
+            )
+        report = _await_report(pipe)
+        if report is not None and report != guardian.READY:
             text = report.decode(errors="replace")
             raise ValueError(text or "its guardian ended without a report")
         self.context.answer(frame, "following")
-        self.context.cache_code()
+        in_loop(self.context.cache_code)
+        if report is None:  # it hangs, perhaps with its disk, and may yet begin
+            reason = f"no supervisor within {STARTUP_TIMEOUT_S:g} s"
+            run.send("stop", reason=reason, cause=StopCause.LOCAL.value)
 
     @property
     def has_supervisor(self) -> bool:

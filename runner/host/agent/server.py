@@ -62,7 +62,6 @@ REQUEST_MODULES = {
 It is loaded with the first such request: a host may have to compile it for each connection.
 """
 
-IDLE_POLL_S = 0.05
 STAY_POLL_S = 0.5
 PROGRESS_INTERVAL_S = 1.0  # how often the controller is told that a request is in progress
 LEAVE_TIMEOUT_S = 60.0  # for a job that was cancelled to get on, such as on a frozen disk
@@ -94,16 +93,13 @@ class AgentContext:
         """Answer that something could not be done."""
         self.reply("refused", {"id": frame.data.get("id"), "reason": error_text(error)})
 
-    def start(
-        self, frame: Frame, answer: Callable[[Frame], object], at_end: Callable[[], object] = int
-    ) -> None:
-        """Answer a request in a thread; the loop then calls `at_end`."""
+    def start(self, frame: Frame, answer: Callable[[Frame], object]) -> None:
+        """Answer a request in a thread."""
 
         def end(error: Optional[BaseException] = None) -> None:
             self.requests = [each for each in self.requests if each[1] is not job]
             if error is not None and not job.is_cancelled:
                 self.refuse(frame, error)
-            at_end()
 
         job = self.jobs.start(functools.partial(answer, frame), lambda _: end(), end)
         self.requests.append((frame, job))
@@ -188,8 +184,6 @@ class AgentServer:
         try:
             while self._poll_once():
                 self._context.jobs.deliver()
-                if "follow" in self._loaded:
-                    self._loaded["follow"].advance()
         finally:
             for handler in self._loaded.values():
                 handler.close()
@@ -223,13 +217,13 @@ class AgentServer:
         return bool(chunk)
 
     def _wait(self) -> None:
-        """Wait for a descriptor, or until the run's supervisor should be looked at."""
+        """Wait for a descriptor, or until progress is to be told."""
         poll = select.poll()
         poll.register(self._in_fd, select.POLLIN)
         poll.register(self._context.jobs.wake_fd, select.POLLIN)
         if self._unsent or self._urgent or self._stream:
             poll.register(self._out_fd, select.POLLOUT)
-        poll.poll(1000 * IDLE_POLL_S)
+        poll.poll(1000 * PROGRESS_INTERVAL_S)
 
     def _send(self) -> None:
         """Send what the controller takes now; raise OSError if it has left."""

@@ -6,7 +6,8 @@ import json
 import time
 
 from runner.core.wire.codec import Frame
-from runner.core.wire.paths import DUMP_END, STACKS_LOG, RunPaths
+from runner.core.wire.paths import DUMP_END, STACKS_LOG
+from runner.host.agent.follow import give
 from runner.host.agent.server import RequestHandler
 from runner.host.process import procfs
 from runner.host.process.jobs import pause
@@ -31,7 +32,9 @@ class Handler(RequestHandler):
         if not has_ended(folder, order):
             log = folder.stream_log(order.attempt, STACKS_LOG, "out")
             before = len(procfs.read_text(log))
-            _request_dump(folder, str(frame.data["reason"]))
+            command = {"command": "dump_stacks", "reason": str(frame.data["reason"])}
+            if not give(RunSocket(folder), json.dumps(command).encode() + b"\n"):
+                raise ValueError("its supervisor does not answer")
             deadline = time.monotonic() + stacks.DUMP_TIMEOUT_S + MARGIN_S
             while not text.endswith(DUMP_END) and not has_ended(folder, order):
                 if time.monotonic() >= deadline:
@@ -39,13 +42,3 @@ class Handler(RequestHandler):
                 pause(POLL_S)
                 text = procfs.read_text(log)[before:]
         self.context.answer(frame, "stacks_dumped", text.encode())
-
-
-def _request_dump(folder: RunPaths, reason: str) -> None:
-    """Send the command to the supervisor on this host."""
-    line = json.dumps({"command": "dump_stacks", "reason": reason}).encode() + b"\n"
-    connection = RunSocket(folder).connect()
-    if connection is None:
-        raise ValueError("its supervisor does not answer")
-    with connection:
-        connection.sendall(line)
