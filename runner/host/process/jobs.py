@@ -27,6 +27,34 @@ class Cancelled(BaseException):
     """Nobody waits for this job any more; what suppresses every Exception lets it through."""
 
 
+class Mailbox:
+    """Calls that threads leave for a loop; `wake_fd` is readable when `deliver` has some to do."""
+
+    def __init__(self) -> None:
+        self._calls: "queue.SimpleQueue[Call]" = queue.SimpleQueue()
+        self.wake_fd, self._wakeup = os.pipe()
+        for descriptor in (self.wake_fd, self._wakeup):
+            os.set_blocking(descriptor, False)
+
+    def post(self, call: Call) -> None:
+        """Have the loop call something, from any thread."""
+        self._calls.put(call)
+        self.wake()
+
+    def wake(self) -> None:
+        """Wake the loop up."""
+        with contextlib.suppress(BlockingIOError):  # full: it is readable anyhow
+            os.write(self._wakeup, b"\0")
+
+    def deliver(self) -> None:
+        """Call what was posted; it belongs into the thread of the loop."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.wake_fd, 4096)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._calls.get_nowait()()
+
+
 class Job(threading.Thread):
     """A thread that notes when it got on last, and ends where it is told to."""
 
@@ -115,15 +143,12 @@ def fail(error: BaseException) -> None:
     raise error
 
 
-class Jobs:
-    """The jobs of one loop; `wake_fd` is readable when `deliver` has something to do."""
+class Jobs(Mailbox):
+    """The jobs of one loop."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._running: Set[Job] = set()
-        self._calls: "queue.SimpleQueue[Call]" = queue.SimpleQueue()
-        self.wake_fd, self._wakeup = os.pipe()
-        for descriptor in (self.wake_fd, self._wakeup):
-            os.set_blocking(descriptor, False)
 
     def start(
         self,
@@ -136,24 +161,6 @@ class Jobs:
         self._running.add(job)
         job.start()
         return job
-
-    def post(self, call: Call) -> None:
-        """Have the loop call something, from any thread."""
-        self._calls.put(call)
-        self.wake()
-
-    def wake(self) -> None:
-        """Wake the loop up."""
-        with contextlib.suppress(BlockingIOError):  # full: it is readable anyhow
-            os.write(self._wakeup, b"\0")
-
-    def deliver(self) -> None:
-        """Call what was posted; it belongs into the thread of the loop."""
-        with contextlib.suppress(BlockingIOError):
-            os.read(self.wake_fd, 4096)
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._calls.get_nowait()()
 
     @property
     def wait_s(self) -> float:
