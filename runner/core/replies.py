@@ -6,6 +6,7 @@ A host may be compromised: what has another shape is refused.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -113,4 +114,4 @@ def checked_reply(frame: Frame) -> Frame:
             data[name] = decode_field(field.hint, field.limits, value)
         except ValueError as error:
             raise FrameError(f"a malformed reply {frame.kind!r}: {name}: {error}") from None
-    return Frame(frame.kind, data, frame.payload)
+    return replace(frame, data=data)

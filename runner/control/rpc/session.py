@@ -6,7 +6,6 @@ Every frame goes to one inbox that all sessions share, as (session, frame); a fr
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import queue
@@ -74,7 +73,6 @@ class HostSession:
         self.node = node
         self.last_heard = time.monotonic()
         self.last_sent = self.last_heard  # so many bytes that the other side must be reading
-        self.unsent = 0  # bytes
         self.banner = b""  # what was received before the first frame
         self.has_shell = False  # a program of ours was started at the other end
         self.handshake_done = False  # the agent runs at the other end
@@ -85,8 +83,7 @@ class HostSession:
         self._inbox = inbox
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._unread: dict[int, int] = {}  # bytes of the frames in the inbox, by their ids
-        self._unread_bytes = 0
+        self._unread_bytes = 0  # of the frames in the inbox
         self.is_held = False  # what it streams waits to be shown
         self._window = Window(INITIAL_CREDIT)
         self._ids = itertools.count(1)
@@ -108,14 +105,12 @@ class HostSession:
     def send(self, *parts: bytes) -> None:
         """Queue bytes, such as a packed frame in two parts, so that sessions share the payload."""
         for data in parts:
-            with self._lock:
-                self.unsent += len(data)
             self._outbox.put(data)
 
     def on_taken(self, frame: Frame) -> None:
         """Note that a frame was taken out of the inbox: of a stream, more may come."""
         with self._lock:
-            self._unread_bytes -= self._unread.pop(id(frame), 0)
+            self._unread_bytes -= frame.size
         if frame.kind == "data":
             self._window.on_taken(len(frame.payload))
             self.grant()
@@ -184,14 +179,11 @@ class HostSession:
 
     def _read_frames(self) -> None:
         decoder = FrameDecoder()
-        size = 0
         rest = self._skip_banner()
         for chunk in itertools.chain([rest], iter(self._channel.read, b"")):
             self.last_heard = time.monotonic()
-            size += len(chunk)
             for frame in decoder.feed(chunk):
-                self._on_frame(checked_reply(frame), size)
-                size = 0
+                self._on_frame(checked_reply(frame))
 
     def _skip_banner(self) -> bytes:
         buffer = b""
@@ -215,14 +207,13 @@ class HostSession:
                 return b""
             buffer = buffer[-MAX_BANNER:]
 
-    def _on_frame(self, frame: Frame, size: int) -> None:
+    def _on_frame(self, frame: Frame) -> None:
         if "mono" in frame.data:
             self.clock.on_pong(frame.data["id"], frame.data["mono"], frame.data["wall"])
         if frame.data.get("id") in self.abandoned:
             return
         with self._lock:
-            self._unread[id(frame)] = size
-            self._unread_bytes += size
+            self._unread_bytes += frame.size
             if self._unread_bytes > MAX_UNREAD:
                 raise FrameError("more than it may")
         self._inbox.put((self, frame))
@@ -238,33 +229,16 @@ class HostSession:
                 if key := self._boot_answers.get():
                     self._send_now(host_code.archive_for(key))
             while (data := self._outbox.get()) is not None:
-                self._send_now(self._with_what_follows(data), is_queued=True)
+                self._send_now(data)
         except OSError:
             return  # the reader reports it
 
-    def _with_what_follows(self, data: bytes) -> bytes:
-        """Return small messages together that wait already: each SSH packet costs as much."""
-        parts = [data]
-        size = len(data)
-        with contextlib.suppress(queue.Empty):
-            while size < SEND_SLICE:
-                following = self._outbox.get_nowait()
-                if following is None:
-                    self._outbox.put(None)  # the end: for the next look
-                    break
-                parts.append(following)
-                size += len(following)
-        return b"".join(parts) if len(parts) > 1 else data
-
-    def _send_now(self, data: bytes, *, is_queued: bool = False) -> None:
+    def _send_now(self, data: bytes) -> None:
         for start in range(0, len(data), SEND_SLICE):
             part = data[start : start + SEND_SLICE]
             self._channel.write(part)
             if len(part) >= MIN_PROGRESS_BYTES:
                 self.last_sent = time.monotonic()
-            if is_queued:
-                with self._lock:
-                    self.unsent -= len(part)
 
 
 class ClockOffset:

@@ -206,6 +206,7 @@ class Frame:
     kind: str
     data: Dict[str, Any] = field(default_factory=dict)
     payload: bytes = b""
+    size: int = field(default=0, compare=False)  # of one that came, in bytes
 
     def pack(self) -> bytes:
         return self.header_bytes() + self.payload
@@ -251,7 +252,7 @@ def _parse(header: bytes, payload: bytes) -> Frame:
     kind = data.pop("kind", None) if isinstance(data, dict) else None
     if not isinstance(kind, str):
         raise FrameError("a frame without a readable header")
-    return Frame(kind, data, payload)
+    return Frame(kind, data, payload, LENGTHS.size + len(header) + len(payload))
 
 
 def decompress(data: bytes, max_size: int) -> bytes:

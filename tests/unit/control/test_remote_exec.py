@@ -23,7 +23,6 @@ LOST_S = 15.0
 class Host(HostSession):
     def __init__(self, name: str) -> None:
         self.closed_locally = False
-        self.unsent = 0
         self.node = Node(name, "10.0.0.1")
         self.last_heard = self.last_sent = time.monotonic()
         self._closed = threading.Event()
