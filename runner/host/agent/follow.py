@@ -15,12 +15,13 @@ from typing import Any, List, Optional
 from runner.core.wire.codec import Frame, decode
 from runner.core.wire.events import StopCause
 from runner.core.wire.order import Order
-from runner.core.wire.paths import RunPaths
+from runner.core.wire.paths import DUMP_END, STACKS_LOG, RunPaths
 from runner.core.wire.timing import ENGINE_TIMEOUT_S, UNRESPONSIVE_S
 from runner.host.agent.server import RequestHandler
 from runner.host.agent.stream import LogStream
 from runner.host.process import procfs
 from runner.host.process.jobs import POLL_S, Job, checkpoint, in_loop, pause
+from runner.host.ranks import stacks
 from runner.host.storage import run_owner
 from runner.host.storage.run_folder import (
     has_ended,
@@ -34,6 +35,8 @@ from runner.host.supervisor.recovery import recover_orphaned
 COMMAND_FIELDS = ("cause", "reason", "peer", "nodes", "signal")
 """The fields that a command may have."""
 
+DUMP_POLL_S = 0.2
+DUMP_MARGIN_S = 5.0
 SEND_TIMEOUT_S = 1.0  # for a supervisor whose buffer is full: it is stopped, or stuck
 
 
@@ -142,6 +145,30 @@ class Handler(RequestHandler):
         """Renew the controller lease of the run, unless it is only read."""
         if self._run is not None:
             self._run.renew_lease()
+
+    def on_dump_stacks(self, frame: Frame) -> None:
+        """Have the stacks of a run's ranks dumped; the answer is empty for one that has ended.
+
+        It is what the supervisor adds to its log: it knows then what its dump disturbs.
+        """
+        folder = self.context.run_folder(frame)
+        order = read_order(folder)
+        if order is None:
+            raise ValueError(f"there is no run {frame.data['run_id']} in {self.context.workdir}")
+        text = ""
+        if not has_ended(folder, order):
+            log = folder.stream_log(order.attempt, STACKS_LOG, "out")
+            before = len(procfs.read_text(log))
+            command = {"command": "dump_stacks", "reason": str(frame.data["reason"])}
+            if not give(RunSocket(folder), json.dumps(command).encode() + b"\n"):
+                raise ValueError("its supervisor does not answer")
+            deadline = time.monotonic() + stacks.DUMP_TIMEOUT_S + DUMP_MARGIN_S
+            while not text.endswith(DUMP_END) and not has_ended(folder, order):
+                if time.monotonic() >= deadline:
+                    raise ValueError("its supervisor dumped no stacks in time")
+                pause(DUMP_POLL_S)
+                text = procfs.read_text(log)[before:]
+        self.context.answer(frame, "stacks_dumped", text.encode())
 
 
 class FollowedRun:

@@ -48,12 +48,11 @@ REQUEST_MODULES = {
     **dict.fromkeys(("offer", "manifest", "chunk", "finish"), "push"),
     "adopt": "push",
     **dict.fromkeys(("record", "start"), "launch"),
-    **dict.fromkeys(("follow", "stream", "command"), "follow"),
+    **dict.fromkeys(("follow", "stream", "command", "dump_stacks"), "follow"),
     **dict.fromkeys(("exec", "kill"), "exec"),
     **dict.fromkeys(("inventory", "fetch"), "fetch"),
     **dict.fromkeys(("runs", "run", "mark_relaunch_pending"), "runs"),
     **dict.fromkeys(("kill_leftovers", "clean"), "clean"),
-    "dump_stacks": "stacks",
     "sample": "sample",
     **dict.fromkeys(("listen", "probe"), "between_hosts"),
 }

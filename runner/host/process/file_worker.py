@@ -66,6 +66,7 @@ class FileWorker(Mailbox):
         while (item := self._jobs.get()) is not None:
             job, then = item
             self._job_began = time.monotonic()
+            end: Callable[[], object]
             try:
                 end = functools.partial(then, job())
             except BaseException as error:  # noqa: BLE001 (`deliver` raises it)
