@@ -102,9 +102,7 @@ class Handler(RequestHandler):
         It takes the place of the stream before.
         """
         self.end_stream()
-        work = functools.partial(self._send_stream, frame)
-        refuse = functools.partial(self.context.refuse, frame)
-        self._stream = self.context.jobs.start(work, on_error=refuse)
+        self._stream = self.context.start(frame, self._send_stream, has_answer=False)
 
     def _send_stream(self, frame: Frame) -> None:
         run = self._followed()
@@ -128,8 +126,7 @@ class Handler(RequestHandler):
         if is_early and self.context.cancel_all(stop):
             self.context.answer(frame, "command_sent")
             return
-        work = functools.partial(self._pass_on, frame)
-        self.context.jobs.start(work, on_error=functools.partial(self.context.refuse, frame))
+        self.context.start(frame, self._pass_on, has_answer=False)
 
     def _pass_on(self, frame: Frame) -> None:
         fields = {name: frame.data[name] for name in COMMAND_FIELDS if name in frame.data}

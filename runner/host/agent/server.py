@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -23,16 +23,13 @@ from typing import (
     Deque,
     Dict,
     FrozenSet,
-    List,
     NoReturn,
     Optional,
-    Tuple,
 )
 
 from runner.core.wire import boot
 from runner.core.wire.boot import HostCode
 from runner.core.wire.codec import MAGIC, PROTOCOL, STAYS, Frame, FrameDecoder
-from runner.core.wire.facts import FactsRequest
 from runner.core.wire.paths import RunPaths, validated_paths
 from runner.core.wire.timing import CONTROLLER_TIMEOUT_S
 from runner.host.agent.stream import Credit
@@ -75,13 +72,11 @@ class AgentContext:
     code: HostCode  # ours
     controller_timeout_s: float = CONTROLLER_TIMEOUT_S  # after such silence the agent exits
     facts: Optional[FactsResult] = None
-    facts_request: FactsRequest = field(default_factory=lambda: FactsRequest(""))
     followed_workdir: str = ""  # of the run that is followed
 
     def __post_init__(self) -> None:
         self.jobs = Jobs()
         self.credit = Credit()
-        self.requests: List[Tuple[Frame, Job]] = []  # those in progress
 
     def answer(self, frame: Frame, kind: str, payload: bytes = b"", /, **data: Any) -> None:
         """Queue the answer to a request, unless nobody waits for it any more."""
@@ -92,25 +87,26 @@ class AgentContext:
         """Answer that something could not be done."""
         self.reply("refused", {"id": frame.data.get("id"), "reason": error_text(error)})
 
-    def start(self, frame: Frame, answer: Callable[[Frame], object]) -> None:
-        """Answer a request in a thread."""
+    def start(
+        self, frame: Frame, answer: Callable[[Frame], object], *, has_answer: bool = True
+    ) -> Job:
+        """Answer a request in a thread; without `has_answer` it is no news that it gets on."""
 
-        def end(error: Optional[BaseException] = None) -> None:
-            self.requests = [each for each in self.requests if each[1] is not job]
-            if error is not None and not job.is_cancelled:
+        def refuse(error: BaseException) -> None:
+            if not job.is_cancelled:
                 self.refuse(frame, error)
 
-        job = self.jobs.start(functools.partial(answer, frame), lambda _: end(), end)
-        self.requests.append((frame, job))
+        job = self.jobs.start(functools.partial(answer, frame), on_error=refuse)
+        job.request = frame if has_answer else None
+        return job
 
     def cancel_all(self, error: Exception) -> bool:
         """Refuse the requests in progress, which end where they can; return whether any was."""
-        cancelled = self.requests
-        self.requests = []
-        for frame, job in cancelled:
+        jobs = [job for job in self.jobs.running if job.request and not job.is_cancelled]
+        for job in jobs:
             job.is_cancelled = True
-            self.refuse(frame, error)
-        return bool(cancelled)
+            self.refuse(job.request, error)
+        return bool(jobs)
 
     def require_facts(self) -> FactsResult:
         """Return what this host reported; raise RuntimeError if it was not asked yet."""
@@ -239,9 +235,9 @@ class AgentServer:
 
     def _report_progress(self, now: float) -> None:
         """Tell which requests got on."""
-        for frame, job in self._context.requests:
-            if job.moved_at >= self._last_progress:
-                self._reply("in_progress", {"id": frame.data.get("id")})
+        for job in self._context.jobs.running:
+            if job.request and job.moved_at >= self._last_progress and not job.is_cancelled:
+                self._reply("in_progress", {"id": job.request.data.get("id")})
         self._last_progress = now
 
     def _dispatch(self, frame: Frame) -> None:

@@ -69,6 +69,7 @@ class Job(threading.Thread):
         self.jobs = jobs
         self.moved_at = time.monotonic()
         self.is_cancelled = False
+        self.request: Any = None  # what it answers, if somebody is to hear that it gets on
         self._work = work
         self._then = then
         self._on_error = on_error
@@ -148,7 +149,7 @@ class Jobs(Mailbox):
 
     def __init__(self) -> None:
         super().__init__()
-        self._running: Set[Job] = set()
+        self.running: Set[Job] = set()
 
     def start(
         self,
@@ -158,7 +159,7 @@ class Jobs(Mailbox):
     ) -> Job:
         """Do `work` in a thread; the loop then calls `then` with its result."""
         job = Job(self, work, then, on_error)
-        self._running.add(job)
+        self.running.add(job)
         job.start()
         return job
 
@@ -166,19 +167,19 @@ class Jobs(Mailbox):
     def wait_s(self) -> float:
         """For how long a job has not got on: its disk does not answer."""
         now = time.monotonic()
-        return max((now - job.moved_at for job in self._running), default=0.0)
+        return max((now - job.moved_at for job in self.running), default=0.0)
 
     def remove(self, job: Job, end: Call) -> None:
         """Take the end of a job."""
-        self._running.discard(job)
+        self.running.discard(job)
         end()
 
     def finish(self, patience_s: float) -> None:
         """Cancel all jobs; return when they have ended, or when none got on for so long."""
-        for job in self._running:
+        for job in self.running:
             job.is_cancelled = True
         poll = select.poll()
         poll.register(self.wake_fd, select.POLLIN)
-        while self._running and self.wait_s < patience_s:
+        while self.running and self.wait_s < patience_s:
             poll.poll(1000 * POLL_S)
             self.deliver()
