@@ -58,30 +58,23 @@ class Mailbox:
 class Job(threading.Thread):
     """A thread that notes when it got on last, and ends where it is told to."""
 
-    def __init__(
-        self,
-        jobs: Jobs,
-        work: Callable[[], Any],
-        then: Callable[[Any], object],
-        on_error: Callable[[BaseException], object],
-    ) -> None:
+    def __init__(self, jobs: Jobs, work: Call, on_error: Callable[[BaseException], object]) -> None:
         super().__init__(daemon=True)
         self.jobs = jobs
         self.moved_at = time.monotonic()
         self.is_cancelled = False
         self.request: Any = None  # what it answers, if somebody is to hear that it gets on
         self._work = work
-        self._then = then
         self._on_error = on_error
 
     def run(self) -> None:
-        """Do the work; the loop takes the result, or what was raised."""
+        """Do the work; the loop decides about what was raised."""
         end: Call = int
         try:
-            end = functools.partial(self._then, self._work())
+            self._work()
         except Cancelled:
             pass
-        except BaseException as error:  # noqa: BLE001 (the loop decides about it)
+        except BaseException as error:  # noqa: BLE001
             end = functools.partial(self._on_error, error)
         self.jobs.post(functools.partial(self.jobs.remove, self, end))
 
@@ -151,14 +144,9 @@ class Jobs(Mailbox):
         super().__init__()
         self.running: Set[Job] = set()
 
-    def start(
-        self,
-        work: Callable[[], Any],
-        then: Callable[[Any], object] = id,
-        on_error: Callable[[BaseException], object] = fail,
-    ) -> Job:
-        """Do `work` in a thread; the loop then calls `then` with its result."""
-        job = Job(self, work, then, on_error)
+    def start(self, work: Call, on_error: Callable[[BaseException], object] = fail) -> Job:
+        """Do `work` in a thread; the loop calls `on_error` with what it raised, if anything."""
+        job = Job(self, work, on_error)
         self.running.add(job)
         job.start()
         return job
