@@ -81,7 +81,7 @@ class HostSession:
         self.abandoned: set[int] = set()  # ids of requests whose replies nobody waits for any more
         self._channel = channel
         self._inbox = inbox
-        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[tuple[bytes, ...] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._unread_bytes = 0  # of the frames in the inbox
         self.is_held = False  # what it streams waits to be shown
@@ -99,13 +99,13 @@ class HostSession:
         request_id = next(self._ids)
         if kind == "ping":
             self.clock.on_ping(request_id)
-        self.send(Frame(kind, {"id": request_id, **(data or {})}, payload).pack())
+        frame = Frame(kind, {"id": request_id, **(data or {})}, payload)
+        self.send(frame.header_bytes(), payload)
         return request_id
 
     def send(self, *parts: bytes) -> None:
         """Queue bytes, such as a packed frame in two parts, so that sessions share the payload."""
-        for data in parts:
-            self._outbox.put(data)
+        self._outbox.put(parts)
 
     def on_taken(self, frame: Frame) -> None:
         """Note that a frame was taken out of the inbox: of a stream, more may come."""
@@ -228,8 +228,9 @@ class HostSession:
                 self._send_now(self._boot_input)
                 if key := self._boot_answers.get():
                     self._send_now(host_code.archive_for(key))
-            while (data := self._outbox.get()) is not None:
-                self._send_now(data)
+            while (parts := self._outbox.get()) is not None:
+                for data in parts:
+                    self._send_now(data)
         except OSError:
             return  # the reader reports it
 

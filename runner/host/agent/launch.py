@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import os
 import select
+import socket
 import time
 import zlib
 from dataclasses import replace
-from typing import Any, Dict, Optional
+from typing import Optional
 
 from runner.core.wire.codec import Frame, decode
 from runner.core.wire.events import StopCause
 from runner.core.wire.order import Order
 from runner.core.wire.paths import RunPaths
 from runner.host.agent import follow
-from runner.host.agent.server import AgentContext, RequestHandler
+from runner.host.agent.server import RequestHandler
 from runner.host.facts import ports
 from runner.host.process.jobs import POLL_S, checkpoint, in_loop, pause
 from runner.host.storage.run_owner import RunSocket
@@ -31,32 +32,23 @@ PREDECESSOR_TIMEOUT_S = 10.0  # for the supervisor of an earlier attempt, a spar
 class Handler(RequestHandler):
     """Starts a run on this host."""
 
-    at_once = frozenset({"record"})
     _run_socket: Optional[RunSocket] = None
 
-    def __init__(self, context: AgentContext) -> None:
-        super().__init__(context)
-        self._run_record: Dict[str, Any] = {}
-
-    def on_record(self, frame: Frame) -> None:
-        """Take the record of the whole run that every host keeps: its plan and configuration."""
-        self._run_record = json.loads(zlib.decompress(frame.payload))
-
     def on_start(self, frame: Frame) -> None:
-        """Start the run, once the supervisor of an earlier attempt has ended."""
+        """Start the run.
+
+        The payload is the record of the whole run that every host keeps, its plan and
+        configuration; then the shipped tasks, if this host lacks them.
+        """
         facts = self.context.require_facts()
         order = with_numeric_hub(decode(Order, frame.data["order"]))
+        size = int(frame.data["record_bytes"])
+        record = json.loads(zlib.decompress(frame.payload[:size]))
         if frame.data.get("tasks"):
-            store_tasks(facts.facts.workdir, frame.data["tasks"], frame.payload)
+            store_tasks(facts.facts.workdir, frame.data["tasks"], frame.payload[size:])
         folder = RunPaths(order.workdir, order.run_id, order.node)
         run_socket = RunSocket(folder)
-        deadline = time.monotonic() + PREDECESSOR_TIMEOUT_S
-        listener = run_socket.take()
-        while listener is None and order.attempt and time.monotonic() < deadline:
-            pause(POLL_S)
-            listener = run_socket.take()
-        if listener is None:
-            raise ValueError("this run has a supervisor here already")
+        listener = _take(run_socket, order)
         run = follow.FollowedRun(run_socket, order, by_launch=True)
         args = SupervisorArgs(
             folder=folder,
@@ -64,7 +56,7 @@ class Handler(RequestHandler):
             environ={**facts.environ, **frame.data.get("secrets", {})},
             reserved_ports=facts.reserved,
             token=str(frame.data.get("token", "")).encode(),
-            record=self._run_record,
+            record=record,
             programs=self.context.code.programs,
         )
 
@@ -85,7 +77,7 @@ class Handler(RequestHandler):
                 folder,
                 order,
                 args.programs,
-                self._run_record,
+                record,
                 lambda log_fd: in_loop(lambda: spawn(log_fd)),
             )
         report = _await_report(pipe)
@@ -102,6 +94,18 @@ class Handler(RequestHandler):
     def has_supervisor(self) -> bool:
         """Whether a supervisor that was started here, or its guardian, lives."""
         return self._run_socket is not None and self._run_socket.is_held
+
+
+def _take(run_socket: RunSocket, order: Order) -> socket.socket:
+    """Take the socket of a run, once the supervisor of an earlier attempt has ended."""
+    deadline = time.monotonic() + PREDECESSOR_TIMEOUT_S
+    listener = run_socket.take()
+    while listener is None and order.attempt and time.monotonic() < deadline:
+        pause(POLL_S)
+        listener = run_socket.take()
+    if listener is None:
+        raise ValueError("this run has a supervisor here already")
+    return listener
 
 
 def _await_report(pipe: int) -> Optional[bytes]:

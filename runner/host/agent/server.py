@@ -44,7 +44,7 @@ REQUEST_MODULES = {
     "facts": "facts",
     **dict.fromkeys(("offer", "manifest", "chunk", "finish"), "push"),
     "adopt": "push",
-    **dict.fromkeys(("record", "start"), "launch"),
+    "start": "launch",
     **dict.fromkeys(("follow", "stream", "command", "dump_stacks"), "follow"),
     **dict.fromkeys(("exec", "kill"), "exec"),
     **dict.fromkeys(("inventory", "fetch"), "fetch"),
