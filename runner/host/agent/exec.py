@@ -24,7 +24,7 @@ from runner.host.process.subreaper import reap_all
 READ_BYTES = 64 << 10
 NO_CREDIT_POLL_S = 0.005
 LEFTOVER_GRACE_S = 0.5  # how long processes that the command left may go on after its end
-KILL_MARGIN_S = 10.0
+KILL_MARGIN_S = 10.0  # beyond the time to kill, for our process above the command
 
 
 class CommandRun:
@@ -121,18 +121,21 @@ def _supervise(
     os.close(err_fd)
     code: Optional[int] = None
     is_told = False
-    while not is_told and time.monotonic() < deadline and os.getppid() == agent_pid:
-        for pid, status in reap_all():
-            if pid == command.pid:
-                code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-                deadline = min(deadline, time.monotonic() + LEFTOVER_GRACE_S)
-        if code is not None and not subreaper.own_descendants():
-            break
-        received = signal.sigtimedwait(signals, POLL_S if code is None else 0.005)
-        is_told = received is not None and received.si_signo == signal.SIGTERM
-    timed_out = code is None and not is_told and time.monotonic() >= deadline
-    gone = subreaper.no_children_left
-    _, survivors = kill_until_gone(subreaper.own_descendants, reap_all, all_gone=gone)
+    try:
+        while not is_told and time.monotonic() < deadline and os.getppid() == agent_pid:
+            for pid, status in reap_all():
+                if pid == command.pid:
+                    is_signal = os.WIFSIGNALED(status)
+                    code = -os.WTERMSIG(status) if is_signal else os.WEXITSTATUS(status)
+                    deadline = min(deadline, time.monotonic() + LEFTOVER_GRACE_S)
+            if code is not None and not subreaper.own_descendants():
+                break
+            received = signal.sigtimedwait(signals, POLL_S if code is None else 0.005)
+            is_told = received is not None and received.si_signo == signal.SIGTERM
+        timed_out = code is None and not is_told and time.monotonic() >= deadline
+    finally:
+        gone = subreaper.no_children_left
+        _, survivors = kill_until_gone(subreaper.own_descendants, reap_all, all_gone=gone)
     if code is None:
         code = -signal.SIGKILL
     report_facts(code=code, timed_out=timed_out, survivors=list(survivors))
