@@ -89,7 +89,7 @@ class HostSession:
         self._ids = itertools.count(1)
         self.clock = ClockOffset()
         self._closed = threading.Event()
-        self._boot_input = boot_input  # "" if there is an agent already
+        self._boot_input = boot_input
         self._boot_answers: queue.SimpleQueue[str] = queue.SimpleQueue()
         for work in (self._read, self._write):
             threading.Thread(target=work, daemon=True, name=f"{work.__name__} {node.name}").start()
