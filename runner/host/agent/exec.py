@@ -68,6 +68,8 @@ class CommandRun:
         for fd in self._fds.values():
             os.close(fd)
         self._fds = {}
+        if not self._supervisor.pid:
+            return {"refused": self._supervisor.text}
         killed = "its supervising process was killed; parts of it may be left"
         return self._supervisor.report() or {"error": self._supervisor.text or killed}
 
@@ -115,7 +117,7 @@ def _supervise(
             preexec_fn=procfs.reset_process,  # noqa: PLW1509 (this process has one thread)
         )
     except OSError as error:
-        report_facts(error=f"cannot start {argv[0]}: {error.strerror}")
+        report_facts(refused=f"{argv[0]}: {error.strerror}")
         return
     os.close(out_fd)
     os.close(err_fd)
@@ -164,6 +166,8 @@ class Handler(RequestHandler):
             command.kill()
             command.pass_on(Credit(), lambda *_, **__: None)
             raise
+        if "refused" in report:
+            raise ValueError(report["refused"])
         answer("exited", **report)
 
     def on_kill(self, _: Frame) -> None:

@@ -113,6 +113,16 @@ def test_endless_output_is_cut_and_that_is_said(run: Run, monkeypatch: pytest.Mo
     assert run.execution.results["a"].truncated
 
 
+@pytest.mark.promise(2)
+def test_whatever_the_words_an_end_that_nobody_saw_is_not_verified(run: Run) -> None:
+    """A command that was refused has left nothing."""
+    run.come("a", "exited", error="cannot start what ends it; parts of it may be left")
+    run.come("b", "refused", reason="/none: No such file or directory")
+    told = run.told()
+    assert told["b"] == (None, "cannot be started: /none: No such file or directory")
+    assert [run.execution.results[name].unverified for name in "ab"] == [True, False]
+
+
 def test_output_is_passed_on_and_hosts_wait_while_it_is_not_shown(run: Run) -> None:
     """Nothing is kept of it; a host whose output waits to be shown may send no more."""
     shown: list[tuple[str, str, int]] = []
