@@ -103,7 +103,7 @@ class RemoteCommand(WaitLoop):
             result.unverified = True
             result.problem = f"cannot be killed: PID {', '.join(map(str, survivors))}"
         elif reply["error"]:
-            result.unverified = result.exit_code is None and "cannot start" not in reply["error"]
+            result.unverified = True
             result.problem = reply["error"]
         elif reply["timed_out"]:
             result.problem = "did not end in time and was killed"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from runner.host.process.cgroup import Cgroup, own_folders
+from runner.host.process.cgroup import Cgroup, own_folder
 from tests.lab.lab import Lab, LabFactory, make_lab, missing, need
 from tests.lab.launching import Launcher
 from tests.lab.slurm import HpcLauncher, Slurm, slurm_lab
@@ -41,10 +41,10 @@ def cgroups_as_found() -> Iterator[None]:
 
     One that was just made is that of another worker's run, whose program is about to enter it.
     """
-    folders = [Path(folder) for folder in own_folders()]
-    before = {path for folder in folders for path in folder.glob("runner-*")}
+    folder = Path(own_folder() or "/none")
+    before = {*folder.glob("runner-*")}
     yield
-    for path in {path for folder in folders for path in folder.glob("runner-*")} - before:
+    for path in {*folder.glob("runner-*")} - before:
         with contextlib.suppress(FileNotFoundError):
             if time.time() - path.stat().st_mtime > YOUNG_S:
                 Cgroup(str(path)).remove()

@@ -36,7 +36,6 @@ from runner.core.wire.codec import decode
 from runner.core.wire.paths import PROGRAM_LOG, RunPaths
 from runner.core.wire.order import Order, Program
 from runner.host.facts import ports
-from runner.host.process.file_worker import run_now
 from runner.host.storage import run_folder
 from runner.host.supervisor import guardian
 from runner.host.storage.run_owner import RunSocket
@@ -59,12 +58,12 @@ if order.hub:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind((order.hub.addr, order.hub.port))
     held = ports.ReservedPorts(None, listener)
-early = FollowedRun(RunSocket(folder), order, run_now)
+early = FollowedRun(RunSocket(folder), order)
 if "stuck" in sys.argv[4:]:
     os.makedirs(folder.attempt_folder(0), exist_ok=True)
     os.mkfifo(folder.stream_log(0, PROGRAM_LOG, "out"))
 if "stopped" in sys.argv[4:]:  # before it listens
-    early.send_command("stop", reason="told early", cause="user")
+    early.send("stop", reason="told early", cause="user")
 args = SupervisorArgs(folder, order, dict(os.environ), held, b"token")
 pipe = guardian.spawn(args, run_socket, guardian.open_log(folder))
 run_socket.close()
@@ -74,9 +73,8 @@ while True:
     if not chunk:
         break
     said += chunk
-while "stopped" in sys.argv[4:] and not early.ended:
-    early.check_ended()
-    time.sleep(0.02)
+if "stopped" in sys.argv[4:]:
+    early.watch()
 print(said.decode())
 """
 

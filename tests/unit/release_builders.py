@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from runner.core.wire.boot import HostCode
 from runner.core.wire.codec import Frame
 from runner.core.wire.files import File, Folder, Manifest, Symlink, release_hash
 from runner.core.wire.paths import CODE_FOLDER, release_folder
 from runner.host.agent import push
 from runner.host.agent.server import AgentContext
-from runner.host.process.importer import HostCode
 from runner.host.storage.release_store import find_damage
 from runner.host.storage.release_writer import ReleaseWriter
 

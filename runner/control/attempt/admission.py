@@ -44,12 +44,11 @@ class OrderSender:
 
     def send(self, order: Order, session: HostSession, facts: Facts, record: bytes) -> None:
         """Start an order on a host; `record` is the packed record of the whole run."""
-        session.send(Frame("record", {}, record).header_bytes(), record)
-        data = {"order": encode(order), **self._data}
-        payload = b""
+        data = {"order": encode(order), "record_bytes": len(record), **self._data}
+        payload = record
         if self._tasks and not facts.has_tasks:
             data["tasks"] = self._tasks.header()
-            payload = self._tasks.payload
+            payload += self._tasks.payload
         session.request("start", data, payload)
 
 

@@ -39,11 +39,6 @@ leaves them out.
 """
 
 
-def boot_words(python: str) -> str:
-    """Return the words, as shell text, that start our code from standard input; more follow."""
-    return f"{shell.path(python)} -I -S -X utf8 -c {shell.quote(_LOADER)}"
-
-
 def boot_input(setup: Sequence[str]) -> bytes:
     """Return what the boot command reads: the lines of `cluster.setup`, then the boot line."""
     return _setup_text(setup) + boot_line()
@@ -68,7 +63,8 @@ def boot_command(spec: Spec, node: Node) -> list[str]:
     stays = f" {STAYS}" if node.transport == "srun" else ""
     start = (
         f"command -v {python} >/dev/null 2>&1 || {{ echo runner-boot: no-python; exit 127; }}; "
-        f"exec {boot_words(spec.cluster.host_python)} runner {ps_words} v{PROTOCOL}{stays}"
+        f"exec {python} -I -S -X utf8 -c {shell.quote(_LOADER)} "
+        f"runner {ps_words} v{PROTOCOL}{stays}"
     )
     setup = spec.setup_of(node)
     if not setup:

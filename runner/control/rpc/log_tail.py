@@ -17,10 +17,9 @@ from runner.core.wire.plan import NodePlan
 STREAM_KINDS = ("events", "data", "streamed")
 """The replies that belong to a stream of logs."""
 
-MAX_EVENT_BYTES = 4 << 20
 MAX_EVENTS_BYTES = 64 << 20
 MAX_DISCOVERED_RANKS = 4096
-"""Bytes of one event, and of all, and ranks the plan did not assign, that a node may report."""
+"""Bytes of events, and ranks that the plan did not assign, that a node may report."""
 
 LogSink = Callable[[str, str, int, bytes], None]
 """Takes (source, stream, offset, bytes) of the logs, in order per file."""
@@ -133,8 +132,6 @@ class LogTailer:
         ranks = self._node_plan.ranks
         of_rank = (RankStarted, RankExited)
         *lines, self._partial_line = (self._partial_line + chunk).split(b"\n")
-        if len(self._partial_line) > MAX_EVENT_BYTES:
-            raise FrameError("an event without an end")
         for line in filter(None, lines):
             try:
                 event = parse(line.decode())

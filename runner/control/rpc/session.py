@@ -6,7 +6,6 @@ Every frame goes to one inbox that all sessions share, as (session, frame); a fr
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import queue
@@ -16,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from runner.control.rpc import bootloader, bootstrap, host_code
+from runner.control.rpc import bootstrap, host_code
 from runner.control.rpc.window import Window
 from runner.core.errors import NotReady
 from runner.core.replies import checked_reply
@@ -74,7 +73,6 @@ class HostSession:
         self.node = node
         self.last_heard = time.monotonic()
         self.last_sent = self.last_heard  # so many bytes that the other side must be reading
-        self.unsent = 0  # bytes
         self.banner = b""  # what was received before the first frame
         self.has_shell = False  # a program of ours was started at the other end
         self.handshake_done = False  # the agent runs at the other end
@@ -83,16 +81,15 @@ class HostSession:
         self.abandoned: set[int] = set()  # ids of requests whose replies nobody waits for any more
         self._channel = channel
         self._inbox = inbox
-        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[tuple[bytes, ...] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._unread: dict[int, int] = {}  # bytes of the frames in the inbox, by their ids
-        self._unread_bytes = 0
+        self._unread_bytes = 0  # of the frames in the inbox
         self.is_held = False  # what it streams waits to be shown
         self._window = Window(INITIAL_CREDIT)
         self._ids = itertools.count(1)
         self.clock = ClockOffset()
         self._closed = threading.Event()
-        self._boot_input = boot_input  # "" if there is an agent already
+        self._boot_input = boot_input
         self._boot_answers: queue.SimpleQueue[str] = queue.SimpleQueue()
         for work in (self._read, self._write):
             threading.Thread(target=work, daemon=True, name=f"{work.__name__} {node.name}").start()
@@ -102,20 +99,18 @@ class HostSession:
         request_id = next(self._ids)
         if kind == "ping":
             self.clock.on_ping(request_id)
-        self.send(Frame(kind, {"id": request_id, **(data or {})}, payload).pack())
+        frame = Frame(kind, {"id": request_id, **(data or {})}, payload)
+        self.send(frame.header_bytes(), payload)
         return request_id
 
     def send(self, *parts: bytes) -> None:
         """Queue bytes, such as a packed frame in two parts, so that sessions share the payload."""
-        for data in parts:
-            with self._lock:
-                self.unsent += len(data)
-            self._outbox.put(data)
+        self._outbox.put(parts)
 
     def on_taken(self, frame: Frame) -> None:
         """Note that a frame was taken out of the inbox: of a stream, more may come."""
         with self._lock:
-            self._unread_bytes -= self._unread.pop(id(frame), 0)
+            self._unread_bytes -= frame.size
         if frame.kind == "data":
             self._window.on_taken(len(frame.payload))
             self.grant()
@@ -184,14 +179,11 @@ class HostSession:
 
     def _read_frames(self) -> None:
         decoder = FrameDecoder()
-        size = 0
         rest = self._skip_banner()
         for chunk in itertools.chain([rest], iter(self._channel.read, b"")):
             self.last_heard = time.monotonic()
-            size += len(chunk)
             for frame in decoder.feed(chunk):
-                self._on_frame(checked_reply(frame), size)
-                size = 0
+                self._on_frame(checked_reply(frame))
 
     def _skip_banner(self) -> bytes:
         buffer = b""
@@ -200,7 +192,7 @@ class HostSession:
             chunk = self._channel.read()
             if b"\0" in chunk and time.monotonic() < setup_deadline:  # `bootstrap`: a setup runs
                 self.last_heard = time.monotonic()
-            buffer = bootloader.ANSWER.sub(self._on_boot_answer, buffer + chunk)
+            buffer = host_code.BOOT_ANSWER.sub(self._on_boot_answer, buffer + chunk)
             if bootstrap.SHELL_STARTED in buffer:
                 self.has_shell = True
                 buffer = buffer.replace(bootstrap.SHELL_STARTED, b"")
@@ -215,14 +207,13 @@ class HostSession:
                 return b""
             buffer = buffer[-MAX_BANNER:]
 
-    def _on_frame(self, frame: Frame, size: int) -> None:
+    def _on_frame(self, frame: Frame) -> None:
         if "mono" in frame.data:
             self.clock.on_pong(frame.data["id"], frame.data["mono"], frame.data["wall"])
         if frame.data.get("id") in self.abandoned:
             return
         with self._lock:
-            self._unread[id(frame)] = size
-            self._unread_bytes += size
+            self._unread_bytes += frame.size
             if self._unread_bytes > MAX_UNREAD:
                 raise FrameError("more than it may")
         self._inbox.put((self, frame))
@@ -237,34 +228,18 @@ class HostSession:
                 self._send_now(self._boot_input)
                 if key := self._boot_answers.get():
                     self._send_now(host_code.archive_for(key))
-            while (data := self._outbox.get()) is not None:
-                self._send_now(self._with_what_follows(data), is_queued=True)
+            while (parts := self._outbox.get()) is not None:
+                for data in parts:
+                    self._send_now(data)
         except OSError:
             return  # the reader reports it
 
-    def _with_what_follows(self, data: bytes) -> bytes:
-        """Return small messages together that wait already: each SSH packet costs as much."""
-        parts = [data]
-        size = len(data)
-        with contextlib.suppress(queue.Empty):
-            while size < SEND_SLICE:
-                following = self._outbox.get_nowait()
-                if following is None:
-                    self._outbox.put(None)  # the end: for the next look
-                    break
-                parts.append(following)
-                size += len(following)
-        return b"".join(parts) if len(parts) > 1 else data
-
-    def _send_now(self, data: bytes, *, is_queued: bool = False) -> None:
+    def _send_now(self, data: bytes) -> None:
         for start in range(0, len(data), SEND_SLICE):
             part = data[start : start + SEND_SLICE]
             self._channel.write(part)
             if len(part) >= MIN_PROGRESS_BYTES:
                 self.last_sent = time.monotonic()
-            if is_queued:
-                with self._lock:
-                    self.unsent -= len(part)
 
 
 class ClockOffset:

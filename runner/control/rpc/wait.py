@@ -191,7 +191,7 @@ class WaitLoop:
 
 
 class Broadcast(WaitLoop):
-    """A request to every host; its `node` is the host's own name, unless it names one."""
+    """A request to every host; its `node` is the host's own name."""
 
     def all(self, kind: str, data: Mapping[str, Any], reply_kind: str) -> dict[str, dict[str, Any]]:
         """Return the replies of kind `reply_kind`, by node; raise NotReady if one is missing."""
@@ -206,7 +206,6 @@ class Broadcast(WaitLoop):
         data: Mapping[str, Any],
         reply_kind: str,
         timeout_s: float = math.inf,
-        payload: bytes = b"",
     ) -> tuple[dict[str, dict[str, Any]], dict[str, Problem]]:
         """Return the replies to a request of `kind`, and the problem of every other host.
 
@@ -221,7 +220,7 @@ class Broadcast(WaitLoop):
         self._timeout_s = timeout_s
         self._deadline = time.monotonic() + timeout_s
         for name, session in self.sessions.items():
-            self._request_ids[name] = session.request(kind, {"node": name, **data}, payload)
+            self._request_ids[name] = session.request(kind, {**data, "node": name})
             self._show(name, "working")
         self.wait()
         return self._replies, self._problems

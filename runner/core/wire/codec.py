@@ -91,8 +91,7 @@ def decode(cls: Type[T], data: Any) -> T:
     for name, hint, metadata, is_required in _fields(cls):  # type: ignore[arg-type]  # hashable
         if name in data:
             try:
-                values[name] = _decode(hint, data[name])
-                _check(metadata, values[name])
+                values[name] = decode_field(hint, metadata, data[name])
             except ValueError as error:
                 raise ValueError(f"{cls.__name__}.{name}: {error}") from None
         elif is_required or "pattern" in metadata:  # that one names something
@@ -112,8 +111,13 @@ def _fields(cls: Hashable) -> List[Tuple[str, Any, Mapping[str, Any], bool]]:
     ]
 
 
-def _check(metadata: Mapping[str, Any], value: Any) -> None:
-    """Check a value, or each of several, against the limits of its field."""
+def decode_field(hint: Any, metadata: Mapping[str, Any], data: Any) -> Any:
+    """Return a value of the type `hint`; it, or each of several, is within the limits of a field.
+
+    Raises:
+        ValueError: It is not.
+    """
+    value = _decode(hint, data)
     items = value if isinstance(value, tuple) else () if value is None else (value,)
     for item in items if metadata else ():
         if "bounds" in metadata and not metadata["bounds"][0] <= item <= metadata["bounds"][1]:
@@ -123,6 +127,7 @@ def _check(metadata: Mapping[str, Any], value: Any) -> None:
             raise ValueError(f"{abbreviate(item)} is not legal")
         if "parser" in metadata:
             metadata["parser"](item)
+    return value
 
 
 def _decode(hint: Any, value: Any) -> Any:
@@ -201,6 +206,7 @@ class Frame:
     kind: str
     data: Dict[str, Any] = field(default_factory=dict)
     payload: bytes = b""
+    size: int = field(default=0, compare=False)  # of one that came, in bytes
 
     def pack(self) -> bytes:
         return self.header_bytes() + self.payload
@@ -246,7 +252,7 @@ def _parse(header: bytes, payload: bytes) -> Frame:
     kind = data.pop("kind", None) if isinstance(data, dict) else None
     if not isinstance(kind, str):
         raise FrameError("a frame without a readable header")
-    return Frame(kind, data, payload)
+    return Frame(kind, data, payload, LENGTHS.size + len(header) + len(payload))
 
 
 def decompress(data: bytes, max_size: int) -> bytes:

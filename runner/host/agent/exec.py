@@ -4,160 +4,143 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import select
 import signal
 import subprocess
 import time
-import traceback
-from typing import Any, Dict, List, NoReturn, Optional
+from typing import Any, Dict, List, Optional
 
 from runner.core.wire.codec import Frame
+from runner.core.wire.timing import KILL_TIMEOUT_S
 from runner.host.agent.server import RequestHandler
 from runner.host.agent.stream import Credit, Send
 from runner.host.process import procfs, subreaper
-from runner.host.process.event_loop import EventLoop
+from runner.host.process.bounded_child import BoundedChild, report_facts
 from runner.host.process.jobs import POLL_S
 from runner.host.process.kill import kill_until_gone
 from runner.host.process.subreaper import reap_all
 
 READ_BYTES = 64 << 10
-POLL_INTERVAL_S = 0.05
 NO_CREDIT_POLL_S = 0.005
 LEFTOVER_GRACE_S = 0.5  # how long processes that the command left may go on after its end
+KILL_MARGIN_S = 10.0  # beyond the time to kill, for our process above the command
 
 
 class CommandRun:
     """A command below a process of ours that ends all of it, also when the agent is killed."""
 
     def __init__(self, argv: List[str], environ: Dict[str, str], limit_s: float) -> None:
-        """Start it in the user's home, or raise OSError; its standard input is empty."""
+        """Start it in the user's home; its standard input is empty."""
         self._offsets = {"out": 0, "err": 0}
-        self._report = b""
-        self._ended = False
-        pipes = {name: os.pipe() for name in ("out", "err", "report")}
-        self._supervisor_pid = os.fork()
-        if self._supervisor_pid == 0:
-            child_fds = {name: ends[1] for name, ends in pipes.items()}
-            _supervise(argv, environ, time.monotonic() + limit_s, child_fds)
         self._fds: Dict[str, int] = {}
-        for name, (read_fd, write_fd) in pipes.items():
+        written: List[int] = []
+        for name in self._offsets:
+            self._fds[name], write_fd = os.pipe()
+            os.set_blocking(self._fds[name], False)
+            written.append(write_fd)
+        body = functools.partial(
+            _supervise, argv, environ, time.monotonic() + limit_s, os.getpid(), *written
+        )
+        end_s = KILL_TIMEOUT_S + KILL_MARGIN_S
+        self._supervisor = BoundedChild(body, limit_s + end_s, kept_fds={*written})
+        for write_fd in written:
             os.close(write_fd)
-            os.set_blocking(read_fd, False)
-            self._fds[name] = read_fd
 
     def pass_on(self, credit: Credit, send: Send) -> Dict[str, Any]:
         """Send its output as far as there is credit, full pipes hold it up; return the report."""
-        while "report" in self._fds:
+        while self._supervisor.code is None:
             room = credit.take(READ_BYTES, wait_s=0)
             sent = 0
             try:
-                names = [name for name in self._fds if room or name == "report"]
+                fds = [*self._fds.values()] if room else []
                 timeout_s = POLL_S if room else NO_CREDIT_POLL_S
-                ready, _, _ = select.select([self._fds[name] for name in names], [], [], timeout_s)
-                for name in names:
-                    if self._fds[name] in ready and (name == "report" or sent < room):
+                ready, _, _ = select.select([*fds, *self._supervisor.pipes], [], [], timeout_s)
+                for name in [name for name, fd in self._fds.items() if fd in ready]:
+                    if sent < room:
                         sent += self._read(name, room - sent, send)
             finally:
                 credit.grant(room - sent)
+            self._supervisor.advance()
         for name in [*self._fds]:  # the rest of the output, at most what pipes hold
-            while name in self._fds and self._read(name, READ_BYTES, send):
+            while self._read(name, READ_BYTES, send):
                 pass
-        self._ended = True
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self._supervisor_pid, 0)
-        try:
-            report: Dict[str, Any] = json.loads(self._report)
-        except ValueError:
-            return {"error": "its supervising process was killed; parts of it may be left"}
-        return report
+        for fd in self._fds.values():
+            os.close(fd)
+        self._fds = {}
+        if not self._supervisor.pid:
+            return {"refused": self._supervisor.text}
+        killed = "its supervising process was killed; parts of it may be left"
+        return self._supervisor.report() or {"error": self._supervisor.text or killed}
 
     def kill(self) -> None:
         """End all of it now; the report follows."""
-        if not self._ended:
+        if self._supervisor.code is None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._supervisor_pid, signal.SIGTERM)
+                os.kill(self._supervisor.pid, signal.SIGTERM)
 
     def _read(self, name: str, most: int, send: Send) -> int:
-        """Take what is in a pipe; return how many bytes of output that was."""
+        """Pass on what is in a pipe; return how many bytes that was."""
         try:
-            data = os.read(self._fds[name], READ_BYTES if name == "report" else most)
+            data = os.read(self._fds[name], most) if name in self._fds else b""
         except BlockingIOError:
             return 0
-        if not data:
-            os.close(self._fds.pop(name))
-        elif name == "report":
-            self._report += data
-        else:
+        if data:
             send("data", data, file=name, offset=self._offsets[name])
             self._offsets[name] += len(data)
-            return len(data)
-        return 0
+        elif name in self._fds:
+            os.close(self._fds.pop(name))
+        return len(data)
 
 
 def _supervise(
-    argv: List[str], environ: Dict[str, str], deadline: float, pipes: Dict[str, int]
-) -> NoReturn:
-    """Run the command, end what is left of it, report and exit; in a process of its own."""
-    agent_pid = os.getppid()
-    report: Dict[str, Any] = {}
-    try:
-        os.setsid()
-        null = os.open(os.devnull, os.O_RDWR)
-        procfs.close_fds_except({null, *pipes.values()})  # the agent's connection ends with it
-        for fd in (0, 1, 2):
-            os.dup2(null, fd)
-        loop = EventLoop()
-        loop.open()
-        subreaper.become_subreaper()
-        report = _run(argv, environ, pipes, loop, agent_pid, deadline)
-    except OSError as error:
-        report = {"error": f"cannot start {argv[0]}: {error.strerror}"}
-    except BaseException:  # noqa: BLE001 (the controller must hear of it, whatever it is)
-        report = {"error": traceback.format_exc()}
-    try:
-        gone = subreaper.no_children_left
-        _, survivors = kill_until_gone(subreaper.own_descendants, reap_all, all_gone=gone)
-        os.write(pipes["report"], json.dumps({**report, "survivors": list(survivors)}).encode())
-    finally:
-        os._exit(0)
-
-
-def _run(
     argv: List[str],
     environ: Dict[str, str],
-    pipes: Dict[str, int],
-    loop: EventLoop,
-    agent_pid: int,
     deadline: float,
-) -> Dict[str, Any]:
-    command = subprocess.Popen(
-        argv,
-        env=environ,
-        cwd=os.path.expanduser("~"),
-        stdin=subprocess.DEVNULL,
-        stdout=pipes["out"],
-        stderr=pipes["err"],
-        start_new_session=True,
-        preexec_fn=procfs.reset_process,  # noqa: PLW1509 (this process has one thread)
-    )
-    for name in ("out", "err"):
-        os.close(pipes[name])
-    while True:
-        for pid, status in reap_all():
-            if pid == command.pid:
-                code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else status >> 8
-                command.returncode = code
-                deadline = min(deadline, time.monotonic() + LEFTOVER_GRACE_S)
-        if command.returncode is not None and not subreaper.own_descendants():
-            return {"code": command.returncode, "timed_out": False}
-        timed_out = time.monotonic() > deadline
-        if timed_out or loop.term_received or os.getppid() != agent_pid:
-            ended = command.returncode is not None
-            code = command.returncode if ended else -signal.SIGKILL
-            return {"code": code, "timed_out": timed_out and not ended}
-        loop.wait(POLL_INTERVAL_S if command.returncode is None else 0.005)
+    agent_pid: int,
+    out_fd: int,
+    err_fd: int,
+) -> None:
+    """Run the command, end what is left of it, and report; in a process of its own."""
+    signals = {signal.SIGCHLD, signal.SIGTERM}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    subreaper.become_subreaper()
+    try:
+        command = subprocess.Popen(
+            argv,
+            env=environ,
+            cwd=os.path.expanduser("~"),
+            stdin=subprocess.DEVNULL,
+            stdout=out_fd,
+            stderr=err_fd,
+            start_new_session=True,
+            preexec_fn=procfs.reset_process,  # noqa: PLW1509 (this process has one thread)
+        )
+    except OSError as error:
+        report_facts(refused=f"{argv[0]}: {error.strerror}")
+        return
+    os.close(out_fd)
+    os.close(err_fd)
+    code: Optional[int] = None
+    is_told = False
+    try:
+        while not is_told and time.monotonic() < deadline and os.getppid() == agent_pid:
+            for pid, status in reap_all():
+                if pid == command.pid:
+                    is_signal = os.WIFSIGNALED(status)
+                    code = -os.WTERMSIG(status) if is_signal else os.WEXITSTATUS(status)
+                    deadline = min(deadline, time.monotonic() + LEFTOVER_GRACE_S)
+            if code is not None and not subreaper.own_descendants():
+                break
+            received = signal.sigtimedwait(signals, POLL_S if code is None else 0.005)
+            is_told = received is not None and received.si_signo == signal.SIGTERM
+        timed_out = code is None and not is_told and time.monotonic() >= deadline
+    finally:
+        gone = subreaper.no_children_left
+        _, survivors = kill_until_gone(subreaper.own_descendants, reap_all, all_gone=gone)
+    if code is None:
+        code = -signal.SIGKILL
+    report_facts(code=code, timed_out=timed_out, survivors=list(survivors))
 
 
 class Handler(RequestHandler):
@@ -183,6 +166,8 @@ class Handler(RequestHandler):
             command.kill()
             command.pass_on(Credit(), lambda *_, **__: None)
             raise
+        if "refused" in report:
+            raise ValueError(report["refused"])
         answer("exited", **report)
 
     def on_kill(self, _: Frame) -> None:

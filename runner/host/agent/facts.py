@@ -29,7 +29,6 @@ class Handler(RequestHandler):
             context.facts.reserved.close()
         result = collect(request)
         context.facts = result
-        context.facts_request = request
         workdir = result.facts.workdir
         folder = RunPaths(workdir, request.run_id, request.node)
         is_stored = result.facts.has_release

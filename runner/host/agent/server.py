@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -23,15 +23,13 @@ from typing import (
     Deque,
     Dict,
     FrozenSet,
-    List,
     NoReturn,
     Optional,
-    Tuple,
 )
 
 from runner.core.wire import boot
+from runner.core.wire.boot import HostCode
 from runner.core.wire.codec import MAGIC, PROTOCOL, STAYS, Frame, FrameDecoder
-from runner.core.wire.facts import FactsRequest
 from runner.core.wire.paths import RunPaths, validated_paths
 from runner.core.wire.timing import CONTROLLER_TIMEOUT_S
 from runner.host.agent.stream import Credit
@@ -39,7 +37,6 @@ from runner.host.process.jobs import Job, Jobs, checkpoint
 
 if TYPE_CHECKING:
     from runner.host.facts.collect import FactsResult
-    from runner.host.process.importer import HostCode
 
 MAX_UNSENT = 256 << 10  # bytes taken of a stream while the controller has not taken others
 IN_ORDER = ("data", "streamed", "exited")  # what is sent in its order, and after all else
@@ -47,13 +44,12 @@ REQUEST_MODULES = {
     "facts": "facts",
     **dict.fromkeys(("offer", "manifest", "chunk", "finish"), "push"),
     "adopt": "push",
-    **dict.fromkeys(("record", "start"), "launch"),
-    **dict.fromkeys(("follow", "stream", "command"), "follow"),
+    "start": "launch",
+    **dict.fromkeys(("follow", "stream", "command", "dump_stacks"), "follow"),
     **dict.fromkeys(("exec", "kill"), "exec"),
     **dict.fromkeys(("inventory", "fetch"), "fetch"),
     **dict.fromkeys(("runs", "run", "mark_relaunch_pending"), "runs"),
     **dict.fromkeys(("kill_leftovers", "clean"), "clean"),
-    "dump_stacks": "stacks",
     "sample": "sample",
     **dict.fromkeys(("listen", "probe"), "between_hosts"),
 }
@@ -62,7 +58,6 @@ REQUEST_MODULES = {
 It is loaded with the first such request: a host may have to compile it for each connection.
 """
 
-IDLE_POLL_S = 0.05
 STAY_POLL_S = 0.5
 PROGRESS_INTERVAL_S = 1.0  # how often the controller is told that a request is in progress
 LEAVE_TIMEOUT_S = 60.0  # for a job that was cancelled to get on, such as on a frozen disk
@@ -77,13 +72,11 @@ class AgentContext:
     code: HostCode  # ours
     controller_timeout_s: float = CONTROLLER_TIMEOUT_S  # after such silence the agent exits
     facts: Optional[FactsResult] = None
-    facts_request: FactsRequest = field(default_factory=lambda: FactsRequest(""))
     followed_workdir: str = ""  # of the run that is followed
 
     def __post_init__(self) -> None:
         self.jobs = Jobs()
         self.credit = Credit()
-        self.requests: List[Tuple[Frame, Job]] = []  # those in progress
 
     def answer(self, frame: Frame, kind: str, payload: bytes = b"", /, **data: Any) -> None:
         """Queue the answer to a request, unless nobody waits for it any more."""
@@ -95,27 +88,25 @@ class AgentContext:
         self.reply("refused", {"id": frame.data.get("id"), "reason": error_text(error)})
 
     def start(
-        self, frame: Frame, answer: Callable[[Frame], object], at_end: Callable[[], object] = int
-    ) -> None:
-        """Answer a request in a thread; the loop then calls `at_end`."""
+        self, frame: Frame, answer: Callable[[Frame], object], *, has_answer: bool = True
+    ) -> Job:
+        """Answer a request in a thread; without `has_answer` it is no news that it gets on."""
 
-        def end(error: Optional[BaseException] = None) -> None:
-            self.requests = [each for each in self.requests if each[1] is not job]
-            if error is not None and not job.is_cancelled:
+        def refuse(error: BaseException) -> None:
+            if not job.is_cancelled:
                 self.refuse(frame, error)
-            at_end()
 
-        job = self.jobs.start(functools.partial(answer, frame), lambda _: end(), end)
-        self.requests.append((frame, job))
+        job = self.jobs.start(functools.partial(answer, frame), on_error=refuse)
+        job.request = frame if has_answer else None
+        return job
 
     def cancel_all(self, error: Exception) -> bool:
         """Refuse the requests in progress, which end where they can; return whether any was."""
-        cancelled = self.requests
-        self.requests = []
-        for frame, job in cancelled:
+        jobs = [job for job in self.jobs.running if job.request and not job.is_cancelled]
+        for job in jobs:
             job.is_cancelled = True
-            self.refuse(frame, error)
-        return bool(cancelled)
+            self.refuse(job.request, error)
+        return bool(jobs)
 
     def require_facts(self) -> FactsResult:
         """Return what this host reported; raise RuntimeError if it was not asked yet."""
@@ -188,8 +179,6 @@ class AgentServer:
         try:
             while self._poll_once():
                 self._context.jobs.deliver()
-                if "follow" in self._loaded:
-                    self._loaded["follow"].advance()
         finally:
             for handler in self._loaded.values():
                 handler.close()
@@ -223,13 +212,13 @@ class AgentServer:
         return bool(chunk)
 
     def _wait(self) -> None:
-        """Wait for a descriptor, or until the run's supervisor should be looked at."""
+        """Wait for a descriptor, or until progress is to be told."""
         poll = select.poll()
         poll.register(self._in_fd, select.POLLIN)
         poll.register(self._context.jobs.wake_fd, select.POLLIN)
         if self._unsent or self._urgent or self._stream:
             poll.register(self._out_fd, select.POLLOUT)
-        poll.poll(1000 * IDLE_POLL_S)
+        poll.poll(1000 * PROGRESS_INTERVAL_S)
 
     def _send(self) -> None:
         """Send what the controller takes now; raise OSError if it has left."""
@@ -246,9 +235,9 @@ class AgentServer:
 
     def _report_progress(self, now: float) -> None:
         """Tell which requests got on."""
-        for frame, job in self._context.requests:
-            if job.moved_at >= self._last_progress:
-                self._reply("in_progress", {"id": frame.data.get("id")})
+        for job in self._context.jobs.running:
+            if job.request and job.moved_at >= self._last_progress and not job.is_cancelled:
+                self._reply("in_progress", {"id": job.request.data.get("id")})
         self._last_progress = now
 
     def _dispatch(self, frame: Frame) -> None:

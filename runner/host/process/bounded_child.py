@@ -6,6 +6,7 @@ network disk. Here the child does everything after the fork, and the parent only
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import select
@@ -13,7 +14,7 @@ import signal
 import stat
 import time
 from contextlib import suppress
-from typing import AbstractSet, Any, Callable, Dict, NoReturn, Optional, Sequence, Tuple
+from typing import AbstractSet, Any, Callable, Dict, List, NoReturn, Optional, Sequence, Tuple
 
 from runner.host.process import procfs, subreaper
 from runner.host.process.jobs import checkpoint
@@ -22,7 +23,7 @@ REPORT_FD = 100  # the descriptor on which a child reports, apart from what it o
 MAX_OUTPUT = 8 << 10  # bytes of a child's output that are kept, from its end
 _READ_BYTES = 64 << 10
 _PIPE_BYTES = 1 << 20
-_POLL_INTERVAL_S = 0.02
+_POLL_MS = 20
 _EXIT_FAILED = 126
 
 
@@ -36,7 +37,13 @@ class BoundedChild:
         pipes: The descriptors to read from; fewer once it has closed its ends.
     """
 
-    def __init__(self, body: Callable[[], object], limit_s: float, input_fd: int = -1) -> None:
+    def __init__(
+        self,
+        body: Callable[[], object],
+        limit_s: float,
+        input_fd: int = -1,
+        kept_fds: AbstractSet[int] = frozenset(),
+    ) -> None:
         """Run `body` in a child; it may also replace itself by a program (exec).
 
         Import before what it needs: it would wait for ever for a module that another thread was
@@ -47,16 +54,31 @@ class BoundedChild:
         self.code: Optional[int] = None
         self.timed_out = False
         self.limit_s = limit_s
-        self._began = time.monotonic()
+        self._deadline = time.monotonic() + limit_s
         self.pipes: Tuple[int, ...] = ()
         self.pid = 0
+        ends: List[int] = []
         try:
-            self.pid, self._output_fd, self._report_fd = _fork(body, limit_s, input_fd)
-        except OSError as error:
+            ends += os.pipe()
+            ends += os.pipe()
+            written = (ends[1], ends[3])
+            self.pid = subreaper.fork(
+                functools.partial(_run_child, body, limit_s, input_fd, written, kept_fds)
+            )
+        except BaseException as error:
+            for end in ends:
+                os.close(end)
+            if not isinstance(error, OSError):
+                raise
             self.output = f"cannot start a process: {error.strerror}".encode()
             self.code = _EXIT_FAILED
-        else:
-            self.pipes = (self._output_fd, self._report_fd)
+            return
+        for end in written:
+            os.close(end)
+        self.pipes = (ends[0], ends[2])
+        for pipe in self.pipes:
+            os.set_blocking(pipe, False)
+        self._output_fd = ends[0]
 
     @property
     def text(self) -> str:
@@ -77,11 +99,6 @@ class BoundedChild:
         code = subreaper.kill(self.pid)
         self._close(-signal.SIGKILL if code is None else code)
 
-    def poll_timeout_ms(self) -> float:
-        """Return how long the parent may sleep before it calls `advance` again."""
-        remaining_s = self._began + self.limit_s - time.monotonic()
-        return max(0.0, 1000 * min(remaining_s, _POLL_INTERVAL_S if self.pipes else 0.001))
-
     def advance(self) -> None:
         """Read its output, notice its end, and kill it if its time is up."""
         if self.code is not None:
@@ -93,7 +110,7 @@ class BoundedChild:
             for pipe in self.pipes * (_PIPE_BYTES // _READ_BYTES):  # the rest of their content
                 self._read(pipe)
             self._close(code)
-        elif time.monotonic() - self._began > self.limit_s:
+        elif time.monotonic() > self._deadline:
             self.timed_out = True
             self.kill()
 
@@ -128,10 +145,10 @@ def wait_all(children: Sequence[BoundedChild], also_read: Sequence[BoundedChild]
     while any(child.code is None for child in children):
         running = [child for child in (*children, *also_read) if child.code is None]
         poll = select.poll()
-        for child in running:
-            for pipe in child.pipes:
-                poll.register(pipe, select.POLLIN)
-        poll.poll(min(child.poll_timeout_ms() for child in running))
+        pipes = [pipe for child in running for pipe in child.pipes]
+        for pipe in pipes:
+            poll.register(pipe, select.POLLIN)
+        poll.poll(_POLL_MS if all(child.pipes for child in running) else 1)
         for child in running:
             child.advance()
         checkpoint()
@@ -157,41 +174,25 @@ def chdir_if_exists(folder: str) -> None:
         os.chdir(folder)
 
 
-def _fork(body: Callable[[], object], limit_s: float, input_fd: int) -> Tuple[int, int, int]:
-    output_fd, output_write_fd = os.pipe()
-    report_fd, report_write_fd = os.pipe()
-    try:
-        pid = subreaper.fork(
-            lambda: _run_child(body, input_fd, output_write_fd, report_write_fd, limit_s)
-        )
-    except BaseException:
-        os.close(output_fd)
-        os.close(report_fd)
-        raise
-    finally:
-        os.close(output_write_fd)
-        os.close(report_write_fd)
-    os.set_blocking(output_fd, False)
-    os.set_blocking(report_fd, False)
-    return pid, output_fd, report_fd
-
-
 def _run_child(
     body: Callable[[], object],
-    input_fd: int,
-    output_write_fd: int,
-    report_write_fd: int,
     limit_s: float,
+    input_fd: int,
+    written: Tuple[int, int],
+    kept_fds: AbstractSet[int],
 ) -> NoReturn:
     code = _EXIT_FAILED
+    output_fd, report_fd = written
     try:
         os.dup2(os.open(os.devnull, os.O_RDONLY) if input_fd < 0 else input_fd, 0)
-        os.dup2(output_write_fd, 1)
-        os.dup2(output_write_fd, 2)
-        os.dup2(report_write_fd, REPORT_FD)
+        os.dup2(output_fd, 1)
+        os.dup2(output_fd, 2)
+        os.dup2(report_fd, REPORT_FD)
         for fd in (1, 2, REPORT_FD):  # dup2 did not, if a pipe had this number from the start
             os.set_inheritable(fd, True)
-        enter({0, 1, 2, REPORT_FD})
+        os.setsid()
+        _close_sockets_and_pipes({0, 1, 2, REPORT_FD, *kept_fds})
+        procfs.reset_process()
         # An alarm survives exec: if the parent is killed, the child still ends in time.
         signal.setitimer(signal.ITIMER_REAL, limit_s + 1)
         body()
@@ -202,17 +203,10 @@ def _run_child(
         os._exit(code)
 
 
-def enter(kept_fds: AbstractSet[int]) -> None:
-    """Make a forked child independent: a session of its own, and nothing of the parent's loop.
-
-    The parent's sockets and pipes are closed: a hung child must not keep its connection open. Files
-    stay: our code comes from one without a name (a zip in memory).
-    """
-    os.setsid()
+def _close_sockets_and_pipes(kept_fds: AbstractSet[int]) -> None:
+    """Close those of the parent: a hung child must not keep its connection open."""
     for fd in map(int, os.listdir("/proc/self/fd")):
         with suppress(OSError):
             kind = stat.S_IFMT(os.fstat(fd).st_mode)
             if fd not in kept_fds and kind in (stat.S_IFSOCK, stat.S_IFIFO):
                 os.close(fd)
-    procfs.reset_process()
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import re
 import time
-from typing import Dict, Iterator, List, Optional, Tuple
+from typing import Dict, Iterator, List
 
 from runner.host.process import procfs
 
 UNIFIED = ""  # the hierarchy of version 2; those of version 1 are named by controller
+UNIFIED_MOUNTS = ("sys/fs/cgroup", "sys/fs/cgroup/unified")  # alone, and beside version 1
 EMPTY_TIMEOUT_S = 1.0  # how long the kernel may take to report that a cgroup is empty
 
 
@@ -80,19 +80,20 @@ class Cgroup:
 
 def create(run_id: str, node: str, attempt: int, root: str = "/") -> Cgroup:
     """Make a cgroup for a program below our own, where that is ours to divide."""
-    for folder in own_folders(root):
-        cgroup = Cgroup(os.path.join(folder, _cgroup_name(run_id, node, attempt)))
-        try:
+    folder = own_folder(root)
+    cgroup = Cgroup(os.path.join(folder, _cgroup_name(run_id, node, attempt)))
+    try:
+        if folder:
             os.mkdir(cgroup.path, 0o755)
-        except FileExistsError:  # left by a supervisor that died
-            if cgroup.pids():
-                continue
-        except OSError:
-            continue
-        if cgroup.empty:
-            return cgroup
-        with contextlib.suppress(OSError):
-            os.rmdir(cgroup.path)
+    except FileExistsError:  # left by a supervisor that died
+        if cgroup.pids():
+            return Cgroup()
+    except OSError:
+        return Cgroup()
+    if folder and cgroup.empty:
+        return cgroup
+    with contextlib.suppress(OSError):
+        os.rmdir(cgroup.path)
     return Cgroup()
 
 
@@ -101,15 +102,13 @@ def from_record(path: str, run_id: str, node: str, attempt: int) -> Cgroup:
     return Cgroup(path if os.path.basename(path) == _cgroup_name(run_id, node, attempt) else "")
 
 
-def own_folders(root: str = "/") -> Iterator[str]:
-    """Yield the folder of our own cgroup of version 2, once for every place it is mounted at."""
+def own_folder(root: str = "/") -> str:
+    """Return the folder of our own cgroup of version 2, "" where none can be seen."""
     own_path = own_cgroups(root).get(UNIFIED)
-    if own_path is None:
-        return
-    for hierarchies, top, mount in mounts(root):
-        parts = path_below(own_path, top)
-        if UNIFIED in hierarchies and parts is not None:
-            yield os.path.join(root, mount.lstrip("/"), *parts)
+    if own_path is None or ".." in own_path.split("/"):
+        return ""
+    folders = [os.path.join(root, mount, own_path.lstrip("/")) for mount in UNIFIED_MOUNTS]
+    return next((each for each in folders if os.path.isfile(f"{each}/cgroup.procs")), "")
 
 
 def own_cgroups(root: str = "/", pid: str = "self") -> Dict[str, str]:
@@ -121,51 +120,27 @@ def own_cgroups(root: str = "/", pid: str = "self") -> Dict[str, str]:
     return cgroups
 
 
-def mounts(root: str = "/") -> Iterator[Tuple[List[str], str, str]]:
-    """Yield for every mounted hierarchy its controllers, its topmost cgroup and its folder."""
-    for line in procfs.read_text(os.path.join(root, "proc/self/mountinfo")).splitlines():
-        mount_fields, _, source = line.partition(" - ")
-        kind, _, options = f"{source}  ".split(" ")[:3]
-        if kind in ("cgroup", "cgroup2"):
-            top, mount = (_unescape(word) for word in mount_fields.split(" ")[3:5])
-            yield [UNIFIED] if kind == "cgroup2" else options.split(","), top, mount
-
-
 def ancestors(controller: str, root: str) -> Iterator[str]:
-    """Yield the folder of every cgroup from ours up to the top of its mount.
+    """Yield the folder of every cgroup from the top down to ours; some are not there.
 
-    What one of them limits binds all below it. In both versions: a hybrid host has both.
+    What one of them limits binds all below it. In both versions: a hybrid host has both. In a
+    container our path may be the host's; then only the top is ours to see.
     """
     cgroups = own_cgroups(root)
-    for hierarchies, top, mount in mounts(root):
-        for name in {UNIFIED, controller}.intersection(hierarchies):
-            folder = os.path.join(root, mount.lstrip("/"))
+    places = [(mount, UNIFIED) for mount in UNIFIED_MOUNTS]
+    for mount, name in (*places, (f"sys/fs/cgroup/{controller}", controller)):
+        folder = os.path.join(root, mount)
+        yield folder
+        for part in cgroups.get(name, "/").split("/")[1:]:
+            if part == "..":
+                break
+            folder = os.path.join(folder, part)
             yield folder
-            for part in path_below(cgroups.get(name, "/"), top) or ():
-                folder = os.path.join(folder, part)
-                yield folder
-
-
-def path_below(path: str, top: str) -> Optional[List[str]]:
-    """Return the folders from the mounted `top` down to the cgroup `path`, None if it is outside.
-
-    In a container `path` may lie outside of what is mounted; then only its top is ours to see.
-    """
-    parts = [part for part in path.split("/") if part]
-    top_parts = [part for part in top.split("/") if part]
-    if ".." in parts or parts[: len(top_parts)] != top_parts:
-        return None
-    return parts[len(top_parts) :]
 
 
 def _cgroup_name(run_id: str, node: str, attempt: int) -> str:
     text = f"{run_id}/{node}/{attempt}"
     return f"runner-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-
-
-def _unescape(word: str) -> str:
-    r"""Return a word of mountinfo as it was: a blank is written \040 there."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), word)
 
 
 def _write_file(path: str, text: str) -> None:

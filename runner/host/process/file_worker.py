@@ -6,16 +6,17 @@ interrupted; what the event loop does meanwhile needs no file.
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import os
 import queue
 import threading
 import time
 from typing import Any, Callable, Optional, Tuple
 
+from runner.host.process.jobs import Mailbox, fail
+
 Job = Callable[[], Any]
 Handler = Callable[[Any], object]
-Result = Tuple[Handler, Any, Optional[BaseException]]
 Submit = Callable[..., object]
 """Takes a job, and what is to be called with its result; see `FileWorker.submit`."""
 
@@ -25,21 +26,21 @@ def run_now(job: Job, then: Handler = id) -> None:
     then(job())
 
 
-class FileWorker:
-    """The thread, with its jobs in order; `wake_fd` is readable when `deliver` has work."""
+class FileWorker(Mailbox):
+    """The thread, with its jobs in order."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._jobs: "queue.SimpleQueue[Optional[Tuple[Job, Handler]]]" = queue.SimpleQueue()
-        self._results: "queue.SimpleQueue[Result]" = queue.SimpleQueue()
         self._unfinished = 0  # jobs whose results were not delivered
         self._job_began: Optional[float] = None
-        self.wake_fd, self._wakeup = os.pipe()
-        for descriptor in (self.wake_fd, self._wakeup):
-            os.set_blocking(descriptor, False)
         threading.Thread(target=self._work, daemon=True, name="files").start()
 
     def submit(self, job: Job, then: Handler = id) -> None:
-        """Have `job` done after all earlier ones; `deliver` then calls `then` with its result."""
+        """Have `job` done after all earlier ones; `deliver` then calls `then` with its result.
+
+        It raises what the job raised.
+        """
         self._unfinished += 1
         self._jobs.put((job, then))
 
@@ -54,18 +55,6 @@ class FileWorker:
         began = self._job_began
         return 0.0 if began is None else time.monotonic() - began
 
-    def deliver(self) -> None:
-        """Hand over the results that are there; raise what a job raised."""
-        with contextlib.suppress(BlockingIOError):
-            os.read(self.wake_fd, 4096)
-        with contextlib.suppress(queue.Empty):
-            while True:
-                then, result, error = self._results.get_nowait()
-                self._unfinished -= 1
-                if error is not None:
-                    raise error
-                then(result)
-
     def close(self) -> None:
         """End the thread, once no job is awaited; it closes the descriptors, as their last user.
 
@@ -76,16 +65,17 @@ class FileWorker:
     def _work(self) -> None:
         while (item := self._jobs.get()) is not None:
             job, then = item
-            result = None
-            problem = None
             self._job_began = time.monotonic()
+            end: Callable[[], object]
             try:
-                result = job()
+                end = functools.partial(then, job())
             except BaseException as error:  # noqa: BLE001 (`deliver` raises it)
-                problem = error
+                end = functools.partial(fail, error)
             self._job_began = None
-            self._results.put((then, result, problem))
-            with contextlib.suppress(BlockingIOError):  # full: it is readable anyhow
-                os.write(self._wakeup, b"\0")
+            self.post(functools.partial(self._finish, end))
         os.close(self.wake_fd)
         os.close(self._wakeup)
+
+    def _finish(self, end: Callable[[], object]) -> None:
+        self._unfinished -= 1
+        end()

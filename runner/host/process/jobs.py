@@ -27,32 +27,54 @@ class Cancelled(BaseException):
     """Nobody waits for this job any more; what suppresses every Exception lets it through."""
 
 
+class Mailbox:
+    """Calls that threads leave for a loop; `wake_fd` is readable when `deliver` has some to do."""
+
+    def __init__(self) -> None:
+        self._calls: "queue.SimpleQueue[Call]" = queue.SimpleQueue()
+        self.wake_fd, self._wakeup = os.pipe()
+        for descriptor in (self.wake_fd, self._wakeup):
+            os.set_blocking(descriptor, False)
+
+    def post(self, call: Call) -> None:
+        """Have the loop call something, from any thread."""
+        self._calls.put(call)
+        self.wake()
+
+    def wake(self) -> None:
+        """Wake the loop up."""
+        with contextlib.suppress(BlockingIOError):  # full: it is readable anyhow
+            os.write(self._wakeup, b"\0")
+
+    def deliver(self) -> None:
+        """Call what was posted; it belongs into the thread of the loop."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.wake_fd, 4096)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._calls.get_nowait()()
+
+
 class Job(threading.Thread):
     """A thread that notes when it got on last, and ends where it is told to."""
 
-    def __init__(
-        self,
-        jobs: Jobs,
-        work: Callable[[], Any],
-        then: Callable[[Any], object],
-        on_error: Callable[[BaseException], object],
-    ) -> None:
+    def __init__(self, jobs: Jobs, work: Call, on_error: Callable[[BaseException], object]) -> None:
         super().__init__(daemon=True)
         self.jobs = jobs
         self.moved_at = time.monotonic()
         self.is_cancelled = False
+        self.request: Any = None  # what it answers, if somebody is to hear that it gets on
         self._work = work
-        self._then = then
         self._on_error = on_error
 
     def run(self) -> None:
-        """Do the work; the loop takes the result, or what was raised."""
+        """Do the work; the loop decides about what was raised."""
         end: Call = int
         try:
-            end = functools.partial(self._then, self._work())
+            self._work()
         except Cancelled:
             pass
-        except BaseException as error:  # noqa: BLE001 (the loop decides about it)
+        except BaseException as error:  # noqa: BLE001
             end = functools.partial(self._on_error, error)
         self.jobs.post(functools.partial(self.jobs.remove, self, end))
 
@@ -115,63 +137,37 @@ def fail(error: BaseException) -> None:
     raise error
 
 
-class Jobs:
-    """The jobs of one loop; `wake_fd` is readable when `deliver` has something to do."""
+class Jobs(Mailbox):
+    """The jobs of one loop."""
 
     def __init__(self) -> None:
-        self._running: Set[Job] = set()
-        self._calls: "queue.SimpleQueue[Call]" = queue.SimpleQueue()
-        self.wake_fd, self._wakeup = os.pipe()
-        for descriptor in (self.wake_fd, self._wakeup):
-            os.set_blocking(descriptor, False)
+        super().__init__()
+        self.running: Set[Job] = set()
 
-    def start(
-        self,
-        work: Callable[[], Any],
-        then: Callable[[Any], object] = id,
-        on_error: Callable[[BaseException], object] = fail,
-    ) -> Job:
-        """Do `work` in a thread; the loop then calls `then` with its result."""
-        job = Job(self, work, then, on_error)
-        self._running.add(job)
+    def start(self, work: Call, on_error: Callable[[BaseException], object] = fail) -> Job:
+        """Do `work` in a thread; the loop calls `on_error` with what it raised, if anything."""
+        job = Job(self, work, on_error)
+        self.running.add(job)
         job.start()
         return job
-
-    def post(self, call: Call) -> None:
-        """Have the loop call something, from any thread."""
-        self._calls.put(call)
-        self.wake()
-
-    def wake(self) -> None:
-        """Wake the loop up."""
-        with contextlib.suppress(BlockingIOError):  # full: it is readable anyhow
-            os.write(self._wakeup, b"\0")
-
-    def deliver(self) -> None:
-        """Call what was posted; it belongs into the thread of the loop."""
-        with contextlib.suppress(BlockingIOError):
-            os.read(self.wake_fd, 4096)
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._calls.get_nowait()()
 
     @property
     def wait_s(self) -> float:
         """For how long a job has not got on: its disk does not answer."""
         now = time.monotonic()
-        return max((now - job.moved_at for job in self._running), default=0.0)
+        return max((now - job.moved_at for job in self.running), default=0.0)
 
     def remove(self, job: Job, end: Call) -> None:
         """Take the end of a job."""
-        self._running.discard(job)
+        self.running.discard(job)
         end()
 
     def finish(self, patience_s: float) -> None:
         """Cancel all jobs; return when they have ended, or when none got on for so long."""
-        for job in self._running:
+        for job in self.running:
             job.is_cancelled = True
         poll = select.poll()
         poll.register(self.wake_fd, select.POLLIN)
-        while self._running and self.wait_s < patience_s:
+        while self.running and self.wait_s < patience_s:
             poll.poll(1000 * POLL_S)
             self.deliver()

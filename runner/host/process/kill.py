@@ -41,20 +41,14 @@ def kill_until_gone(
     """
     killed: Set[int] = set()
     started_at = time.monotonic()
-    unreaped: List[int] = []
     empty_rounds = 0
     while empty_rounds < 2:
         reap()
         remaining = list(dict.fromkeys([*list_alive(), *cgroup.pids()]))
         is_clear = not remaining and all_gone()
         if not remaining and not is_clear:  # it forks and ends faster than we scan
-            previous = unreaped
-            unreaped = _children_except(helpers())
-            remaining = [pid for pid in subreaper.living_children() if pid in unreaped]
-            # Or only zombies held by a tracer remain; nothing can fork any more.
-            is_clear = bool(unreaped and not remaining) and (
-                unreaped == previous or time.monotonic() - started_at > KILL_TIMEOUT_S
-            )
+            ours = helpers()
+            remaining = [pid for pid in subreaper.living_children() if pid not in ours]
         empty_rounds = empty_rounds + 1 if is_clear else 0
         if is_disk_stalled():
             started_at = time.monotonic()

@@ -272,7 +272,8 @@ def close_fds_except(kept_fds: AbstractSet[int]) -> None:
 
 
 def reset_process() -> None:
-    """Give a new process what its parent has changed: default signals, the limit of descriptors."""
+    """Give a new process what its parent has changed: signals, and the limit of descriptors."""
     for signum in _DEFAULT_SIGNALS:
         signal.signal(signum, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     resource.setrlimit(resource.RLIMIT_NOFILE, boot.inherited())

@@ -1,7 +1,7 @@
 """Code cache of a host: archives of our own code, from which later connections start.
 
 They lie in the usual workdir, each by its hash and a version of Python. Only their owner can write
-there; `control/rpc/bootloader.py` checks that and the checksum before it executes one.
+there; `control/rpc/host_code.py` checks that and the checksum before it executes one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from runner.core.wire.boot import SOURCE, unpack
+from runner.core.wire.boot import unpack
 from runner.host.storage.permissions import private_folder
 from runner.host.storage.run_folder import mtime, write_atomic
 
@@ -25,10 +25,8 @@ def store(place: str, archive: bytes) -> None:
     folder, name = os.path.split(place)
     with contextlib.suppress(OSError):
         private_folder(*os.path.split(folder))
-        content = unpack(archive)
         key = name.rpartition("-")[2]
-        is_source = SOURCE in next(iter(content.modules.values()))[1]
-        write_atomic(place, content.compiled(key).pack() if is_source else archive)
+        write_atomic(place, unpack(archive).compiled(key).pack())
         others = [os.path.join(folder, each) for each in os.listdir(folder) if each != name]
         for path in sorted(others, key=mtime, reverse=True)[MAX_ARCHIVES - 1 :]:
             os.unlink(path)

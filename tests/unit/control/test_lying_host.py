@@ -50,7 +50,7 @@ from runner.core.outcome.diagnosis import diagnose
 from runner.core.outcome.stacks import group_stacks
 from runner.core.outcome.verdict import fold_events
 from runner.core.planning.build_plan import build_plan
-from runner.core.replies import REPLY_TYPES
+from runner.core.replies import REPLIES
 from runner.core.spec import Progress
 from runner.core.wire.codec import Frame, FrameError, encode
 from runner.core.wire.facts import FactsRequest
@@ -291,7 +291,7 @@ def test_a_lie_costs_its_host_and_nothing_else(world: World) -> None:
     Each kind of reply becomes a lie: a new one has to be among those that the scenes are told.
     """
     Host.kinds.clear()
-    every_kind = REPLY_TYPES.keys()
+    every_kind = REPLIES.keys()
     for seed in range(200):
         tell_lies(seed, world)
         if seed >= 20 and Host.kinds == every_kind:

@@ -23,7 +23,6 @@ LOST_S = 15.0
 class Host(HostSession):
     def __init__(self, name: str) -> None:
         self.closed_locally = False
-        self.unsent = 0
         self.node = Node(name, "10.0.0.1")
         self.last_heard = self.last_sent = time.monotonic()
         self._closed = threading.Event()
@@ -112,6 +111,16 @@ def test_endless_output_is_cut_and_that_is_said(run: Run, monkeypatch: pytest.Mo
 
     assert bytes(run.execution.results["a"].stdout) == b"1234567812"
     assert run.execution.results["a"].truncated
+
+
+@pytest.mark.promise(2)
+def test_whatever_the_words_an_end_that_nobody_saw_is_not_verified(run: Run) -> None:
+    """A command that was refused has left nothing."""
+    run.come("a", "exited", error="cannot start what ends it; parts of it may be left")
+    run.come("b", "refused", reason="/none: No such file or directory")
+    told = run.told()
+    assert told["b"] == (None, "cannot be started: /none: No such file or directory")
+    assert [run.execution.results[name].unverified for name in "ab"] == [True, False]
 
 
 def test_output_is_passed_on_and_hosts_wait_while_it_is_not_shown(run: Run) -> None:

@@ -153,10 +153,10 @@ def test_end_is_reported_once(wire: Wire, last: list[bytes | OSError], reason: s
 @pytest.mark.parametrize(
     ("header", "complaint"),
     [
-        ('{"kind":"pong","mono":1}', "a malformed reply 'pong': Pong.wall is missing"),
-        ('{"kind":"pong","mono":NaN,"wall":1}', "Pong.mono: expected a number, got nan"),
-        ('{"kind":"data","id":1,"file":"x","offset":-1}', "StreamData.offset: -1 is not from 0"),
-        ('{"kind":"data","id":true,"file":"x","offset":0}', "Reply.id: .* got True"),
+        ('{"kind":"pong","mono":1}', "a malformed reply 'pong': wall is missing"),
+        ('{"kind":"pong","mono":NaN,"wall":1}', "mono: expected a number, got nan"),
+        ('{"kind":"data","id":1,"file":"x","offset":-1}', "offset: -1 is not from 0"),
+        ('{"kind":"data","id":true,"file":"x","offset":0}', "id: .* got True"),
         ('{"kind":"closed","reason":"ha"}', "an unknown reply 'closed'"),
         ('{"kind":"admitted","facts":{}}', "an unknown reply 'admitted'"),
         ("[" * 100_000, "a frame without a readable header"),

@@ -143,14 +143,3 @@ def test_answers_to_pings_are_no_answer(monkeypatch: pytest.MonkeyPatch) -> None
     assert ("mute", "no answer for 0 s; its disk may be slow") in states
     assert [host.closed for host in hosts.values()] == [True, True, False, True]
     assert [name for name, state in states if state == "failed"][-1] == "busy"
-
-
-def test_a_request_may_name_a_node() -> None:
-    """As one of a job's nodes, about which its login node is asked."""
-    inbox: Inbox = queue.SimpleQueue()
-    hosts = {"login": FakeSession("login", inbox, fetch="fetched")}
-    asking = Broadcast(cast("dict[str, HostSession]", hosts), inbox)
-
-    answers, _ = asking.collect("fetch", {"node": "node1"}, "fetched")
-
-    assert answers["login"]["node"] == "node1"

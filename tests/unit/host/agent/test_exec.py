@@ -29,6 +29,13 @@ def test_command_reads_nothing_and_leaves_no_descriptor() -> None:
     assert descriptors() <= before  # another test's thread may end meanwhile
 
 
+def test_a_program_that_cannot_be_started_is_refused() -> None:
+    """It has left nothing; that is not said of a command whose supervising process was killed."""
+    command = CommandRun(["/none"], dict(os.environ), 30)
+    report = command.pass_on(Credit(), lambda *_, **__: None)
+    assert report == {"refused": "/none: No such file or directory"}
+
+
 @pytest.mark.promise(4)
 def test_output_waits_for_credit_and_a_kill_does_not() -> None:
     """A command whose output nobody shows waits; it can be ended all the same."""

@@ -16,9 +16,8 @@ from tests.lab.waiting import PATIENCE
 
 AGENT = """
 from runner.host.agent import server
-from runner.host.process.importer import HostCode
 server.LEAVE_TIMEOUT_S = 0.2
-server.main(HostCode({}))
+server.main(server.HostCode({}))
 """
 
 

@@ -11,11 +11,6 @@ from runner.core.wire.facts import System
 from runner.host.facts import machine
 from runner.host.process.bounded_child import wait_all
 
-V2 = "31 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
-V1 = (
-    "32 31 0:29 {top} /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
-    "33 31 0:30 {top} /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
-)
 GIB = 1 << 30
 SESSION = "0::/user.slice/user-1000.slice/session-3.scope\n"
 SESSION_V1 = "1:name=systemd:/user.slice/session-c2.scope\n0::/\n"
@@ -49,7 +44,6 @@ def test_a_quota_counts_in_whole_cores(tmp_path: Path, quota: str, expected: int
     """Half a core too many would throttle; less than one is still one."""
     files = {
         "proc/self/cgroup": "0::/user.slice\n",
-        "proc/self/mountinfo": V2,
         "sys/fs/cgroup/user.slice/cpu.max": quota + "\n",
     }
 
@@ -61,11 +55,10 @@ def test_an_old_container_sees_only_its_own_part(tmp_path: Path, path: str) -> N
     """Docker on cgroup 1: paths are the host's, the mount begins at the container's cgroup."""
     files = {
         "proc/self/cgroup": f"5:memory:{path}\n4:cpu,cpuacct:{path}\n1:name=systemd:{path}\n",
-        "proc/self/mountinfo": V1.format(top="/docker/abc"),
-        "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "200000\n",
-        "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
-        "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us": "-1\n",
-        "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_period_us": "100000\n",
+        "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "200000\n",
+        "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+        "sys/fs/cgroup/cpu/job/cpu.cfs_quota_us": "-1\n",
+        "sys/fs/cgroup/cpu/job/cpu.cfs_period_us": "100000\n",
     }
 
     assert machine.usable_cores(8, tree(tmp_path, files)) == 2
@@ -94,7 +87,6 @@ def test_the_smallest_limit_up_the_tree_counts(
     """Version 2: of our session, or of a slice above it."""
     files = {
         "proc/self/cgroup": "0::/user.slice/session-3.scope\n",
-        "proc/self/mountinfo": V2,
         "sys/fs/cgroup/user.slice/memory.max": f"{words[0]}\n",
         "sys/fs/cgroup/user.slice/session-3.scope/memory.max": f"{words[1]}\n",
         "sys/fs/cgroup/other.slice/memory.max": "1\n",
@@ -106,7 +98,6 @@ def test_version_one_writes_a_huge_number_for_no_limit(tmp_path: Path) -> None:
     """And limits in a file of another name."""
     files = {
         "proc/self/cgroup": "5:memory:/slurm/job_7\n4:cpu,cpuacct:/\n",
-        "proc/self/mountinfo": V1.format(top="/"),
         "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
     }
     root = tree(tmp_path, files)

@@ -8,58 +8,40 @@ import pytest
 
 from runner.host.process import cgroup
 
-V2 = "31 23 0:26 {top} {mount} rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
-V1 = "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
 
-
-def tree(root: Path, own: str, mountinfo: str) -> str:
-    """A host whose processes are in the cgroups `own`."""
+def tree(root: Path, own: str, folder: str = "") -> str:
+    """A host whose processes are in the cgroups `own`, of which one has a folder."""
     proc = root / "proc" / "self"
     proc.mkdir(parents=True)
+    (root / "sys/fs/cgroup").mkdir(parents=True)
     (proc / "cgroup").write_text(own)
-    (proc / "mountinfo").write_text(mountinfo)
+    if folder:
+        (root / folder).mkdir(parents=True, exist_ok=True)
+        (root / folder / "cgroup.procs").touch()
     return str(root)
 
 
-def at(mount: str = "/sys/fs/cgroup", top: str = "/") -> str:
-    return V2.format(top=top, mount=mount)
-
-
 @pytest.mark.parametrize(
-    ("own", "mountinfo", "expected"),
+    ("own", "folder", "is_found"),
     [
-        pytest.param(
-            "0::/user.slice/app.slice\n",
-            at(),
-            ["sys/fs/cgroup/user.slice/app.slice"],
-            id="a user's session",
-        ),
-        pytest.param(
-            "4:cpu,cpuacct:/x\n1:name=systemd:/y\n0::/z\n",
-            V1 + at("/sys/fs/cgroup/unified"),
-            ["sys/fs/cgroup/unified/z"],
-            id="hybrid",
-        ),
-        pytest.param("4:cpu,cpuacct:/x\n", V1, [], id="version 1 alone"),
-        pytest.param("0::/a/b/c\n", at(top="/a/b"), ["sys/fs/cgroup/c"], id="mounted in part"),
-        pytest.param("0::/../a\n", at(), [], id="outside the namespace"),
-        pytest.param("0::/a:b\n", at("/mnt/c\\040g"), ["mnt/c g/a:b"], id="odd names"),
+        pytest.param("0::/user.slice/a:b\n", "sys/fs/cgroup/user.slice/a:b", True, id="session"),
+        pytest.param("1:cpu:/x\n0::/z\n", "sys/fs/cgroup/unified/z", True, id="hybrid"),
+        pytest.param("4:cpu,cpuacct:/x\n", "sys/fs/cgroup/cpu/x", False, id="version 1 alone"),
+        pytest.param("0::/../a\n", "sys/fs/a", False, id="outside the namespace"),
     ],
 )
-def test_own_folders(tmp_path: Path, own: str, mountinfo: str, expected: list[str]) -> None:
-    """Our cgroup of version 2 is found wherever that is mounted."""
-    root = tree(tmp_path, own, mountinfo)
-
-    assert [str(tmp_path / path) for path in expected] == list(cgroup.own_folders(root))
+def test_our_own_cgroup(tmp_path: Path, own: str, folder: str, *, is_found: bool) -> None:
+    """That of version 2 is found where systemd mounts it."""
+    root = tree(tmp_path, own, folder)
+    assert cgroup.own_folder(root) == (str(tmp_path / folder) if is_found else "")
 
 
 def test_no_hosts_file_system_is_taken_for_cgroups(tmp_path: Path) -> None:
     """Where the mount is hidden under another, a folder is just a folder, and goes again."""
-    root = tree(tmp_path, "0::/\n", at())
-    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    root = tree(tmp_path, "0::/\n", "sys/fs/cgroup")
 
     assert cgroup.create("run", "a", 0, root).path == ""
-    assert list((tmp_path / "sys/fs/cgroup").iterdir()) == []
+    assert [path.name for path in (tmp_path / "sys/fs/cgroup").iterdir()] == ["cgroup.procs"]
 
 
 def test_processes_below_count_and_those_out_of_sight_do_not(tmp_path: Path) -> None:

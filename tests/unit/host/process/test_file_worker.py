@@ -19,18 +19,18 @@ def test_the_thread_is_the_last_user_of_its_descriptors(monkeypatch: pytest.Monk
     known, taken = {*threading.enumerate()}, threading.Event()
     worker = FileWorker()
     (thread,) = {*threading.enumerate()} - known
-    put = worker._results.put
+    put = worker._calls.put
 
     class Late:
         """Results that are there before the thread knows."""
 
-        get_nowait = worker._results.get_nowait
+        get_nowait = worker._calls.get_nowait
 
-        def put(self, result: Any) -> None:
-            put(result)
+        def put(self, call: Any) -> None:
+            put(call)
             taken.wait()
 
-    monkeypatch.setattr(worker, "_results", Late())
+    monkeypatch.setattr(worker, "_calls", Late())
     worker.submit(int)
     while worker.busy:
         worker.deliver()

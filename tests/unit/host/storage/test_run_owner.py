@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.core.wire.boot import HostCode
 from runner.core.wire.codec import Frame, encode
 from runner.core.wire.events import Ended, ProgramStarted
 from runner.core.wire.order import Order
@@ -22,7 +23,6 @@ from runner.core.wire.paths import RunPaths
 from runner.core.wire.states import State
 from runner.host.agent.clean import Handler
 from runner.host.agent.server import AgentContext
-from runner.host.process.importer import HostCode
 from runner.host.storage import run_folder, run_owner
 from runner.host.storage.run_folder import EventLog, read_events
 from runner.host.storage.run_list import read_run
