@@ -139,12 +139,10 @@ class SupervisedRun:
         with connection:
             connection.send(line.encode())
 
-    def state(self) -> dict[str, Any]:
-        data: dict[str, Any] = json.loads(Path(self.folder.state).read_text())
-        return data
-
     def supervisor(self) -> int:
-        return int(self.state()["pid"])
+        owner = json.loads(Path(self.folder.owner_file).read_text())
+        _guardian, supervisor = owner["start_ticks"]
+        return int(supervisor)
 
     def processes(self) -> list[int]:
         """Everything of the run that is alive, by its mark."""
@@ -215,7 +213,7 @@ class RunStarter:
         for run in self._runs:
             env_tags = {f"RUNNER_RUN_ID={run.order.run_id}"}
             if run.processes():  # some fork faster than one can look: they are held first
-                run_processes = RunProcesses(env_tags, set())
+                run_processes = RunProcesses(env_tags)
                 run_processes.freeze()
                 kill_until_gone(run_processes.scan, list)
             assert run.processes() == []

@@ -16,7 +16,7 @@ from runner.core.wire.states import State
 from runner.host.process import procfs
 from runner.host.process.jobs import checkpoint
 from runner.host.storage import run_owner
-from runner.host.storage.run_folder import final_state, lost_a_node, mtime, read_state
+from runner.host.storage.run_folder import lost_a_node, mtime, read_state
 from runner.host.storage.run_progress import read_progress
 
 NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
@@ -88,14 +88,10 @@ def read_run(folder: RunPaths) -> Optional[HostRunStatus]:
     run_id, _ = folder.root.split("/")[-2:]
     info = replace(_read_run_info(folder) or RunInfo(run_id), run_id=run_id)  # it may be a copy
     state = read_state(folder)
-    changed_at = max(mtime(path) for path in (folder.root, folder.state))
+    changed_at = max(mtime(path) for path in (folder.root, folder.events))
     alive = run_owner.is_alive(folder, owner_uid)
     if state is not None and not state.is_terminal and run_owner.other_host(folder):
         alive = run_owner.heartbeat_age(folder) < run_owner.OWNER_TIMEOUT_S
-    if state is None and os.path.exists(folder.order):
-        state = State.STARTING  # at least before a power cut
-    if not alive and state is not None and not state.is_terminal:
-        state = final_state(folder, info.attempt) or state
     may_follow = not (alive or os.path.lexists(folder.stop_marker))
     relaunch_pending = may_follow and time.time() < mtime(folder.relaunch_marker)
     lost_node = not alive and state is State.STOPPED and lost_a_node(folder, info.attempt)

@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, Optional, Set
 
 from runner.core.wire.events import FINAL_CAUSES, Ended, PortTaken, ProgramExited, StopCause
 from runner.core.wire.order import Order
-from runner.core.wire.states import State, StopPhase
+from runner.core.wire.states import State
 from runner.core.wire.text import describe_exit
 from runner.core.wire.timing import DISK_TIMEOUT_S
 from runner.host.container import remove_in_child
@@ -101,7 +101,7 @@ class Supervisor:
         ladder = self._ladder
         if cause in FINAL_CAUSES and ladder.rules_out_relaunch(cause):
             self._peers.stop(reason, cause)
-        if ladder.is_stopping or ladder.phase is StopPhase.ENDED:
+        if ladder.is_stopping or self._journal.state.is_terminal:
             return
         if cause is StopCause.PEER and self._stall_monitor.is_dumping:
             ladder.defer(reason)  # the stacks of our ranks are wanted too
@@ -153,10 +153,7 @@ class Supervisor:
 
     def _start_when_ready(self) -> None:
         """Start the program, if there is one, once its run is on record."""
-        if self.order.is_standby:
-            if self._journal.state is State.STARTING:
-                self._journal.set_state(State.RUNNING)
-        elif self._launcher.may_start:
+        if self._launcher.may_start and not self.order.is_standby:
             self._launcher.start(self._args.environ, self._on_program_started)
 
     def _on_program_started(self) -> None:
@@ -164,8 +161,6 @@ class Supervisor:
             self._fail(f"the program on {self.order.node} could not be started")
         elif self._ladder.is_stopping:  # its disk answered too late
             self._ladder.term_launcher()
-        else:
-            self._journal.set_state(State.RUNNING)
 
     def _tick(self) -> None:
         self._start_when_ready()
@@ -281,7 +276,6 @@ class Supervisor:
     def _finish(self) -> State:
         ladder = self._ladder
         cgroup = self._launcher.cgroup
-        ladder.move(StopPhase.KILLING)
         self._stall_monitor.close()
         killed, survivors = kill_until_gone(
             self._live_processes,
@@ -310,7 +304,6 @@ class Supervisor:
         left_over = tuple(sorted({*ladder.left_over.values()}))[:MAX_LEFT_OVER]
         end = Ended(state, reason, len(killed), survivors, verified, left_over)
         self._journal.finalise(end)
-        ladder.move(StopPhase.ENDED)
         cgroup.remove()
         self._wait_for_disk()
         if self._upcoming is None:
@@ -356,7 +349,6 @@ class Supervisor:
             self._launch_is_gone,
             is_detached=lambda: self._peers.lease.detached,
         )
-        ladder.move(StopPhase.PENDING)
         self._port_reservation.release()
         return decision.wait()
 

@@ -14,7 +14,7 @@ def test_the_folder_of_a_pasted_dry_run_is_no_run(tmp_path: Path) -> None:
     Path(folder.work).mkdir(parents=True)
     assert read_run(folder) is None
 
-    Path(folder.format).write_text("1\n")
+    Path(folder.order).write_text("damaged")
     status = read_run(folder)
     assert status is not None
     assert status.state is None
