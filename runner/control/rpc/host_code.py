@@ -28,7 +28,6 @@ _PACKAGE = Path(runner.__file__).parent
 
 PROGRAMS = (
     "ranks/shim",
-    "ranks/spawner",
     "ranks/rank_facts",
     "ranks/sitecustomize",
     "ranks/preload/preload",

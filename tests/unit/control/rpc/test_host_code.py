@@ -38,7 +38,7 @@ def test_only_wire_and_host_travel(key: str) -> None:
     assert modules["runner.host"][0] is True
     found = {tuple(blobs) for _, blobs in modules.values()}
     assert found == {(key if key == host_code.KEY else SOURCE,)}
-    assert {"shim", "spawner", "sitecustomize", "preload"} <= set(programs)
+    assert {"shim", "sitecustomize", "preload"} <= set(programs)
 
 
 def booted(home: Path, *, sends: bool) -> bytes:
