@@ -15,7 +15,7 @@ from runner.core.wire.codec import decode, encode
 from runner.core.wire.events import FINAL_CAUSES, StopCause
 from runner.core.wire.order import Hub, Order
 from runner.host.peers.fold import HubFold, MemberFold, PeerObserver
-from runner.host.peers.links import LINGER_S, Link, LinkClosed, Listener, OutgoingLink, seal
+from runner.host.peers.links import LINGER_S, Listener, OutgoingLink, seal
 from runner.host.peers.state import (
     LONG_S,
     MAX_REASON,
@@ -52,11 +52,13 @@ class PeerGroup:
         if listener is None:
             self.fold = MemberFold(order, hub, observer, now)
             address = (hub.addr, hub.port)
-            self._links = OutgoingLink(address, token, loop, self.fold.silence_s, self)
+            self._links = OutgoingLink(
+                address, token, loop, self.fold.silence_s, self.first_line, self._take
+            )
         else:
             self.fold = HubFold(order, hub, observer, now)
             self.fold.expect(upcoming.nodes[1:] if upcoming is not None else ())
-            self._links = Listener(listener, token, loop, self)
+            self._links = Listener(listener, token, loop, self.first_line, self._take)
         self._order = order
         self._token = token
         self._heard = LastHeard(now, now)
@@ -82,6 +84,8 @@ class PeerGroup:
         if self._links is not None:
             self.fold.check(now, self._links.problem)
             self._links.tick()
+            if self._links.is_refused and isinstance(self.fold, MemberFold):
+                self.fold.on_refused(now)
             if now >= self._next_at or self._said != self._state().news:
                 self._send()
             if self.fold.hub_finished:
@@ -122,18 +126,10 @@ class PeerGroup:
         """Return what to say on a new link."""
         return seal(self._token, encode(self._state()))
 
-    def take(self, _: Link, message: Dict[str, Any]) -> str:
+    def _take(self, message: Dict[str, Any]) -> str:
         """Take the state of another supervisor; return its node, "" if it is no new one."""
-        try:
-            state = decode(PeerState, message)
-        except ValueError as error:
-            raise LinkClosed(f"it sent what is no state: {error}") from error
+        state = decode(PeerState, message)
         return state.node if self.fold.take(state, time.monotonic()) else ""
-
-    def on_refused(self) -> None:
-        """Take the hub as gone if it was there: nothing listens on its host any more."""
-        if self._links is not None and isinstance(self.fold, MemberFold):
-            self.fold.on_refused(time.monotonic())
 
     def _send(self) -> None:
         if self._links is not None:
