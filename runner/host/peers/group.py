@@ -83,9 +83,9 @@ class PeerGroup:
         self._stalled_s = min(stalled_s, LONG_S)
         if self._links is not None:
             self.fold.check(now, self._links.problem)
-            self._links.tick()
             if self._links.is_refused and isinstance(self.fold, MemberFold):
                 self.fold.on_refused(now)
+            self._links.tick()
             if now >= self._next_at or self._said != self._state().news:
                 self._send()
             if self.fold.hub_finished:

@@ -231,7 +231,7 @@ class OutgoingLink:
 
     Attributes:
         problem: Why there is no link, or nothing is heard over it.
-        is_refused: Whether nothing listened there at the last try.
+        is_refused: Whether nothing listened there, until the next try.
     """
 
     def __init__(
@@ -284,6 +284,7 @@ class OutgoingLink:
             link.close(time.monotonic() + linger_s)
 
     def _open(self) -> None:
+        self.is_refused = False
         host, port = self._address
         try:
             # Numeric, since a resolver may take half a minute.

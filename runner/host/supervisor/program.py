@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import time
-from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
+from typing import Callable, Dict, List, Mapping, Optional, Set, Tuple, Union
 
 from runner.core.wire.container import client_env, container_name
 from runner.core.wire.events import ProgramExited, ProgramStarted
@@ -35,7 +35,8 @@ class LauncherProcess:
 
     def __init__(self, folder: RunPaths, order: Order, journal: EventLog, submit: Submit) -> None:
         self.pid = 0
-        self.is_starting = self.is_on_record = False  # before that it must not start
+        self.is_starting = False
+        self.is_on_record = False  # before that it must not start
         self.exit_status: Optional[ExitStatus] = None  # while it has not ended
         self.cgroup = cgroup.Cgroup()
         self.unrecorded_end: Optional[float] = None
@@ -53,11 +54,8 @@ class LauncherProcess:
     @property
     def may_start(self) -> bool:
         """Whether its run is on record, and its start was neither begun nor cancelled."""
-        return self.is_on_record and self._is_untouched
-
-    @property
-    def _is_untouched(self) -> bool:
-        return not (self.pid or self.is_starting or self._is_cancelled)
+        is_untouched = not (self.pid or self.is_starting or self._is_cancelled)
+        return self.is_on_record and is_untouched
 
     @property
     def is_running(self) -> bool:
@@ -97,13 +95,40 @@ class LauncherProcess:
         return env
 
     def _start(self, environ: Dict[str, str]) -> StartResult:
+        """Start it in a session of its own, without input; None if it must not start any more."""
         order = self._order
         # A rank shim passes on what its parent sends, not the kernel; its death ends its rank.
         forwards_term = order.launcher or order.container
         death_signal = signal.SIGTERM if forwards_term else signal.SIGKILL
-        preexec_fn = functools.partial(child_setup, self.cgroup, death_signal)
-        logs = [self._folder.stream_log(order.attempt, PROGRAM_LOG, name) for name in STREAMS]
-        return _start(self._words, environ, order.cwd, logs, preexec_fn, lambda: self._is_cancelled)
+
+        def set_up() -> None:
+            self.cgroup.enter()
+            subreaper.die_with_parent(death_signal)
+            procfs.reset_process()
+
+        logs: List[int] = []
+        try:
+            for stream in STREAMS:
+                path = self._folder.stream_log(order.attempt, PROGRAM_LOG, stream)
+                logs.append(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+            if self._is_cancelled:
+                return None
+            out, err = logs
+            return subprocess.Popen(
+                self._words,
+                env=environ,
+                cwd=order.cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+                preexec_fn=set_up,  # noqa: PLW1509 (our other thread holds no lock for long)
+            )
+        except OSError as error:
+            return error
+        finally:
+            for descriptor in logs:
+                os.close(descriptor)
 
     def _on_start(self, then: Callable[[], object], result: StartResult) -> None:
         order = self._order
@@ -150,8 +175,8 @@ class LauncherProcess:
 
     def cancel(self) -> None:
         """Never start it, if it has not been started."""
-        if self._is_untouched:
-            self.exit_status = (None, None)
+        if not (self.pid or self.is_starting):
+            self.exit_status = self.exit_status or (None, None)
         self._is_cancelled = True
 
     def container_pids(self) -> List[int]:
@@ -173,46 +198,3 @@ def command(order: Order) -> Tuple[str, ...]:
     name = container_name(order.run_id, order.node, order.attempt)
     prefix = order.container.prefix(name=name, cwd=order.cwd, env=environment(order))
     return (*prefix, *command_words(order))
-
-
-def _start(
-    argv: Sequence[str],
-    env: Dict[str, str],
-    cwd: str,
-    log_paths: Sequence[str],
-    preexec_fn: Callable[[], None],
-    is_cancelled: Callable[[], bool],
-) -> StartResult:
-    """Start a program in a session of its own, with no input, and the logs as its output.
-
-    Return None if it must not start any more, and what went wrong.
-    """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    opened: List[int] = []
-    try:
-        opened += [os.open(path, flags, 0o600) for path in log_paths]
-        out, err = opened
-        if is_cancelled():
-            return None
-        return subprocess.Popen(
-            argv,
-            env=env,
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            start_new_session=True,
-            preexec_fn=preexec_fn,  # noqa: PLW1509 (our other thread holds no lock for long)
-        )
-    except OSError as error:
-        return error
-    finally:
-        for descriptor in opened:
-            os.close(descriptor)
-
-
-def child_setup(program_cgroup: cgroup.Cgroup, death_signal: signal.Signals) -> None:
-    """Prepare a new process: in the cgroup, dying with the supervisor, with default signals."""
-    program_cgroup.enter()
-    subreaper.die_with_parent(death_signal)
-    procfs.reset_process()

@@ -307,6 +307,16 @@ def test_a_member_that_hears_nothing_connects_anew(ring: Ring) -> None:
     assert ring.heard["b"].said == [("joined",)]
 
 
+def test_a_hub_that_does_not_listen_yet_is_not_gone(ring: Ring) -> None:
+    """A member may be there first."""
+    ring.add("b")
+    ring.later(1)
+    ring.add("a")
+    ring.until(lambda: ("joined",) in ring.heard["b"].said)
+    ring.later(1)
+    assert ring.heard["b"].said == [("joined",)]
+
+
 def test_a_hub_that_refuses_is_gone(ring: Ring) -> None:
     """Nothing listens there any more: its supervisor ended, and nobody waits for `lost_s`."""
     ring.relay = Relay(ring.port)
