@@ -66,7 +66,6 @@ class PeerGroup:
         self._stalled_s = 0.0
         self._phase = Phase.ACTIVE
         self._stop: Optional[Stop] = None
-        self._failed_at: Optional[float] = None
         self._upcoming = upcoming
         self._refusal = ""
         self._said: List[Any] = []  # the news in the last state that was sent
@@ -99,10 +98,9 @@ class PeerGroup:
             self._stop = Stop(reason[:MAX_REASON], cause)
             self._send()
 
-    def pend(self, failed_at: Optional[float]) -> None:
-        """Say that this part has ended, with proof, and that something failed here first then."""
+    def pend(self) -> None:
+        """Say that this part has ended, with proof."""
         self._phase = Phase.PENDING
-        self._failed_at = failed_at
         self._send()
 
     def decide(self, decided: Union[Upcoming, str]) -> None:
@@ -161,7 +159,6 @@ class PeerGroup:
             stalled_s=stalled_s,
             detached=self._detached,
             stop=self._stop,
-            failed_s=None if self._failed_at is None else now - self._failed_at,
             departed=departed,
             upcoming=upcoming,
             refusal=self._refusal,

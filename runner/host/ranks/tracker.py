@@ -18,7 +18,7 @@ from runner.core.wire.events import RankExited, RanksSignalled, RankStarted
 from runner.core.wire.order import Order
 from runner.core.wire.paths import RunPaths, rank_source
 from runner.core.wire.text import describe_exit, format_size
-from runner.core.wire.tracebacks import final_exception, is_secondary_error, strip_rank_prefix
+from runner.core.wire.tracebacks import final_exception, strip_rank_prefix
 from runner.host.process import procfs
 from runner.host.process.file_worker import Submit
 from runner.host.process.pid_namespace import INITIAL, ContainerProcesses, namespace_of
@@ -155,9 +155,7 @@ class RankTracker:
         self._next_scan = 0.0  # inf while a scan goes on
         self._started: Dict[Tuple[int, int], RankProcess] = {}
         self._exited: Set[Tuple[int, int]] = set()
-        self._first_exception_at: Optional[float] = None
         self._groups_to_end: Set[int] = set()  # of ranks that have ended
-        self._secondary: Set[float] = set()  # when ranks ended because of another's failure
         self._terminated: Set[int] = set()
         self._launcher_ended_at = float("inf")
         self._kill_at = float("inf")
@@ -261,12 +259,6 @@ class RankTracker:
             self._journal.append(RankExited(rank, error=error, start=start), mono=ended_at)
             self._report_failure(rank, error or "ended unseen", ended_at)
 
-    def first_own_failure(self, failed_at: Optional[float]) -> Optional[float]:
-        """Return when the first rank failed on its own; `failed_at` is another known failure."""
-        failure_times = (self._first_exception_at, failed_at)
-        own_failures = [at for at in failure_times if at is not None and at not in self._secondary]
-        return min(own_failures, default=None)
-
     def _take(self, record: RankRecord) -> None:
         rank = record.rank
         data = record.data
@@ -283,7 +275,6 @@ class RankTracker:
         if key in self._started and (was_stopped or data["code"] != 0):
             self._groups_to_end.add(self._started[key].pid)
         if data["code"] != 0:
-            self._classify_failure(record, ended_at)
             description = error or describe_exit(data["code"], data["signal"])
             self._report_failure(rank, description, ended_at)
 
@@ -298,20 +289,7 @@ class RankTracker:
         self._started[record.key] = RankProcess(
             event.pid, shim_pid, ticks, int(data["parent"]), event.nodes, began_at
         )
-        if event.start > 1:  # exceptions from before the restart no longer count
-            self._first_exception_at = None
         self._journal.append(event, mono=began_at, wall=float(data["wall"]))
-
-    def _classify_failure(self, record: RankRecord, ended_at: float) -> None:
-        """Note whether a rank failed on its own or because of another's failure (see `verdict`).
-
-        What it raised after it was told to stop does not count.
-        """
-        if is_secondary_error(record.exception):
-            if record.data["signal"] != signal.SIGKILL:
-                self._secondary.add(ended_at)
-        elif record.exception and ended_at - record.raised_s < self._stopped_at():
-            self._first_exception_at = min(ended_at, self._first_exception_at or ended_at)
 
     def _report_failure(self, rank: int, description: str, failed_at: float) -> None:
         if not self._order.restarts_ranks:

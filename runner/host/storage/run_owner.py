@@ -165,7 +165,8 @@ def other_host(folder: RunPaths) -> str:
         return ""
     if owner.hostname != os.uname().nodename:
         return owner.hostname
-    booted_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    first_process_s = max(0, procfs.start_ticks_of(1)) / os.sysconf("SC_CLK_TCK")  # of a container
+    booted_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + first_process_s
     is_beaten = mtime(folder.owner_file) > booted_at + CLOCK_TOLERANCE_S
     is_other = is_beaten and not owner.is_from_this_boot
     return f"another machine called {owner.hostname}" if is_other else ""

@@ -60,8 +60,6 @@ class AttemptEnd(NamedTuple):
 
     reason: str  # why it was stopped, "" if it was not
     cause: StopCause
-    failed_at: Optional[float]
-    """When something of it failed here that no other host is to blame for, monotonic; or None."""
     seconds: float  # how long it lasted
 
 
@@ -133,7 +131,7 @@ class Decision:
 
     def _obey(self, group: PeerGroup, fold: MemberFold) -> Union[Upcoming, str]:
         """Wait for the decision of the hub; return that, or why there is none."""
-        group.pend(self._end.failed_at)
+        group.pend()
         while fold.upcoming is None:
             problem = self._poll()
             hub_state = fold.hub_state
@@ -169,7 +167,7 @@ class Decision:
             return ""
         self._pend()
         if self._group is not None:
-            self._group.pend(self._end.failed_at)
+            self._group.pend()
         problem = self._wait_for_proof(fold) if isinstance(fold, HubFold) else ""
         relaunch_at = time.monotonic() + order.relaunch_pause_s
         while not problem and time.monotonic() < relaunch_at:
@@ -199,13 +197,11 @@ class Decision:
         proven = [order.node]
         suspected = ""
         if fold is not None:
-            now = time.monotonic()
             for name in orders:
                 if not (orders[name].is_standby or name == order.node or fold.knows(name)):
                     return f"{name} never reached {order.node}, so that its end is not known"
             proven += [name for name in fold.proven if name in orders]
-            failed_s = None if end.failed_at is None else now - end.failed_at
-            suspected = fold.first_to_fail(failed_s, now)
+            suspected = fold.first_to_stop
         is_watched = fold is not None or order.disconnect_s > 0  # by a launch that may lose us
         if len(orders) > 1 and len(proven) == 1 and is_watched and not self._is_detached():
             return "no other node answers, and a launch may relaunch it there"

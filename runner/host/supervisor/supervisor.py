@@ -334,12 +334,7 @@ class Supervisor:
     def _await_decision(self) -> Optional[Upcoming]:
         """Return the attempt that follows here, if one does that no launch begins."""
         ladder = self._ladder
-        end = AttemptEnd(
-            ladder.reason,
-            ladder.cause,
-            failed_at=self._ranks.first_own_failure(ladder.failed_at),
-            seconds=time.monotonic() - self._began_at,
-        )
+        end = AttemptEnd(ladder.reason, ladder.cause, time.monotonic() - self._began_at)
         decision = Decision(
             self._args,
             end,

@@ -21,7 +21,7 @@ from runner.host.supervisor.attempt import AttemptEnd, Decision, SupervisorArgs,
 from tests.unit.host.supervisor.test_stop_ladder import Journal
 
 LONG_AGO_S = 100.0
-FAILED = AttemptEnd("rank 1 on b exited with 1", StopCause.PEER, None, seconds=9.0)
+FAILED = AttemptEnd("rank 1 on b exited with 1", StopCause.PEER, 9.0)
 
 
 class Scene:
@@ -67,7 +67,7 @@ class Scene:
         launch_is_gone: bool = True,
         is_detached: bool = True,
     ) -> Upcoming | None:
-        group = SimpleNamespace(fold=self.fold, pend=lambda _: None, decide=self.decided.append)
+        group = SimpleNamespace(fold=self.fold, pend=lambda: None, decide=self.decided.append)
         decision = Decision(
             self.args(),
             end,
