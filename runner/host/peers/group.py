@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Any, List, Optional, Tuple, Union
 
 from runner.core.wire.codec import decode, encode
 from runner.core.wire.events import FINAL_CAUSES, StopCause
 from runner.core.wire.order import Hub, Order
 from runner.host.peers.fold import HubFold, MemberFold, PeerObserver
-from runner.host.peers.links import LINGER_S, Listener, OutgoingLink, seal
+from runner.host.peers.links import LINGER_S, Listener, OutgoingLink, seal, unseal
 from runner.host.peers.state import (
     LONG_S,
     MAX_REASON,
@@ -53,12 +53,12 @@ class PeerGroup:
             self.fold = MemberFold(order, hub, observer, now)
             address = (hub.addr, hub.port)
             self._links = OutgoingLink(
-                address, token, loop, self.fold.silence_s, self.first_line, self._take
+                address, loop, self.fold.silence_s, self.first_line, self._take
             )
         else:
             self.fold = HubFold(order, hub, observer, now)
             self.fold.expect(upcoming.nodes[1:] if upcoming is not None else ())
-            self._links = Listener(listener, token, loop, self.first_line, self._take)
+            self._links = Listener(listener, loop, self.first_line, self._take)
         self._order = order
         self._token = token
         self._heard = LastHeard(now, now)
@@ -124,9 +124,9 @@ class PeerGroup:
         """Return what to say on a new link."""
         return seal(self._token, encode(self._state()))
 
-    def _take(self, message: Dict[str, Any]) -> str:
+    def _take(self, line: bytes) -> str:
         """Take the state of another supervisor; return its node, "" if it is no new one."""
-        state = decode(PeerState, message)
+        state = decode(PeerState, unseal(self._token, line))
         return state.node if self.fold.take(state, time.monotonic()) else ""
 
     def _send(self) -> None:

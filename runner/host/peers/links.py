@@ -30,8 +30,8 @@ NO_ANSWER = "it does not answer"
 
 SayFirst = Callable[[], bytes]
 """Returns what to say on a new link whose peer is known."""
-Take = Callable[[Dict[str, Any]], str]
-"""Takes a message; returns who sent it, "" if that is not certain. ValueError: it is none."""
+Take = Callable[[bytes], str]
+"""Takes a line; returns who sent it, "" if that is not certain. ValueError: it is no message."""
 
 
 def seal(token: bytes, message: Dict[str, Any]) -> bytes:
@@ -56,7 +56,7 @@ def _mac(token: bytes, body: bytes) -> bytes:
 
 
 class Link:
-    """One connection, perhaps not established yet.
+    """One connection that carries lines, perhaps not established yet.
 
     Attributes:
         peer: Who has sent a message over it that counts, "" for nobody yet.
@@ -64,13 +64,12 @@ class Link:
         error: Why it is of no more use, None while it is.
     """
 
-    def __init__(self, connection: socket.socket, token: bytes, max_line: int, take: Take) -> None:
+    def __init__(self, connection: socket.socket, max_line: int, take: Take) -> None:
         connection.setblocking(False)
         self.peer = ""
         self.heard_at = time.monotonic()
         self.error: Optional[Exception] = None
         self._socket = connection
-        self._token = token
         self._max_line = max_line
         self._take = take
         self._unread = b""
@@ -100,7 +99,7 @@ class Link:
             self.error = self.error or error
 
     def receive(self) -> None:
-        """Take the messages that have arrived."""
+        """Take the lines that have arrived."""
         try:
             chunk = self._socket.recv(65536)
             if not chunk:
@@ -109,7 +108,7 @@ class Link:
             if any(len(line) > self._max_line for line in (*lines, self._unread)):
                 raise ValueError("it sent a line without an end")
             for line in lines:
-                self.peer = self._take(unseal(self._token, line)) or self.peer
+                self.peer = self._take(line) or self.peer
                 if self.peer:
                     self.heard_at = time.monotonic()
         except BlockingIOError:
@@ -159,11 +158,10 @@ class Listener:
     is_refused = False
 
     def __init__(
-        self, sock: socket.socket, token: bytes, loop: EventLoop, say_first: SayFirst, take: Take
+        self, sock: socket.socket, loop: EventLoop, say_first: SayFirst, take: Take
     ) -> None:
         self._links: List[Link] = []  # the oldest first
         self._socket = sock
-        self._token = token
         self._loop = loop
         self._say_first = say_first
         self._take = take
@@ -202,7 +200,7 @@ class Listener:
         connection = self._loop.accept(self._socket)
         if connection is None:
             return
-        link = Link(connection, self._token, MAX_MEMBER_LINE, self._take)
+        link = Link(connection, MAX_MEMBER_LINE, self._take)
         self._links.append(link)
         self._loop.add_reader(link.fileno(), lambda: self._receive(link))
         unknown = [link for link in self._links if not link.peer]
@@ -237,7 +235,6 @@ class OutgoingLink:
     def __init__(
         self,
         address: Tuple[str, int],
-        token: bytes,
         loop: EventLoop,
         silence_s: float,
         say_first: SayFirst,
@@ -246,7 +243,6 @@ class OutgoingLink:
         self.problem = NO_ANSWER
         self.is_refused = False
         self._address = address
-        self._token = token
         self._loop = loop
         self._silence_s = silence_s
         self._say_first = say_first
@@ -295,7 +291,7 @@ class OutgoingLink:
         except OSError as error:  # no address, or no descriptor is left
             self._retry_later(error, was_known=False)
             return
-        link = Link(connection, self._token, MAX_LINE, self._take)
+        link = Link(connection, MAX_LINE, self._take)
         error_number = connection.connect_ex(address)
         if error_number not in (0, errno.EINPROGRESS):
             link.error = OSError(error_number, os.strerror(error_number))

@@ -29,6 +29,7 @@ from runner.host.peers.fold import HubFold, MemberFold
 from runner.host.peers.group import PeerGroup
 from runner.host.peers.state import Phase, Upcoming
 from runner.host.storage.run_folder import EventLog, create_run_folder
+from runner.host.supervisor.lease import ControllerLease
 
 PROOF_MARGIN_S = 10.0  # beyond the grace, for what a host that answers has left to end
 
@@ -60,14 +61,14 @@ class AttemptEnd(NamedTuple):
 
     reason: str  # why it was stopped, "" if it was not
     cause: StopCause
-    seconds: float  # how long it lasted
+    began_at: float
+    stopped_at: float  # monotonic
 
 
 class Decision:
     """The wait for what follows an attempt, which has ended here with proof.
 
-    `poll` waits for a moment, and returns why to wait no longer, "" for no reason. `launch_is_gone`
-    returns whether the hosts decide, None while that is not known.
+    `poll` waits for a moment, and returns why to wait no longer, "" for no reason.
     """
 
     def __init__(
@@ -75,20 +76,17 @@ class Decision:
         args: SupervisorArgs,
         end: AttemptEnd,
         group: Optional[PeerGroup],
+        lease: ControllerLease,
         journal: EventLog,
         poll: Callable[[], str],
-        launch_is_gone: Callable[[], Optional[bool]],
-        *,
-        is_detached: Callable[[], bool],
     ) -> None:
         self._args = args
         self._order = args.order
         self._end = end
         self._group = group
+        self._lease = lease
         self._journal = journal
         self._poll = poll
-        self._launch_is_gone = launch_is_gone
-        self._is_detached = is_detached
         self._is_pending = False
 
     def wait(self) -> Optional[Upcoming]:
@@ -123,6 +121,15 @@ class Decision:
             return order.hub is None  # else nobody could be told
         fold = self._group.fold
         return isinstance(fold, HubFold) or fold.hub_state is not None
+
+    def _launch_is_gone(self) -> Optional[bool]:
+        """Return whether the hosts decide, None while that is not known.
+
+        A launch that is there is heard again after the stop.
+        """
+        if self._lease.hosts_decide:
+            return True
+        return False if self._lease.heard_anywhere.launch >= self._end.stopped_at else None
 
     def _pend(self) -> None:
         if not self._is_pending:
@@ -203,7 +210,7 @@ class Decision:
             proven += [name for name in fold.proven if name in orders]
             suspected = fold.first_to_stop
         is_watched = fold is not None or order.disconnect_s > 0  # by a launch that may lose us
-        if len(orders) > 1 and len(proven) == 1 and is_watched and not self._is_detached():
+        if len(orders) > 1 and len(proven) == 1 and is_watched and not self._lease.detached:
             return "no other node answers, and a launch may relaunch it there"
         lost = {name for name in orders if name not in proven}
         standing_by = [name for name in proven if orders[name].is_standby]
@@ -212,11 +219,12 @@ class Decision:
             return made
         nodes = tuple(name for name in orders if not orders[name].is_standby)
         unverified = tuple(name for name in nodes if name in lost)
+        seconds = time.monotonic() - end.began_at
         return Upcoming(
             order.attempt + 1,
             nodes=tuple(name for name in made if not made[name].is_standby),
             spares=tuple(name for name in made if made[name].is_standby),
-            past=PastAttempt(order.attempt, nodes, end.reason, end.seconds, unverified),
+            past=PastAttempt(order.attempt, nodes, end.reason, seconds, unverified),
         )
 
 

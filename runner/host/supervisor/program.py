@@ -10,19 +10,20 @@ import os
 import signal
 import subprocess
 import time
-from typing import Callable, Dict, List, Mapping, Optional, Set, Tuple, Union
+from typing import Callable, Dict, List, Optional, Set, Tuple, Union
 
 from runner.core.wire.container import client_env, container_name
 from runner.core.wire.events import ProgramExited, ProgramStarted
 from runner.core.wire.order import Order, command_words, environment
-from runner.core.wire.paths import PROGRAM_LOG, STREAMS, RunPaths, is_rank_source
+from runner.core.wire.paths import PROGRAM_LOG, STREAMS, is_rank_source
 from runner.core.wire.states import START_REFUSED
 from runner.host.container import last_line
-from runner.host.facts.ports import is_foreign
+from runner.host.facts import ports
 from runner.host.process import cgroup, procfs, subreaper
 from runner.host.process.file_worker import Submit
 from runner.host.process.pid_namespace import ContainerProcesses
 from runner.host.storage.run_folder import EventLog
+from runner.host.supervisor.attempt import SupervisorArgs
 
 StartResult = Union["subprocess.Popen[bytes]", OSError, None]
 ExitStatus = Tuple[Optional[int], Optional[int]]  # code or signal; neither if it never started
@@ -33,7 +34,8 @@ ENGINE_CODES = (125, 126, 127, 255)
 class LauncherProcess:
     """The program of one attempt; its `cgroup` has no path if none could be made."""
 
-    def __init__(self, folder: RunPaths, order: Order, journal: EventLog, submit: Submit) -> None:
+    def __init__(self, args: SupervisorArgs, journal: EventLog, submit: Submit) -> None:
+        order = args.order
         self.pid = 0
         self.is_starting = False
         self.is_on_record = False  # before that it must not start
@@ -42,12 +44,15 @@ class LauncherProcess:
         self.unrecorded_end: Optional[float] = None
         """When it ended, monotonic, while that waits for the records of its ranks."""
 
-        self._folder = folder
+        store = args.reserved_ports.store
+        self.port_reservation = ports.PortReservation(store, order.reserve_port)
+
+        self._folder = args.folder
+        self._environ = args.environ
         self._order = order
         self._journal = journal
         self._submit = submit
         self._is_cancelled = False
-        self._words = command(order)
         self._process: Optional[subprocess.Popen[bytes]] = None
         self._container = ContainerProcesses(procfs.env_tags(order.run_id, order.node))
 
@@ -73,13 +78,12 @@ class LauncherProcess:
             order = self._order
             self.cgroup = cgroup.create(order.run_id, order.node, order.attempt)
 
-    def start(self, environ: Dict[str, str], then: Callable[[], object]) -> None:
+    def start(self, then: Callable[[], object]) -> None:
         """Have the program started; call `then` once it runs or that failed."""
         self.is_starting = True
-        start = functools.partial(self._start, self._environment(environ))
-        self._submit(start, functools.partial(self._on_start, then))
+        self._submit(self._start, functools.partial(self._on_start, then))
 
-    def _environment(self, inherited: Mapping[str, str]) -> Dict[str, str]:
+    def _environment(self) -> Dict[str, str]:
         """Return the environment of the program, over what it inherits.
 
         Names that the user takes out are removed by the shim of each rank: torchrun may set them.
@@ -87,14 +91,14 @@ class LauncherProcess:
         container = self._order.container
         own = environment(self._order)
         if container and container.engine:
-            return {**inherited, **client_env(own)}
-        env = {**inherited, **own}
+            return {**self._environ, **client_env(own)}
+        env = {**self._environ, **own}
         folder = self._order.program.path_folder
         if folder:
             env["PATH"] = os.pathsep.join(filter(None, (folder, env.get("PATH"))))
         return env
 
-    def _start(self, environ: Dict[str, str]) -> StartResult:
+    def _start(self) -> StartResult:
         """Start it in a session of its own, without input; None if it must not start any more."""
         order = self._order
         # A rank shim passes on what its parent sends, not the kernel; its death ends its rank.
@@ -115,8 +119,8 @@ class LauncherProcess:
                 return None
             out, err = logs
             return subprocess.Popen(
-                self._words,
-                env=environ,
+                command(order),
+                env=self._environment(),
                 cwd=order.cwd,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -134,7 +138,7 @@ class LauncherProcess:
         order = self._order
         self.is_starting = False
         if isinstance(result, OSError):
-            problem = f"cannot start {self._words[0]} in {order.cwd}: {result.strerror}"
+            problem = f"cannot start {command(order)[0]} in {order.cwd}: {result.strerror}"
             self._journal.append(ProgramExited(error=problem))
         if not isinstance(result, subprocess.Popen):
             self.exit_status = (None, None)
@@ -183,12 +187,14 @@ class LauncherProcess:
         """Return the processes in the order's container, children first."""
         return self._container.scan(procfs.table()) if self._order.container else []
 
-    def lost_port_to(self, owners: Set[int]) -> bool:
-        """Return whether these, who listen on the reserved port, are no processes of this run."""
-        in_container = self.container_pids()
-        if not owners and self._order.container and not in_container:
-            return False  # of another user, who is hidden from this login
-        return is_foreign(owners, {*procfs.descendants(os.getpid()), *in_container})
+    def find_port_thieves(self) -> Optional[Set[int]]:
+        """Release the port once a process listens on it; return which do, if none is ours."""
+        owners = self.port_reservation.release_if_listening()
+        in_container = self.container_pids() if owners is not None else []
+        if owners is None or not (owners or in_container or self._order.container is None):
+            return None  # those of another user are hidden from this login
+        ours = {*procfs.descendants(os.getpid()), *in_container}
+        return owners if ports.is_foreign(owners, ours) else None
 
 
 def command(order: Order) -> Tuple[str, ...]:

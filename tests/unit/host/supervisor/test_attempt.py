@@ -16,12 +16,12 @@ from runner.core.wire.paths import RunPaths
 from runner.core.wire.plan import NodePlan, Plan
 from runner.host.facts.ports import NO_PORTS
 from runner.host.peers.fold import HubFold, PeerObserver
-from runner.host.peers.state import PeerState, Phase, Upcoming
+from runner.host.peers.state import LastHeard, PeerState, Phase, Upcoming
 from runner.host.supervisor.attempt import AttemptEnd, Decision, SupervisorArgs, begin_next
 from tests.unit.host.supervisor.test_stop_ladder import Journal
 
 LONG_AGO_S = 100.0
-FAILED = AttemptEnd("rank 1 on b exited with 1", StopCause.PEER, 9.0)
+FAILED = AttemptEnd("rank 1 on b exited with 1", StopCause.PEER, began_at=0.0, stopped_at=9.0)
 
 
 class Scene:
@@ -68,14 +68,18 @@ class Scene:
         is_detached: bool = True,
     ) -> Upcoming | None:
         group = SimpleNamespace(fold=self.fold, pend=lambda: None, decide=self.decided.append)
+        lease = SimpleNamespace(
+            hosts_decide=launch_is_gone,
+            detached=is_detached,
+            heard_anywhere=LastHeard(0.0, launch=end.stopped_at),
+        )
         decision = Decision(
             self.args(),
             end,
             cast("Any", group),
+            cast("Any", lease),
             cast("Any", self.journal),
             lambda: problem,
-            lambda: launch_is_gone,
-            is_detached=lambda: is_detached,
         )
         return decision.wait()
 

@@ -11,9 +11,9 @@ import pytest
 
 from runner.core.wire.paths import RunPaths
 from runner.host.process.event_loop import EventLoop
+from runner.host.storage import run_owner
 from runner.host.storage.run_owner import RunSocket
-from runner.host.supervisor import control_socket
-from runner.host.supervisor.control_socket import ControlSocket
+from runner.host.supervisor.supervisor import ControlSocket
 
 COMMAND = b'{"command": "stop"}\n'
 
@@ -29,7 +29,6 @@ class Heard:
         assert listener is not None
         self.listener = listener
         self.socket = ControlSocket(listener, self.loop, self.commands.append)
-        self.socket.open()
 
     def say(self, line: bytes) -> bool:
         """Connect and send a line; return whether the connection stays."""
@@ -65,7 +64,13 @@ def test_only_the_user_is_heard(
     heard: Heard, monkeypatch: pytest.MonkeyPatch, uid: int, *, is_heard: bool
 ) -> None:
     """Anybody can connect to an abstract name; the kernel says who did."""
-    monkeypatch.setattr(control_socket, "peer_uid", lambda _: uid)
+    connections = []
+
+    def peer_uid(connection: object) -> int:
+        connections.append(connection)
+        return uid if len(connections) > 1 else os.getuid()  # the first is who connects
+
+    monkeypatch.setattr(run_owner, "peer_uid", peer_uid)
     assert heard.say(COMMAND) == is_heard
     assert heard.commands == [{"command": "stop"}] * is_heard
 
@@ -76,7 +81,6 @@ def test_the_next_attempt_hears_who_came_between_two(heard: Heard) -> None:
     assert heard.say(COMMAND)
     later: list[dict[str, Any]] = []
     following = ControlSocket(heard.listener, heard.loop, later.append)
-    following.open()
     heard.work()
     following.close()
     assert later == [{"command": "stop"}]
