@@ -16,8 +16,7 @@ from runner.host.peers.group import PeerGroup, join_peers
 from runner.host.peers.state import LastHeard
 from runner.host.process.event_loop import EventLoop
 from runner.host.storage.run_folder import EventLog
-from runner.host.supervisor.attempt import SupervisorArgs
-from runner.host.supervisor.lease import ControllerLease
+from runner.host.supervisor.attempt import ControllerLease, SupervisorArgs
 from runner.host.supervisor.notifier import Notifier
 from runner.host.supervisor.stop_ladder import StopLadder
 
