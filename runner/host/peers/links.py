@@ -208,6 +208,8 @@ class Listener:
             self._drop(unknown[0])
 
     def _receive(self, link: Link) -> None:
+        if link not in self._links:
+            return  # a later one has taken its place in this very turn
         was_known = bool(link.peer)
         link.receive()
         if link.peer and not was_known:
@@ -305,7 +307,7 @@ class OutgoingLink:
         self._give_up_if_useless(link)
 
     def _give_up_if_useless(self, link: Link) -> None:
-        if link.error is None:
+        if link.error is None or link is not self._link:
             return
         self._loop.remove_reader(link.fileno())
         link.close()

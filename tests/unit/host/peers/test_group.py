@@ -10,6 +10,7 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -305,6 +306,30 @@ def test_a_member_that_hears_nothing_connects_anew(ring: Ring) -> None:
     ring.later(2 * LOST_S)
     assert ring.heard["a"].said == []
     assert ring.heard["b"].said == [("joined",)]
+
+
+def test_two_links_of_one_member_may_speak_at_once(ring: Ring) -> None:
+    """The later one takes the place of the other, which had something to say, too."""
+    ring.add("a")
+    state = ring.add("b")._state()
+    ring.groups.pop("b").leave()
+    with contextlib.ExitStack() as connections:
+        first, second = (
+            connections.enter_context(socket.create_connection(("127.0.0.1", ring.port)))
+            for _ in range(2)
+        )
+
+        def say(link: socket.socket, later: int) -> None:
+            link.sendall(seal(b"token", encode(replace(state, counter=state.counter + later))))
+
+        say(first, 10**9)
+        ring.later(1)
+        say(second, 3 * 10**9)
+        say(first, 2 * 10**9)
+        ring.later(1)
+        say(second, 4 * 10**9)
+        ring.later(1)
+    assert ring.heard["a"].said == []
 
 
 def test_a_hub_that_does_not_listen_yet_is_not_gone(ring: Ring) -> None:
