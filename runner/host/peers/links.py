@@ -23,8 +23,7 @@ MAX_LINE = 1 << 20  # what a hub has to say
 MAX_MEMBER_LINE = 8 << 10
 MAX_UNAUTHENTICATED = 64
 BACKLOG = 256
-RETRY_PAUSE_S = 0.1
-MAX_RETRY_PAUSE_S = 2.0
+RETRY_PAUSE_S = 0.2
 LINGER_S = 1.0  # how long the last words may take to be read
 NO_ANSWER = "it does not answer"
 
@@ -230,7 +229,6 @@ class OutgoingLink:
     """The link to one listener, opened again whenever it ends or nothing is heard over it.
 
     Attributes:
-        problem: Why there is no link, or nothing is heard over it.
         is_refused: Whether nothing listened there, until the next try.
     """
 
@@ -242,16 +240,20 @@ class OutgoingLink:
         say_first: SayFirst,
         take: Take,
     ) -> None:
-        self.problem = NO_ANSWER
         self.is_refused = False
+        self._error: Exception = TimeoutError(errno.ETIMEDOUT, NO_ANSWER)
         self._address = address
         self._loop = loop
         self._silence_s = silence_s
         self._say_first = say_first
         self._take = take
         self._link: Optional[Link] = None
-        self._pause_s = 0.0
         self._next_try_at = 0.0
+
+    @property
+    def problem(self) -> str:
+        """Why there is no link, or nothing is heard over it."""
+        return str(getattr(self._error, "strerror", None) or self._error)
 
     def tick(self) -> None:
         """Open the link if there is none, and send what could not be sent before."""
@@ -291,7 +293,7 @@ class OutgoingLink:
             family, kind, _, _, address = found[0]
             connection = socket.socket(family, kind)
         except OSError as error:  # no address, or no descriptor is left
-            self._retry_later(error, was_known=False)
+            self._retry_later(error)
             return
         link = Link(connection, MAX_LINE, self._take)
         error_number = connection.connect_ex(address)
@@ -307,18 +309,13 @@ class OutgoingLink:
         self._give_up_if_useless(link)
 
     def _give_up_if_useless(self, link: Link) -> None:
-        if link.error is None or link is not self._link:
-            return
-        self._loop.remove_reader(link.fileno())
-        link.close()
-        self._link = None
-        self._retry_later(link.error, was_known=bool(link.peer))
+        if link.error is not None and link is self._link:
+            self._loop.remove_reader(link.fileno())
+            link.close()
+            self._link = None
+            self._retry_later(link.error)
 
-    def _retry_later(self, error: Exception, *, was_known: bool) -> None:
-        """Open another link: at once, if the last one was of any use."""
-        number = error.errno if isinstance(error, OSError) else None
-        self.problem = str(error.strerror if isinstance(error, OSError) else error)
-        self.is_refused = number == errno.ECONNREFUSED
-        self._pause_s = 0.0 if was_known else min(MAX_RETRY_PAUSE_S, 2 * self._pause_s)
-        self._next_try_at = time.monotonic() + self._pause_s
-        self._pause_s = max(RETRY_PAUSE_S, self._pause_s)
+    def _retry_later(self, error: Exception) -> None:
+        self._error = error
+        self.is_refused = isinstance(error, ConnectionRefusedError)
+        self._next_try_at = time.monotonic() + RETRY_PAUSE_S
