@@ -111,7 +111,7 @@ def read_run(folder: RunPaths) -> Optional[HostRunStatus]:
     info = replace(_read_run_info(folder) or RunInfo(run_id), run_id=run_id)  # it may be a copy
     state = read_state(folder)
     changed_at = max(mtime(path) for path in (folder.root, folder.events))
-    alive = run_owner.is_alive(folder, owner_uid)
+    alive = run_owner.is_alive(folder)
     if state is not None and not state.is_terminal and run_owner.other_host(folder):
         alive = run_owner.heartbeat_age(folder) < run_owner.OWNER_TIMEOUT_S
     may_follow = not (alive or os.path.lexists(folder.stop_marker))

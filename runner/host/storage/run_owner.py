@@ -38,8 +38,7 @@ class RunSocket:
     Any user can take an abstract name, so the user at the other end counts.
     """
 
-    def __init__(self, folder: RunPaths, uid: Optional[int] = None) -> None:
-        self._uid = os.getuid() if uid is None else uid
+    def __init__(self, folder: RunPaths) -> None:
         self.folder = folder
         path = os.path.realpath(folder.root)  # a workdir may have several
         digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:32]
@@ -88,7 +87,7 @@ class RunSocket:
         is_full = False
         try:
             client.connect(self.address)
-            if peer_uid(client) == self._uid:
+            if peer_uid(client) == os.getuid():
                 return client, True
         except BlockingIOError:
             is_full = True
@@ -192,9 +191,9 @@ def live_owner_pids(folder: RunPaths) -> List[int]:
     return [pid for pid, start in start_ticks.items() if procfs.start_ticks_of(pid) == start]
 
 
-def is_alive(folder: RunPaths, uid: Optional[int] = None) -> bool:
-    """Return whether the guardian or the supervisor of a user's run lives on this machine."""
-    return RunSocket(folder, uid).is_held or bool(live_owner_pids(folder))
+def is_alive(folder: RunPaths) -> bool:
+    """Return whether the guardian or the supervisor of a run lives on this machine."""
+    return RunSocket(folder).is_held or bool(live_owner_pids(folder))
 
 
 def take_over(folder: RunPaths) -> Optional[socket.socket]:
