@@ -5,7 +5,6 @@ The guardian recovers its own supervisor's run; an agent recovers a run that los
 
 from __future__ import annotations
 
-import glob
 import os
 import signal
 import time
@@ -86,25 +85,18 @@ def recover_unfinished(folder: RunPaths) -> None:
 def recover_orphaned(folder: RunPaths, order: Order) -> None:
     """Kill what is left when supervisor and guardian are both gone, and complete the record.
 
-    The end is verified by a cgroup, by the engine of a container, by a boot since then, or where
-    neither an owner nor a start is on record: a process can clear the tags in its environment and
-    leave its ancestors.
+    The end is verified by a cgroup, by the engine of a container, by a boot since then, or where no
+    owner is on record: a process can clear the tags in its environment and leave its ancestors.
     """
     processes = RunProcesses(procfs.env_tags(order.run_id, order.node))
     processes.freeze()
-    was_started = os.path.lexists(folder.owner_file) or _has_started(folder)
+    was_started = os.path.lexists(folder.owner_file)  # without an owner nothing is
     reason = "its supervisor and its guardian died; what was left of it was killed"
     if not read_events(folder):
         reason = "its start was cut off"
     by_engine = order.container is not None and bool(order.container.engine)
     verified = run_owner.has_rebooted(folder) or not was_started or by_engine
     finalise_record(folder, order, reason, processes.scan, verified=verified)
-
-
-def _has_started(folder: RunPaths) -> bool:
-    """Return whether a program or a rank of the run is on record as started."""
-    starts = glob.glob(os.path.join(glob.escape(folder.attempt_folder(0))[:-1] + "*", "*.start"))
-    return bool(starts) or any(isinstance(e.body, ProgramStarted) for e in read_events(folder))
 
 
 def find_leftovers(
