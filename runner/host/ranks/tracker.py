@@ -86,11 +86,6 @@ class RankRecordReader:
         records = read_rank_records(attempt_folder, self._seen_records)
         return [self._explain(RankRecord(*record)) for record in records]
 
-    def missing_record_reason(self) -> str:
-        """Return why a shim could not record its end, "" if unknown."""
-        problem = disk_problem(self._folder.root)
-        return problem and f"ended, and could not record how: {problem}"
-
     def _explain(self, record: RankRecord) -> RankRecord:
         rank = record.rank
         data = record.data
@@ -150,6 +145,7 @@ class RankTracker:
         self._submit = submit
         self._stopped_at = stopped_at
         self._on_failure = on_failure
+        self._root = folder.root
         self._reader = RankRecordReader(folder, order)
         submit(self._reader.skip_known)
         self._next_scan = 0.0  # inf while a scan goes on
@@ -173,19 +169,18 @@ class RankTracker:
         return {self._started[key].shim_pid for key in self._running} - {0}
 
     @property
-    def running_pids(self) -> Set[int]:
-        """The programs of the running ranks, as far as they can be seen."""
+    def _running_pids(self) -> Set[int]:
         return {self._started[key].pid for key in self._running} - {0}
 
     def signal(self, signum: int) -> None:
         """Send a signal to the running ranks alone: torchrun would end by it."""
-        reached = procfs.signal_all(self.running_pids, signum)
+        reached = procfs.signal_all(self._running_pids, signum)
         self._journal.append(RanksSignalled(signum, len(reached)))
 
     def running_with_ancestors(self) -> Set[int]:
         """Return the programs of the running ranks, and the processes above them."""
         processes = procfs.table()
-        found = self.running_pids & processes.keys()
+        found = self._running_pids & processes.keys()
         pending = [*found]
         while pending:
             parent = processes[pending.pop()].ppid
@@ -249,11 +244,12 @@ class RankTracker:
         self._groups_to_end |= {self._started[key].pid for key in vanished}
         if vanished:
             report = functools.partial(self._report_vanished, vanished, time.monotonic())
-            self._submit(self._reader.missing_record_reason, report)
+            self._submit(lambda: disk_problem(self._root), report)
 
     def _report_vanished(
-        self, keys: Iterable[Tuple[int, int]], noticed_at: float, error: str
+        self, keys: Iterable[Tuple[int, int]], noticed_at: float, problem: str
     ) -> None:
+        error = problem and f"ended, and could not record how: {problem}"
         ended_at = min(noticed_at, self._launcher_ended_at) if error else noticed_at
         for rank, start in keys:
             self._journal.append(RankExited(rank, error=error, start=start), mono=ended_at)

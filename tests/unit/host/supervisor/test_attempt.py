@@ -98,6 +98,19 @@ def test_a_spare_takes_the_place_of_who_is_lost() -> None:
     assert begun.record["info"]["past_attempts"] == [encode(upcoming.past)]
 
 
+@pytest.mark.parametrize(
+    ("reason", "nodes"),
+    [("rank 1 on b exited with 1", "acd"), ("no rank made progress for 9 s", "abc")],
+)
+def test_a_spare_takes_the_place_of_who_stopped_first(reason: str, nodes: str) -> None:
+    """It stands by then; a standstill is nobody's."""
+    scene = Scene("bcd", relaunches_stalls=True)
+    scene.fold.first_to_stop = "b"
+    upcoming = scene.decide(FAILED._replace(reason=reason))
+    assert upcoming is not None
+    assert upcoming.nodes == tuple(nodes)
+
+
 def test_a_launch_that_is_there_decides() -> None:
     """The hosts say nothing about it."""
     scene = Scene("bcd")
