@@ -28,7 +28,7 @@ from runner.core.wire.order import Hub
 from runner.core.wire.paths import RunPaths
 from runner.core.wire.states import State
 from runner.host.peers.fold import PeerObserver
-from runner.host.peers.group import join_peers
+from runner.host.peers.group import PeerGroup
 from runner.host.peers.state import LastHeard
 from runner.host.process.event_loop import EventLoop
 from runner.host.storage import run_folder, run_owner
@@ -98,8 +98,7 @@ def test_the_hub_stays_for_the_others(start: RunStarter) -> None:
     run = start(launcher=launcher, ranks=0, grace_s=0.5, hub=hub)
     loop = EventLoop()
     order = replace(run.order, node="there")
-    member = join_peers(order, None, b"token", loop, PeerObserver())
-    assert member is not None
+    member = PeerGroup(order, hub, b"token", loop, PeerObserver())
 
     def talk() -> None:
         loop.wait(0.02)

@@ -39,13 +39,16 @@ class PeerGroup:
         self,
         order: Order,
         hub: Hub,
-        listener: Optional[socket.socket],
         token: bytes,
         loop: EventLoop,
         observer: PeerObserver,
+        listener: Optional[socket.socket] = None,
         upcoming: Optional[Upcoming] = None,
     ) -> None:
-        """Join the others; `upcoming` is the decision of the hub by which this attempt began."""
+        """Join the others: as the hub on `listener`, as a member without.
+
+        `upcoming` is the decision of the hub by which this attempt began.
+        """
         now = time.monotonic()
         self.fold: Union[HubFold, MemberFold]
         self._links: Union[Listener, OutgoingLink, None]
@@ -189,26 +192,3 @@ def tell_death(order: Order, token: bytes, reason: str, phase: Phase = Phase.DEA
             connection.shutdown(socket.SHUT_WR)
             while connection.recv(65536):  # until the hub has read it
                 pass
-
-
-def join_peers(
-    order: Order,
-    listener: Optional[socket.socket],
-    token: bytes,
-    loop: EventLoop,
-    observer: PeerObserver,
-    upcoming: Optional[Upcoming] = None,
-) -> Optional[PeerGroup]:
-    """Return the part of this order's supervisor; None if it is alone."""
-    hub = order.hub
-    if hub is None or not token:
-        return None
-    is_hub = hub.node == order.node
-    if is_hub and listener is None:
-        return None
-    try:
-        own = listener if is_hub else None
-        return PeerGroup(order, hub, own, token, loop, observer, upcoming)
-    except OSError as error:  # something else has taken the port meanwhile
-        observer.on_hub_unreachable(f"its own port {hub.port}: {error.strerror}")
-        return None

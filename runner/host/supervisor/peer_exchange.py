@@ -12,7 +12,7 @@ from runner.core.wire.events import StopCause
 from runner.core.wire.states import loss_reason
 from runner.core.wire.timing import FailureDetector
 from runner.host.peers.fold import HubFold, PeerObserver
-from runner.host.peers.group import PeerGroup, join_peers
+from runner.host.peers.group import PeerGroup
 from runner.host.peers.state import LastHeard
 from runner.host.process.event_loop import EventLoop
 from runner.host.storage.run_folder import EventLog
@@ -49,7 +49,17 @@ class PeerExchange(PeerObserver):
     def join(self, listener: Optional[socket.socket], loop: EventLoop) -> None:
         """Keep in touch with the others from now on."""
         args = self._args
-        self.group = join_peers(args.order, listener, args.token, loop, self, args.upcoming)
+        hub = args.order.hub
+        if hub is None or not args.token:
+            return
+        is_hub = hub.node == args.order.node
+        if is_hub and listener is None:
+            return
+        own = listener if is_hub else None
+        try:
+            self.group = PeerGroup(args.order, hub, args.token, loop, self, own, args.upcoming)
+        except OSError as error:  # something else has taken the port meanwhile
+            self.on_hub_unreachable(f"its own port {hub.port}: {error.strerror}")
 
     @property
     def is_stopping(self) -> bool:

@@ -20,7 +20,7 @@ from runner.core.wire.events import StopCause
 from runner.core.wire.order import Hub, Order
 from runner.host.peers import group
 from runner.host.peers.fold import PeerObserver
-from runner.host.peers.group import PeerGroup, join_peers, tell_death
+from runner.host.peers.group import PeerGroup, tell_death
 from runner.host.peers.links import MAX_UNAUTHENTICATED, seal
 from runner.host.peers.state import LastHeard
 from runner.host.process.event_loop import EventLoop
@@ -113,8 +113,9 @@ class Ring:
     def add(self, node: str, token: bytes = b"token") -> PeerGroup:
         self.heard[node] = Heard()
         listener = self.listener if node == "a" else None
-        made = join_peers(self.order(node), listener, token, self.loop, self.heard[node])
-        assert made is not None
+        order = self.order(node)
+        assert order.hub is not None
+        made = PeerGroup(order, order.hub, token, self.loop, self.heard[node], listener)
         self.groups[node] = made
         return made
 
