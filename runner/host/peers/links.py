@@ -68,6 +68,7 @@ class Link:
         self.peer = ""
         self.heard_at = time.monotonic()
         self.error: Optional[Exception] = None
+        self._send_error: Optional[Exception] = None
         self._socket = connection
         self._max_line = max_line
         self._take = take
@@ -94,8 +95,10 @@ class Link:
                 self._unsent = self._unsent[self._socket.send(self._unsent) :]
         except BlockingIOError:
             pass
-        except OSError as error:
-            self.error = self.error or error
+        except OSError as error:  # reading ends by it, after what has arrived
+            self._send_error = self._send_error or error
+            self._unsent = b""
+            self._latest = b""
 
     def receive(self) -> None:
         """Take the lines that have arrived."""
@@ -113,7 +116,7 @@ class Link:
         except BlockingIOError:
             pass
         except (OSError, ValueError) as error:
-            self.error = self.error or error
+            self.error = self._send_error or error
 
     def say_last(self) -> None:
         """Send what is left now, and no more."""
@@ -169,11 +172,9 @@ class Listener:
         loop.add_reader(sock.fileno(), self._accept)
 
     def tick(self) -> None:
-        """Send what could not be sent before, and drop what is of no more use."""
-        for link in [*self._links]:
+        """Send what could not be sent before."""
+        for link in self._links:
             link.flush()
-            if link.error is not None:
-                self._drop(link)
 
     def send(self, line: bytes) -> None:
         """Send a line to everybody who is known."""

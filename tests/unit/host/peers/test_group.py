@@ -22,7 +22,7 @@ from runner.host.peers import group
 from runner.host.peers.fold import PeerObserver
 from runner.host.peers.group import PeerGroup, tell_death
 from runner.host.peers.links import MAX_UNAUTHENTICATED, seal
-from runner.host.peers.state import LastHeard
+from runner.host.peers.state import LastHeard, Stop
 from runner.host.process.event_loop import EventLoop
 
 pytestmark = [pytest.mark.promise(2, 4)]
@@ -307,6 +307,25 @@ def test_a_member_that_hears_nothing_connects_anew(ring: Ring) -> None:
     ring.later(2 * LOST_S)
     assert ring.heard["a"].said == []
     assert ring.heard["b"].said == [("joined",)]
+
+
+def test_the_last_words_of_who_dies_are_read(ring: Ring) -> None:
+    """Its kernel resets the connection, and what the hub says meanwhile cannot be sent."""
+    ring.add("a")
+    dying = ring.add("b")
+    state = dying._state()
+    ring.groups.pop("b").leave()
+    with socket.create_connection(("127.0.0.1", ring.port)) as link:
+        later = replace(state, counter=state.counter + 10**9)
+        link.sendall(seal(b"token", encode(later)))
+        ring.until(lambda: select.select([link], [], [], 0)[0])  # it is known, and is answered
+        last = replace(later, counter=later.counter + 1, stop=Stop(FAILED, StopCause.PEER))
+        link.sendall(seal(b"token", encode(last)))
+    for _ in range(2):
+        ring.groups["a"].stop("told to", StopCause.USER)
+    ring.groups["a"].tick(LastHeard(ring.now, ring.now), detached=False, stalled_s=0.0)
+    ring.later(1)
+    assert ring.heard["a"].said == [("stop", FAILED, StopCause.PEER)]
 
 
 def test_two_links_of_one_member_may_speak_at_once(ring: Ring) -> None:
