@@ -73,8 +73,9 @@ while True:
     if not chunk:
         break
     said += chunk
-if "stopped" in sys.argv[4:]:
-    early.watch()
+while "stopped" in sys.argv[4:] and not early.ended:
+    early.check_ended()
+    time.sleep(0.02)
 print(said.decode())
 """
 
@@ -137,12 +138,10 @@ class SupervisedRun:
         with connection:
             connection.send(line.encode())
 
-    def state(self) -> dict[str, Any]:
-        data: dict[str, Any] = json.loads(Path(self.folder.state).read_text())
-        return data
-
     def supervisor(self) -> int:
-        return int(self.state()["pid"])
+        owner = json.loads(Path(self.folder.owner_file).read_text())
+        _guardian, supervisor = owner["start_ticks"]
+        return int(supervisor)
 
     def processes(self) -> list[int]:
         """Everything of the run that is alive, by its mark."""
@@ -213,7 +212,7 @@ class RunStarter:
         for run in self._runs:
             env_tags = {f"RUNNER_RUN_ID={run.order.run_id}"}
             if run.processes():  # some fork faster than one can look: they are held first
-                run_processes = RunProcesses(env_tags, set())
+                run_processes = RunProcesses(env_tags)
                 run_processes.freeze()
                 kill_until_gone(run_processes.scan, list)
             assert run.processes() == []

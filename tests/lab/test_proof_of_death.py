@@ -265,7 +265,7 @@ def test_rank_that_a_debugger_keeps_from_exiting_is_named(start: RunStarter, hol
 def test_after_both_died_what_is_left_is_found(
     start: RunStarter, inside: Sequence[str], way: str
 ) -> None:
-    """By its cgroup, which proves it, or by mark, blood and session, which does not."""
+    """By its cgroup, which proves it, or by mark and blood, which do not."""
     run = start("daemon", "zombies=3", "deaf", way, wrapper=inside)
     run.wait_started()
     with contextlib.suppress(ProcessLookupError):  # one that hops is elsewhere by now
@@ -279,16 +279,12 @@ def test_after_both_died_what_is_left_is_found(
 
 
 @pytest.mark.all
-@pytest.mark.parametrize("way", ["stray", "escape"])
-def test_after_both_died_an_orphan_without_a_mark_is_found_by_its_session(
-    start: RunStarter, inside: Sequence[str], tmp_path: Path, way: str
+def test_after_both_died_only_a_cgroup_has_an_orphan_without_a_mark(
+    start: RunStarter, inside: Sequence[str], tmp_path: Path
 ) -> None:
-    """The session's leader has the mark, and nobody joins a session but by birth.
-
-    Of one in a session of its own only the cgroup tells, and the record says when none can.
-    """
+    """The record says when none has proven that there is none."""
     path = tmp_path / "orphan"
-    run = start("deaf", f"{way}={path}", "sleep=600", ranks=1, wrapper=inside)
+    run = start("deaf", f"escape={path}", "sleep=600", ranks=1, wrapper=inside)
     run.until(path.exists)
     run.wait_started()
     orphan = int(path.read_text())
@@ -298,7 +294,7 @@ def test_after_both_died_an_orphan_without_a_mark_is_found_by_its_session(
     is_found = not alive(orphan)
     if not is_found:
         os.kill(orphan, signal.SIGKILL)
-    assert is_found == (way == "stray" or not inside)
+    assert is_found == (not inside)
     assert ended.verified == (not inside)
     gone(run)
 

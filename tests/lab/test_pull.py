@@ -58,10 +58,8 @@ class Cluster:
         """Make the folder of an ended run, as a host has it."""
         self.work(node).mkdir(parents=True)
         files = {
-            "format": "1\n",
             "order.json": json.dumps({"cwd": str(self.work(node))}),
             "plan.json": json.dumps({"outputs": ["results", "**/*.pt"]}),
-            "state.json": "{}\n",
             "events.jsonl": '{"seq": 1}\n',
             "ballast": "x",
             "attempt_0/rank_0.out": f"hello of {node}\n",
@@ -171,7 +169,7 @@ def test_all_of_a_run_comes_home(cluster: Cluster) -> None:
         *("rank_0.out", "program.err", "flight_0")
     }
     assert {path.name for path in (cluster.home / "hosts/gpu1").iterdir()} == {
-        *("format", "order.json", "plan.json", "state.json", "events.jsonl", "attempt_0")
+        *("order.json", "plan.json", "events.jsonl", "attempt_0")
     }
     samples = cluster.home / "hosts/gpu1/attempt_0"
     assert [path.name for path in samples.iterdir()] == ["samples.jsonl"]

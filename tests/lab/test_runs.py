@@ -325,7 +325,7 @@ def test_outputs_come_home(lab: Lab, on_lab: Launcher) -> None:
     assert not (never.folder / "outputs").exists()
     on_lab.succeed("pull", "--run", never.folder.name, "--cluster", "lab")
     assert len([*(never.folder / "outputs").rglob("*.pt")]) == 2
-    assert (never.folder / "hosts" / "node2" / "state.json").exists()
+    assert (never.folder / "hosts" / "node2" / "order.json").exists()
     assert "nothing new" in on_lab("pull", "--cluster", "lab").out
     assert lab.wait_idle() == {}
 

@@ -28,11 +28,11 @@ from runner.core.wire.order import Hub
 from runner.core.wire.paths import RunPaths
 from runner.core.wire.states import State
 from runner.host.peers.fold import PeerObserver
-from runner.host.peers.group import join_peers
+from runner.host.peers.group import PeerGroup
 from runner.host.peers.state import LastHeard
 from runner.host.process.event_loop import EventLoop
 from runner.host.storage import run_folder, run_owner
-from runner.host.storage.run_folder import EventLog, final_state, read_events
+from runner.host.storage.run_folder import EventLog, read_events, read_state
 from runner.host.storage.run_list import read_run
 from tests.lab.supervising import HOST_PYTHON, ROOT, SPAWN_CODE, RunStarter
 from tests.lab.waiting import PATIENCE
@@ -53,7 +53,7 @@ def test_ranks_run_and_their_files_have_global_names(start: RunStarter) -> None:
         assert out == "hello\nHIDDEN=None\nstdin: ''\n"
         assert (attempt / f"rank_{rank}.err").read_text() == "oops\n"
     assert {(body.rank, body.code) for body in run.bodies(RankExited)} == {(0, 0), (1, 0)}
-    run.until(lambda: run.state()["state"] == "succeeded")
+    run.until(lambda: read_state(run.folder) is State.SUCCEEDED)
     assert run.processes() == []
     for path in [Path(run.folder.root), *Path(run.folder.root).rglob("*")]:
         assert path.stat().st_mode & 0o077 == 0, path
@@ -98,8 +98,7 @@ def test_the_hub_stays_for_the_others(start: RunStarter) -> None:
     run = start(launcher=launcher, ranks=0, grace_s=0.5, hub=hub)
     loop = EventLoop()
     order = replace(run.order, node="there")
-    member = join_peers(order, None, b"token", loop, PeerObserver())
-    assert member is not None
+    member = PeerGroup(order, hub, b"token", loop, PeerObserver())
 
     def talk() -> None:
         loop.wait(0.02)
@@ -198,7 +197,7 @@ def test_a_power_cut_at_any_byte_leaves_a_readable_record(
         events = read_events(cut)
         assert events == whole[: len(events)]
         assert len(events) in (content[:size].count(b"\n"), content[:size].count(b"\n") + 1)
-    for path in (cut.state, cut.order, cut.info, cut.format):
+    for path in (cut.order, cut.info):
         text = Path(path).read_bytes() if Path(path).exists() else b""
         for damaged in (b"", text[: len(text) // 2], b"\0" * len(text), b"[]", b"\xff"):
             Path(path).write_bytes(damaged)
@@ -218,10 +217,8 @@ def test_a_journal_goes_on_after_a_torn_line(start: RunStarter) -> None:
     path = Path(run.folder.events)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:-1]) + lines[-1][:20])
-    assert final_state(run.folder) is None
-    Path(run.folder.state).write_text('{"state": "stopping"}')
+    assert read_state(run.folder) is State.RUNNING
     journal = EventLog(run.folder, run.order)
-    journal.reopen()
     journal.finalise(Ended(State.FAILED, "a power cut"))
-    assert final_state(run.folder) is State.FAILED
+    assert read_state(run.folder) is State.FAILED
     assert [event.seq for event in read_events(run.folder)] == list(range(1, len(lines) + 1))

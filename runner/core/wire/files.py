@@ -134,12 +134,10 @@ OUTPUT = "output"
 FILE_KINDS = (RECORD, LOG, SAMPLES, OUTPUT)
 
 RECORD_FILES = (
-    "format",
     "run.json",
     "plan.json",
     "config.yaml",
     "order.json",
-    "state.json",
     EVENTS_FILE,
     "supervisor.log",
 )

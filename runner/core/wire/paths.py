@@ -16,9 +16,6 @@ MIN_CPU_SHARE = 0.05
 """A process that uses less than this part of a core is only polling."""
 
 
-FORMAT_VERSION = 1
-"""Version of the run folder on the hosts; docs/records.md describes it."""
-
 USUAL_WORKDIR = "~/.runner"
 """Where runs are kept on a host unless the configuration says otherwise."""
 
@@ -87,12 +84,10 @@ class RunPaths:
 
     def __init__(self, workdir: str, run_id: str, node: str) -> None:
         self.root = posixpath.join(workdir, "runs", run_id, node)
-        self.format = posixpath.join(self.root, "format")
         self.order = posixpath.join(self.root, "order.json")
         self.info = posixpath.join(self.root, "run.json")
         self.plan = posixpath.join(self.root, "plan.json")
         self.config = posixpath.join(self.root, "config.yaml")
-        self.state = posixpath.join(self.root, "state.json")
         self.owner_file = posixpath.join(self.root, "owner.json")
         self.events = posixpath.join(self.root, EVENTS_FILE)
         self.supervisor_log = posixpath.join(self.root, "supervisor.log")
@@ -105,7 +100,6 @@ class RunPaths:
         self.checked_out = posixpath.join(self.root, "checked_out")
         self.shim = posixpath.join(self.root, "rank.py")
         self.rank_facts = posixpath.join(self.root, "rank_facts.py")
-        self.spawner = posixpath.join(self.root, "spawner.py")
         self.home = posixpath.join(self.root, "home")
         self.site = posixpath.join(self.root, "site")
         self.preload = posixpath.join(self.root, "preload.py")

@@ -1,4 +1,4 @@
-"""States of a host and of its stop, with their legal transitions, and reasons of ends."""
+"""States of a run on a host, with their legal transitions, and reasons of ends."""
 
 from __future__ import annotations
 
@@ -67,33 +67,6 @@ TRANSITIONS: Dict[State, FrozenSet[State]] = {
     State.FAILED: frozenset(),
     State.STOPPED: frozenset(),
     State.STUCK: frozenset(),
-}
-
-
-class StopPhase(enum.Enum):
-    """The stop ladder of a supervisor, for one attempt."""
-
-    WATCHING = "watching"
-    """Nothing is being ended: the program has not started, runs, or has ended by itself."""
-    DRAINING = "draining"
-    """The program ended by itself; what it left behind got TERM, and the grace runs."""
-    STOPPING = "stopping"
-    """There is a reason to stop: the program got TERM, and the grace runs."""
-    KILLING = "killing"
-    """Everything has ended, or the grace is over: the rest gets KILL, and the end is proven."""
-    PENDING = "pending"
-    """Nothing is left here; whether another attempt follows is about to be known."""
-    ENDED = "ended"
-    """The end is on record."""
-
-
-STOP_TRANSITIONS: Dict[StopPhase, FrozenSet[StopPhase]] = {
-    StopPhase.WATCHING: frozenset({StopPhase.DRAINING, StopPhase.STOPPING, StopPhase.KILLING}),
-    StopPhase.DRAINING: frozenset({StopPhase.WATCHING, StopPhase.STOPPING, StopPhase.KILLING}),
-    StopPhase.STOPPING: frozenset({StopPhase.KILLING}),
-    StopPhase.KILLING: frozenset({StopPhase.PENDING, StopPhase.ENDED}),
-    StopPhase.PENDING: frozenset({StopPhase.ENDED}),
-    StopPhase.ENDED: frozenset(),
 }
 
 

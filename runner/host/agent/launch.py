@@ -23,7 +23,7 @@ from runner.host.storage.run_owner import RunSocket
 from runner.host.storage.task_store import store_tasks
 from runner.host.supervisor import guardian
 from runner.host.supervisor.attempt import SupervisorArgs
-from runner.host.supervisor.start import prepare, with_numeric_hub
+from runner.host.supervisor.guardian import prepare, with_numeric_hub
 
 STARTUP_TIMEOUT_S = 20.0
 PREDECESSOR_TIMEOUT_S = 10.0  # for the supervisor of an earlier attempt, a spare's perhaps, to end

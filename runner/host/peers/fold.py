@@ -104,6 +104,7 @@ class HubFold(Fold):
         self._met: Set[str] = set()  # members that have joined, or that the run does without
         self._required: Set[str] = set()  # those that must join soon
         self._never_came: Dict[str, float] = {}  # those that did not, and when that was declared
+        self.first_to_stop = ""  # the member that stopped before all others, and before the hub
 
     def check(self, now: float, _: str = "") -> None:
         """Declare members lost that are silent, or did not join."""
@@ -186,15 +187,6 @@ class HubFold(Fold):
                 since.append(heard.at)
         return any(now - at < patience_s for at in since)
 
-    def first_to_fail(self, own_failed_s: Optional[float], now: float) -> str:
-        """Return the node where something failed first, "" if nothing did."""
-        ages = {self._order.node: own_failed_s}
-        for name in self.proven:
-            failed_s = self.heard[name].state.failed_s
-            ages[name] = None if failed_s is None else failed_s + now - self.heard[name].at
-        known = {name: age for name, age in ages.items() if age is not None}
-        return max(known, key=lambda name: known[name], default="")
-
     @property
     def _present(self) -> List[str]:
         """The members that have joined, and have neither ended nor left."""
@@ -222,6 +214,8 @@ class HubFold(Fold):
         if state.phase is Phase.DEAD:
             self._lose(name, state.stop.reason if state.stop else "its supervisor died", now)
         else:
+            if state.stop is not None and not self._observer.is_stopping:
+                self.first_to_stop = self.first_to_stop or name
             self._take_stop(state, previous)
 
     def _lose(self, name: str, reason: str, last_seen: float) -> None:

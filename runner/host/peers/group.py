@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Any, List, Optional, Tuple, Union
 
 from runner.core.wire.codec import decode, encode
 from runner.core.wire.events import FINAL_CAUSES, StopCause
 from runner.core.wire.order import Hub, Order
 from runner.host.peers.fold import HubFold, MemberFold, PeerObserver
-from runner.host.peers.links import LINGER_S, Link, LinkClosed, Listener, OutgoingLink, seal
+from runner.host.peers.links import LINGER_S, Listener, OutgoingLink, seal, unseal
 from runner.host.peers.state import (
     LONG_S,
     MAX_REASON,
@@ -39,24 +39,29 @@ class PeerGroup:
         self,
         order: Order,
         hub: Hub,
-        listener: Optional[socket.socket],
         token: bytes,
         loop: EventLoop,
         observer: PeerObserver,
+        listener: Optional[socket.socket] = None,
         upcoming: Optional[Upcoming] = None,
     ) -> None:
-        """Join the others; `upcoming` is the decision of the hub by which this attempt began."""
+        """Join the others: as the hub on `listener`, as a member without.
+
+        `upcoming` is the decision of the hub by which this attempt began.
+        """
         now = time.monotonic()
         self.fold: Union[HubFold, MemberFold]
         self._links: Union[Listener, OutgoingLink, None]
         if listener is None:
             self.fold = MemberFold(order, hub, observer, now)
             address = (hub.addr, hub.port)
-            self._links = OutgoingLink(address, token, loop, self.fold.silence_s, self)
+            self._links = OutgoingLink(
+                address, loop, self.fold.silence_s, self.first_line, self._take
+            )
         else:
             self.fold = HubFold(order, hub, observer, now)
             self.fold.expect(upcoming.nodes[1:] if upcoming is not None else ())
-            self._links = Listener(listener, token, loop, self)
+            self._links = Listener(listener, loop, self.first_line, self._take)
         self._order = order
         self._token = token
         self._heard = LastHeard(now, now)
@@ -64,7 +69,6 @@ class PeerGroup:
         self._stalled_s = 0.0
         self._phase = Phase.ACTIVE
         self._stop: Optional[Stop] = None
-        self._failed_at: Optional[float] = None
         self._upcoming = upcoming
         self._refusal = ""
         self._said: List[Any] = []  # the news in the last state that was sent
@@ -81,6 +85,8 @@ class PeerGroup:
         self._stalled_s = min(stalled_s, LONG_S)
         if self._links is not None:
             self.fold.check(now, self._links.problem)
+            if self._links.is_refused and isinstance(self.fold, MemberFold):
+                self.fold.on_refused(now)
             self._links.tick()
             if now >= self._next_at or self._said != self._state().news:
                 self._send()
@@ -95,10 +101,9 @@ class PeerGroup:
             self._stop = Stop(reason[:MAX_REASON], cause)
             self._send()
 
-    def pend(self, failed_at: Optional[float]) -> None:
-        """Say that this part has ended, with proof, and that something failed here first then."""
+    def pend(self) -> None:
+        """Say that this part has ended, with proof."""
         self._phase = Phase.PENDING
-        self._failed_at = failed_at
         self._send()
 
     def decide(self, decided: Union[Upcoming, str]) -> None:
@@ -122,18 +127,10 @@ class PeerGroup:
         """Return what to say on a new link."""
         return seal(self._token, encode(self._state()))
 
-    def take(self, _: Link, message: Dict[str, Any]) -> str:
+    def _take(self, line: bytes) -> str:
         """Take the state of another supervisor; return its node, "" if it is no new one."""
-        try:
-            state = decode(PeerState, message)
-        except ValueError as error:
-            raise LinkClosed(f"it sent what is no state: {error}") from error
+        state = decode(PeerState, unseal(self._token, line))
         return state.node if self.fold.take(state, time.monotonic()) else ""
-
-    def on_refused(self) -> None:
-        """Take the hub as gone if it was there: nothing listens on its host any more."""
-        if self._links is not None and isinstance(self.fold, MemberFold):
-            self.fold.on_refused(time.monotonic())
 
     def _send(self) -> None:
         if self._links is not None:
@@ -165,7 +162,6 @@ class PeerGroup:
             stalled_s=stalled_s,
             detached=self._detached,
             stop=self._stop,
-            failed_s=None if self._failed_at is None else now - self._failed_at,
             departed=departed,
             upcoming=upcoming,
             refusal=self._refusal,
@@ -196,26 +192,3 @@ def tell_death(order: Order, token: bytes, reason: str, phase: Phase = Phase.DEA
             connection.shutdown(socket.SHUT_WR)
             while connection.recv(65536):  # until the hub has read it
                 pass
-
-
-def join_peers(
-    order: Order,
-    listener: Optional[socket.socket],
-    token: bytes,
-    loop: EventLoop,
-    observer: PeerObserver,
-    upcoming: Optional[Upcoming] = None,
-) -> Optional[PeerGroup]:
-    """Return the part of this order's supervisor; None if it is alone."""
-    hub = order.hub
-    if hub is None or not token:
-        return None
-    is_hub = hub.node == order.node
-    if is_hub and listener is None:
-        return None
-    try:
-        own = listener if is_hub else None
-        return PeerGroup(order, hub, own, token, loop, observer, upcoming)
-    except OSError as error:  # something else has taken the port meanwhile
-        observer.on_hub_unreachable(f"its own port {hub.port}: {error.strerror}")
-        return None

@@ -86,7 +86,6 @@ class PeerState:
     stalled_s: Optional[float] = None  # of the hub: on all hosts; None if that is unknown
     detached: bool = False  # of the hub: decided; of a member: asked for
     stop: Optional[Stop] = None
-    failed_s: Optional[float] = None  # since something failed there, which may be no consequence
     departed: Tuple[Departure, ...] = ()  # of the hub, as is what follows
     upcoming: Optional[Upcoming] = None  # until everybody has begun it
     refusal: str = ""  # why no attempt follows

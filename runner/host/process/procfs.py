@@ -133,13 +133,6 @@ def fd_links(pid: object, root: str = "/") -> Iterator[Tuple[str, str]]:
                 yield path, os.readlink(path)
 
 
-def recent_pids(count: int) -> List[int]:
-    """Return the last pids that were assigned, newest first; some may be gone."""
-    with open("/proc/loadavg", encoding="ascii") as file:
-        last = int(file.read().split()[-1])
-    return list(range(last, max(1, last - count), -1))
-
-
 def tagged_runs() -> Set[Tuple[str, str]]:
     """Return run id and node of every run that a living process is of, by its environment."""
     found = set()

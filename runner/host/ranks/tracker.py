@@ -18,7 +18,7 @@ from runner.core.wire.events import RankExited, RanksSignalled, RankStarted
 from runner.core.wire.order import Order
 from runner.core.wire.paths import RunPaths, rank_source
 from runner.core.wire.text import describe_exit, format_size
-from runner.core.wire.tracebacks import final_exception, is_secondary_error, strip_rank_prefix
+from runner.core.wire.tracebacks import final_exception, strip_rank_prefix
 from runner.host.process import procfs
 from runner.host.process.file_worker import Submit
 from runner.host.process.pid_namespace import INITIAL, ContainerProcesses, namespace_of
@@ -86,11 +86,6 @@ class RankRecordReader:
         records = read_rank_records(attempt_folder, self._seen_records)
         return [self._explain(RankRecord(*record)) for record in records]
 
-    def missing_record_reason(self) -> str:
-        """Return why a shim could not record its end, "" if unknown."""
-        problem = disk_problem(self._folder.root)
-        return problem and f"ended, and could not record how: {problem}"
-
     def _explain(self, record: RankRecord) -> RankRecord:
         rank = record.rank
         data = record.data
@@ -150,14 +145,13 @@ class RankTracker:
         self._submit = submit
         self._stopped_at = stopped_at
         self._on_failure = on_failure
+        self._root = folder.root
         self._reader = RankRecordReader(folder, order)
         submit(self._reader.skip_known)
         self._next_scan = 0.0  # inf while a scan goes on
         self._started: Dict[Tuple[int, int], RankProcess] = {}
         self._exited: Set[Tuple[int, int]] = set()
-        self._first_exception_at: Optional[float] = None
         self._groups_to_end: Set[int] = set()  # of ranks that have ended
-        self._secondary: Set[float] = set()  # when ranks ended because of another's failure
         self._terminated: Set[int] = set()
         self._launcher_ended_at = float("inf")
         self._kill_at = float("inf")
@@ -175,19 +169,18 @@ class RankTracker:
         return {self._started[key].shim_pid for key in self._running} - {0}
 
     @property
-    def running_pids(self) -> Set[int]:
-        """The programs of the running ranks, as far as they can be seen."""
+    def _running_pids(self) -> Set[int]:
         return {self._started[key].pid for key in self._running} - {0}
 
     def signal(self, signum: int) -> None:
         """Send a signal to the running ranks alone: torchrun would end by it."""
-        reached = procfs.signal_all(self.running_pids, signum)
+        reached = procfs.signal_all(self._running_pids, signum)
         self._journal.append(RanksSignalled(signum, len(reached)))
 
     def running_with_ancestors(self) -> Set[int]:
         """Return the programs of the running ranks, and the processes above them."""
         processes = procfs.table()
-        found = self.running_pids & processes.keys()
+        found = self._running_pids & processes.keys()
         pending = [*found]
         while pending:
             parent = processes[pending.pop()].ppid
@@ -251,21 +244,16 @@ class RankTracker:
         self._groups_to_end |= {self._started[key].pid for key in vanished}
         if vanished:
             report = functools.partial(self._report_vanished, vanished, time.monotonic())
-            self._submit(self._reader.missing_record_reason, report)
+            self._submit(lambda: disk_problem(self._root), report)
 
     def _report_vanished(
-        self, keys: Iterable[Tuple[int, int]], noticed_at: float, error: str
+        self, keys: Iterable[Tuple[int, int]], noticed_at: float, problem: str
     ) -> None:
+        error = problem and f"ended, and could not record how: {problem}"
         ended_at = min(noticed_at, self._launcher_ended_at) if error else noticed_at
         for rank, start in keys:
             self._journal.append(RankExited(rank, error=error, start=start), mono=ended_at)
             self._report_failure(rank, error or "ended unseen", ended_at)
-
-    def first_own_failure(self, failed_at: Optional[float]) -> Optional[float]:
-        """Return when the first rank failed on its own; `failed_at` is another known failure."""
-        failure_times = (self._first_exception_at, failed_at)
-        own_failures = [at for at in failure_times if at is not None and at not in self._secondary]
-        return min(own_failures, default=None)
 
     def _take(self, record: RankRecord) -> None:
         rank = record.rank
@@ -283,7 +271,6 @@ class RankTracker:
         if key in self._started and (was_stopped or data["code"] != 0):
             self._groups_to_end.add(self._started[key].pid)
         if data["code"] != 0:
-            self._classify_failure(record, ended_at)
             description = error or describe_exit(data["code"], data["signal"])
             self._report_failure(rank, description, ended_at)
 
@@ -298,20 +285,7 @@ class RankTracker:
         self._started[record.key] = RankProcess(
             event.pid, shim_pid, ticks, int(data["parent"]), event.nodes, began_at
         )
-        if event.start > 1:  # exceptions from before the restart no longer count
-            self._first_exception_at = None
         self._journal.append(event, mono=began_at, wall=float(data["wall"]))
-
-    def _classify_failure(self, record: RankRecord, ended_at: float) -> None:
-        """Note whether a rank failed on its own or because of another's failure (see `verdict`).
-
-        What it raised after it was told to stop does not count.
-        """
-        if is_secondary_error(record.exception):
-            if record.data["signal"] != signal.SIGKILL:
-                self._secondary.add(ended_at)
-        elif record.exception and ended_at - record.raised_s < self._stopped_at():
-            self._first_exception_at = min(ended_at, self._first_exception_at or ended_at)
 
     def _report_failure(self, rank: int, description: str, failed_at: float) -> None:
         if not self._order.restarts_ranks:

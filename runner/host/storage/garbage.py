@@ -72,11 +72,11 @@ def collect_garbage(
 
 
 def _own_runs(workdir: str, node: str, others: Collection[str]) -> Iterator[Tuple[str, RunPaths]]:
-    """Yield the folders of this host's runs: those with a format, or empty ones (reserved)."""
+    """Yield the folders of this host's runs: those with an order, or empty ones (reserved)."""
     for run_id in filter(is_run_id, procfs.list_names(os.path.join(workdir, "runs"))):
         with contextlib.suppress(PermissionError):  # another user's
             for folder in host_folders(workdir, run_id, node, others):
-                if os.path.exists(folder.format) or not procfs.list_names(folder.root):
+                if os.path.exists(folder.order) or not procfs.list_names(folder.root):
                     yield run_id, folder
 
 
@@ -86,7 +86,7 @@ def _is_removable(
     """Return whether a run of before `cutoff` may be removed; None for a younger one."""
     state = read_state(folder)
     ended = state is not None and state.is_terminal
-    last_activity = mtime(folder.root if state is None else folder.state)
+    last_activity = max(mtime(folder.root), mtime(folder.events))
     if not last_activity or last_activity > cutoff:
         return None
     is_fresh = not ended and last_activity > time.time() - UNFINISHED_GRACE_S
@@ -144,7 +144,6 @@ def remove_left_container(folder: RunPaths) -> str:
     problem = removal_problem(child, container)
     if not problem:
         journal = EventLog(folder, order)
-        journal.reopen()
         others = [text for text in end.reason.split("; ") if UNPROVEN not in text]
         journal.finalise(replace(end, reason="; ".join(others), verified=True))
     return problem

@@ -1,6 +1,7 @@
-"""Run folder on a host: its creation, order and state, the ranks' records and sizes of logs.
+"""Run folder on a host: its creation and order, the ranks' records, and its journal.
 
-Its journal is the run's events on this host, appended with a sequence number.
+The journal is the run's events on this host, appended with a sequence number. The last of them
+says in which state the run is.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import os
 import time
 from dataclasses import replace
-from typing import Any, Dict, List, Mapping, Optional, Set, Tuple, Union
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple, Union
 
 from runner.core.wire.codec import decode, encode
 from runner.core.wire.events import (
@@ -26,7 +27,7 @@ from runner.core.wire.events import (
     parse,
 )
 from runner.core.wire.order import Order
-from runner.core.wire.paths import FORMAT_VERSION, PRELOAD_MODULES, RunPaths
+from runner.core.wire.paths import PRELOAD_MODULES, RunPaths
 from runner.core.wire.states import TRANSITIONS, State, is_loss
 from runner.host.process import pid_namespace, procfs
 from runner.host.process.file_worker import Submit, run_now
@@ -103,7 +104,7 @@ def create_run_folder(
 ) -> None:
     """Make the run folder of a new attempt; that of a node that rejoins keeps its content.
 
-    `programs` are the texts of `shim`, `rank_facts`, `spawner`, `sitecustomize` and so on; `record`
+    `programs` are the texts of `shim`, `rank_facts`, `sitecustomize` and so on; `record`
     has the `info`, `plan` and `config` of the whole run.
 
     OSError: no file can be written, or there is a run of this id.
@@ -123,9 +124,6 @@ def create_run_folder(
         make_folders(folder.home)
     if preloads:
         make_folders(folder.preload_package)
-    write_atomic(folder.format, f"{FORMAT_VERSION}\n")
-    checkpoint()
-    write_state(folder, State.STARTING)
     if record:
         write_atomic(folder.info, json.dumps(record["info"], indent=1) + "\n", durable=True)
         write_atomic(folder.plan, json.dumps(record["plan"], indent=1) + "\n", durable=True)
@@ -136,8 +134,6 @@ def create_run_folder(
     write_atomic(folder.shim, programs["shim"])
     write_atomic(folder.rank_facts, programs["rank_facts"])
     write_atomic(os.path.join(folder.site, "sitecustomize.py"), programs["sitecustomize"])
-    if order.spawns_ranks:
-        write_atomic(folder.spawner, programs["spawner"])
     if preloads:
         write_atomic(folder.preload, programs["preload"])
         for name in PRELOAD_MODULES:
@@ -163,21 +159,6 @@ def read_order(folder: RunPaths) -> Optional[Order]:
     with contextlib.suppress(OSError, ValueError), open(folder.order, encoding="utf-8") as file:
         return decode(Order, json.load(file))
     return None
-
-
-def read_state(folder: RunPaths) -> Optional[State]:
-    """Return the state on record, None when there is none that can be read."""
-    try:
-        with open(folder.state, encoding="utf-8") as file:
-            return State(json.load(file)["state"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def write_state(folder: RunPaths, state: State) -> None:
-    """Put the state on record."""
-    data = {"state": state.value, "pid": os.getpid(), "wall": time.time()}
-    write_atomic(folder.state, json.dumps(data) + "\n")
 
 
 def read_rank_records(folder: str, read_names: Set[str]) -> List[Tuple[str, int, Dict[str, Any]]]:
@@ -219,7 +200,7 @@ def read_rank_records(folder: str, read_names: Set[str]) -> List[Tuple[str, int,
 
 
 class EventLog:
-    """The events and the state of one run on one host; `submit` decides who writes them, in order.
+    """The events of one run on one host; `submit` decides who writes them, in order.
 
     `write_error` says why something could not be written.
     """
@@ -229,7 +210,7 @@ class EventLog:
         self._order = order
         self._submit = submit
         self._seq = 0  # of the last event on record
-        self.state = State.STARTING  # which `create_run_folder` has put on record
+        self.state = State.RUNNING if order.is_standby else State.STARTING
         self.write_error = ""
         self._finalising = False
         submit(self._open)
@@ -249,6 +230,9 @@ class EventLog:
     ) -> None:
         """Record that something happened, now or at the given times; `mono` alone is enough."""
         order = self._order
+        state = _state_by(body)
+        if state in TRANSITIONS[self.state]:
+            self.state = state
         now = time.monotonic()
         mono = now if mono is None else mono
         wall = time.time() - (now - mono) if wall is None else wall
@@ -273,22 +257,6 @@ class EventLog:
         body = decode(RankExited, {**data, "rank": rank, **found})
         self.append(body, mono=float(data["mono"]), wall=float(data["wall"]))
 
-    def set_state(self, state: State) -> None:
-        """Move to the next state, or raise ValueError if the table does not allow that."""
-        if state not in TRANSITIONS[self.state]:
-            raise ValueError(f"{self.state.value} cannot become {state.value}")
-        self.state = state
-        self._submit(functools.partial(self._write_state, state))
-
-    def _write_state(self, state: State) -> None:
-        try:
-            write_state(self._folder, state)
-        except OSError:  # a full disk; if even the ballast is not enough, the events tell
-            if state.is_terminal:
-                self._make_room()
-                with contextlib.suppress(OSError):
-                    write_state(self._folder, state)
-
     def _make_room(self) -> None:
         """Free one ballast file now, the other when no rank can take its space any more."""
         with contextlib.suppress(OSError):
@@ -298,40 +266,60 @@ class EventLog:
                 os.unlink(self._folder.last_ballast)
 
     def finalise(self, ended: Ended) -> None:
-        """Complete the record: the last event, which is authoritative, then the state."""
+        """Complete the record with its last event."""
         self._finalising = True
         self.append(ended)
         self._submit(self._sync)
-        self.set_state(ended.state)
 
     def _sync(self) -> None:
         with contextlib.suppress(OSError), open(self._folder.events, "rb") as file:
             os.fsync(file.fileno())
 
-    def reopen(self) -> None:
-        """Complete the record of a dead supervisor, perhaps with a final state (power cut)."""
-        self.state = read_state(self._folder) or State.STARTING
-        if self.state.is_terminal:
-            self.state = State.STOPPING
-
 
 def read_events(folder: RunPaths) -> List[Event]:
     """Return the events on record; an unfinished last line (power cut) is left out."""
+    return [*_events_from_last(folder)][::-1]
+
+
+def _events_from_last(folder: RunPaths) -> Iterator[Event]:
     try:
         with open(folder.events, encoding="utf-8", errors="replace") as file:
             lines = file.read().splitlines()
     except OSError:
-        return []
-    events = []
-    for line in lines:
+        return
+    for line in reversed(lines):
         with contextlib.suppress(ValueError):
-            events.append(parse(line))
-    return events
+            yield parse(line)
+
+
+def read_state(folder: RunPaths, order: Optional[Order] = None) -> Optional[State]:
+    """Return the state of an attempt, by default of the last one; None where it has no order.
+
+    An attempt whose program was started again after its end has not ended.
+    """
+    order = order or read_order(folder)
+    if order is None:
+        return None
+    for event in _events_from_last(folder):
+        state = _state_by(event.body) if event.attempt == order.attempt else None
+        if state is not None:
+            return state
+    return State.RUNNING if order.is_standby else State.STARTING
+
+
+def _state_by(body: EventBody) -> Optional[State]:
+    """Return the state in which an event shows a run, None for one that does not tell."""
+    if isinstance(body, Ended):
+        return body.state
+    if isinstance(body, Stopping):
+        return State.STOPPING
+    return State.RUNNING if isinstance(body, ProgramStarted) else None
 
 
 def has_ended(folder: RunPaths, order: Order) -> bool:
-    """Return whether an attempt has its last event; a full disk may have no room for its state."""
-    return final_state(folder, order.attempt) is not None
+    """Return whether an attempt has its last event."""
+    state = read_state(folder, order)
+    return state is not None and state.is_terminal
 
 
 def is_relaunch_pending(folder: RunPaths, order: Order) -> bool:
@@ -344,18 +332,3 @@ def lost_a_node(folder: RunPaths, attempt: int) -> bool:
     """Return whether an attempt was stopped here because one of its nodes was lost."""
     bodies = [event.body for event in read_events(folder) if event.attempt == attempt]
     return any(is_loss(body.reason) for body in bodies if isinstance(body, Stopping))
-
-
-def final_state(folder: RunPaths, attempt: Optional[int] = None) -> Optional[State]:
-    """Return the final state of an attempt, or of the last one; None if it has not ended.
-
-    An attempt whose program was started again after its end has not ended.
-    """
-    state: Optional[State] = None
-    for event in read_events(folder):
-        if attempt is None or event.attempt == attempt:
-            if isinstance(event.body, Ended):
-                state = event.body.state
-            elif isinstance(event.body, ProgramStarted):
-                state = None
-    return state

@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Union
 from runner.core.wire.codec import decode, encode
 from runner.core.wire.events import (
     FINAL_CAUSES,
+    Detached,
     NotRelaunched,
     Relaunching,
     RelaunchPending,
@@ -22,14 +23,16 @@ from runner.core.wire.order import Order
 from runner.core.wire.paths import RunPaths
 from runner.core.wire.plan import Plan, next_attempt, plan_of, renumbered, run_info
 from runner.core.wire.run_info import PastAttempt, RunInfo
-from runner.core.wire.states import LIMIT_REASON, is_stall, is_unattended
+from runner.core.wire.states import LIMIT_REASON, is_stall, is_unattended, unattended_reason
 from runner.core.wire.timing import ENGINE_TIMEOUT_S, KILL_TIMEOUT_S
 from runner.host.facts import ports
 from runner.host.peers.fold import HubFold, MemberFold
 from runner.host.peers.group import PeerGroup
-from runner.host.peers.state import Phase, Upcoming
+from runner.host.peers.state import LastHeard, Phase, Upcoming
 from runner.host.storage.run_folder import EventLog, create_run_folder
 
+UNATTENDED_S = 10.0  # agents renew the lease of a controller more often
+LAUNCH_GONE_S = 30.0  # of silence, after which the hub decides in the place of a launch
 PROOF_MARGIN_S = 10.0  # beyond the grace, for what a host that answers has left to end
 
 
@@ -55,21 +58,97 @@ class SupervisorArgs(NamedTuple):
         return {**known, self.order.node: self.order}  # which knows the hub by its number
 
 
+class ControllerLease:
+    """When controllers were heard, by which the hosts know what is up to them.
+
+    With `disconnect_s` an attempt stops that time after the last controller, unless it was
+    detached. Whoever launched it decides about a relaunch and tells of the end. Once it was
+    detached the hosts do; else when that launch has been silent for `LAUNCH_GONE_S`, and they tell
+    after `UNATTENDED_S`.
+
+    Attributes:
+        heard: When agents on this host renewed the lease.
+        heard_anywhere: When agents did on any host.
+    """
+
+    def __init__(self, order: Order, journal: EventLog) -> None:
+        self._order = order
+        self._journal = journal
+        self.detached = order.detached
+        now = time.monotonic()
+        self.heard = LastHeard(now, now)
+        self.heard_anywhere = self.heard
+
+    def renew(self, *, by_launch: bool = False) -> None:
+        """Renew the lease: an agent of a controller is here, perhaps that of the launch."""
+        now = time.monotonic()
+        self.heard = LastHeard(now, now if by_launch else self.heard.launch)
+        self.renew_from_peer(self.heard)
+
+    def renew_from_peer(self, heard: LastHeard) -> None:
+        """Renew the lease by what another host heard."""
+        self.heard_anywhere = self.heard_anywhere.merged(heard)
+
+    @property
+    def hosts_decide(self) -> bool:
+        """Whether a relaunch is up to the hosts: no launch is there."""
+        return self.detached or time.monotonic() - self.heard_anywhere.launch > LAUNCH_GONE_S
+
+    @property
+    def is_unattended(self) -> bool:
+        """Whether notifications are up to the hosts."""
+        return self.detached or time.monotonic() - self.heard_anywhere.launch > UNATTENDED_S
+
+    @property
+    def expiry_reason(self) -> str:
+        """Why the attempt must end for want of a controller, "" if it need not."""
+        limit_s = self._order.disconnect_s
+        expired = limit_s and not self.detached and self._age_s > limit_s
+        return unattended_reason(limit_s) if expired else ""
+
+    @property
+    def unattended_left_s(self) -> Optional[float]:
+        """When the attempt ends for want of a controller, None while there may be one."""
+        limit_s = self._order.disconnect_s
+        unattended = limit_s and not self.detached and self._age_s > UNATTENDED_S
+        return limit_s - self._age_s if unattended else None
+
+    @property
+    def _age_s(self) -> float:
+        return time.monotonic() - self.heard_anywhere.controller
+
+    def confirm_detach(self, *, stopping: bool) -> None:
+        """Detach, as another host says; the hub accepts that only before it stops."""
+        if not (stopping and self.is_hub):
+            self.detach()
+
+    @property
+    def is_hub(self) -> bool:
+        """Whether no other host decides."""
+        hub = self._order.hub
+        return hub is None or hub.node == self._order.node
+
+    def detach(self) -> None:
+        """Need no controller from now on."""
+        if not self.detached:
+            self.detached = True
+            if not self._journal.state.is_terminal:  # a record ends with its end
+                self._journal.append(Detached())
+
+
 class AttemptEnd(NamedTuple):
     """How an attempt ended on this host."""
 
     reason: str  # why it was stopped, "" if it was not
     cause: StopCause
-    failed_at: Optional[float]
-    """When something of it failed here that no other host is to blame for, monotonic; or None."""
-    seconds: float  # how long it lasted
+    began_at: float
+    stopped_at: float  # monotonic
 
 
 class Decision:
     """The wait for what follows an attempt, which has ended here with proof.
 
-    `poll` waits for a moment, and returns why to wait no longer, "" for no reason. `launch_is_gone`
-    returns whether the hosts decide, None while that is not known.
+    `poll` waits for a moment, and returns why to wait no longer, "" for no reason.
     """
 
     def __init__(
@@ -77,20 +156,17 @@ class Decision:
         args: SupervisorArgs,
         end: AttemptEnd,
         group: Optional[PeerGroup],
+        lease: ControllerLease,
         journal: EventLog,
         poll: Callable[[], str],
-        launch_is_gone: Callable[[], Optional[bool]],
-        *,
-        is_detached: Callable[[], bool],
     ) -> None:
         self._args = args
         self._order = args.order
         self._end = end
         self._group = group
+        self._lease = lease
         self._journal = journal
         self._poll = poll
-        self._launch_is_gone = launch_is_gone
-        self._is_detached = is_detached
         self._is_pending = False
 
     def wait(self) -> Optional[Upcoming]:
@@ -126,6 +202,15 @@ class Decision:
         fold = self._group.fold
         return isinstance(fold, HubFold) or fold.hub_state is not None
 
+    def _launch_is_gone(self) -> Optional[bool]:
+        """Return whether the hosts decide, None while that is not known.
+
+        A launch that is there is heard again after the stop.
+        """
+        if self._lease.hosts_decide:
+            return True
+        return False if self._lease.heard_anywhere.launch >= self._end.stopped_at else None
+
     def _pend(self) -> None:
         if not self._is_pending:
             self._is_pending = True
@@ -133,7 +218,7 @@ class Decision:
 
     def _obey(self, group: PeerGroup, fold: MemberFold) -> Union[Upcoming, str]:
         """Wait for the decision of the hub; return that, or why there is none."""
-        group.pend(self._end.failed_at)
+        group.pend()
         while fold.upcoming is None:
             problem = self._poll()
             hub_state = fold.hub_state
@@ -169,7 +254,7 @@ class Decision:
             return ""
         self._pend()
         if self._group is not None:
-            self._group.pend(self._end.failed_at)
+            self._group.pend()
         problem = self._wait_for_proof(fold) if isinstance(fold, HubFold) else ""
         relaunch_at = time.monotonic() + order.relaunch_pause_s
         while not problem and time.monotonic() < relaunch_at:
@@ -199,15 +284,13 @@ class Decision:
         proven = [order.node]
         suspected = ""
         if fold is not None:
-            now = time.monotonic()
             for name in orders:
                 if not (orders[name].is_standby or name == order.node or fold.knows(name)):
                     return f"{name} never reached {order.node}, so that its end is not known"
             proven += [name for name in fold.proven if name in orders]
-            failed_s = None if end.failed_at is None else now - end.failed_at
-            suspected = fold.first_to_fail(failed_s, now)
+            suspected = fold.first_to_stop
         is_watched = fold is not None or order.disconnect_s > 0  # by a launch that may lose us
-        if len(orders) > 1 and len(proven) == 1 and is_watched and not self._is_detached():
+        if len(orders) > 1 and len(proven) == 1 and is_watched and not self._lease.detached:
             return "no other node answers, and a launch may relaunch it there"
         lost = {name for name in orders if name not in proven}
         standing_by = [name for name in proven if orders[name].is_standby]
@@ -216,11 +299,12 @@ class Decision:
             return made
         nodes = tuple(name for name in orders if not orders[name].is_standby)
         unverified = tuple(name for name in nodes if name in lost)
+        seconds = time.monotonic() - end.began_at
         return Upcoming(
             order.attempt + 1,
             nodes=tuple(name for name in made if not made[name].is_standby),
             spares=tuple(name for name in made if made[name].is_standby),
-            past=PastAttempt(order.attempt, nodes, end.reason, end.seconds, unverified),
+            past=PastAttempt(order.attempt, nodes, end.reason, seconds, unverified),
         )
 
 

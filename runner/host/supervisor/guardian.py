@@ -1,4 +1,7 @@
-"""Guardian: the supervisor's parent process, which ends the run if the supervisor dies."""
+"""Guardian: the supervisor's parent process, which ends the run if the supervisor dies.
+
+It is started once the run has its folder, with its copy of the code.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,80 @@ import signal
 import socket
 import sys
 import traceback
-from typing import NoReturn, Optional, Set
+from dataclasses import replace
+from typing import Any, Callable, Mapping, NoReturn, Optional, Set
 
+from runner.core.wire.order import Order
 from runner.core.wire.paths import RunPaths
 from runner.host.peers.group import tell_death
 from runner.host.peers.state import Phase
 from runner.host.process import procfs, subreaper
-from runner.host.storage.run_folder import has_ended, read_order
+from runner.host.storage.checkout import check_out
+from runner.host.storage.release_store import remove_tree
+from runner.host.storage.run_folder import (
+    create_run_folder,
+    has_ended,
+    read_order,
+    write_atomic,
+)
 from runner.host.supervisor.attempt import SupervisorArgs
-from runner.host.supervisor.recovery import finalise_record
+from runner.host.supervisor.recovery import finalise_record, recover_unfinished
 from runner.host.supervisor.supervisor import Supervisor
 
 READY = b"ready"
+
+
+def prepare(
+    folder: RunPaths,
+    order: Order,
+    programs: Mapping[str, str],
+    record: Mapping[str, Any],
+    spawn: Callable[[int], int],
+) -> int:
+    """Make the run's folder, with its copy of the code, and start the supervisor.
+
+    `spawn` does so, with the descriptor of its log, and what it returns is returned. `programs`
+    and `record` are those of `create_run_folder`.
+
+    A later attempt, and a node that rejoins, continue in the folder of an earlier one if there
+    is one.
+    """
+    is_later = bool(order.attempt or order.rejoin_count)
+    existed = os.path.lexists(folder.root)
+    if existed and not is_later:
+        raise ValueError(f"there is a run {order.run_id} in {order.workdir} already")
+    if is_later:
+        recover_unfinished(folder)
+    if os.path.lexists(folder.stop_marker):
+        raise ValueError("a stop of the run was requested")
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(folder.relaunch_marker)
+    has_work = os.path.lexists(folder.work)
+    try:
+        create_run_folder(folder, order, programs, record)
+        if order.release and not has_work:
+            check_out(order.workdir, order.release, folder.work)
+            write_atomic(folder.checked_out, "")
+        return spawn(open_log(folder))
+    except BaseException:
+        made = (folder.work, folder.attempt_folder(order.attempt))
+        for path in made if existed else (folder.root,):  # nothing was started
+            if not has_work:
+                remove_tree(path)
+        with contextlib.suppress(OSError):  # another node has a part of the run there
+            os.rmdir(os.path.dirname(folder.root))
+        raise
+
+
+def with_numeric_hub(order: Order) -> Order:
+    """Look up the hub's name here: the supervisor must never wait for a resolver."""
+    if order.hub is None:
+        return order
+    try:
+        addresses = socket.getaddrinfo(order.hub.addr, order.hub.port, type=socket.SOCK_STREAM)
+    except OSError:
+        return order  # the supervisor will say that it cannot reach it
+    return replace(order, hub=replace(order.hub, addr=str(addresses[0][4][0])))
 
 
 def open_log(folder: RunPaths) -> int:
@@ -31,34 +96,40 @@ def spawn(args: SupervisorArgs, listener: socket.socket, log_fd: int) -> int:
     """Start guardian and supervisor, detached from this process and its session.
 
     Both hold `listener`, the socket of the run, until they end. The pipe that is returned carries
-    `READY` or an error, and then ends.
+    `READY` or an error, or ends.
     """
     read_fd, write_fd = os.pipe()
     child_pid = os.fork()
     if child_pid == 0:
-        _run_detached(args, listener, log_fd, StartupPipe(write_fd))
+        _run_detached(args, listener, log_fd, write_fd)
     os.close(write_fd)
     os.waitpid(child_pid, 0)
     return read_fd
 
 
 def _run_detached(
-    args: SupervisorArgs, listener: socket.socket, log_fd: int, startup_pipe: StartupPipe
+    args: SupervisorArgs, listener: socket.socket, log_fd: int, report_fd: int
 ) -> NoReturn:
     try:
         os.setsid()
         if os.fork():
             os._exit(0)
-        kept_fds = {startup_pipe.descriptor, listener.fileno(), *args.reserved_ports.descriptors}
+        kept_fds = {report_fd, listener.fileno(), *args.reserved_ports.descriptors}
         _redirect(log_fd, kept_fds)
-        _guard(args, listener, startup_pipe)
+        _guard(args, listener, report_fd)
     except BaseException as error:  # noqa: BLE001 (whatever it is, the agent must report it)
         traceback.print_exc()
-        startup_pipe.send(f"{type(error).__name__}: {error}".encode())
+        _report(report_fd, f"{type(error).__name__}: {error}".encode())
     os._exit(1)
 
 
-def _guard(args: SupervisorArgs, listener: socket.socket, startup_pipe: StartupPipe) -> NoReturn:
+def _report(report_fd: int, message: bytes) -> None:
+    """Tell the agent, which reads the first message alone."""
+    with contextlib.suppress(OSError):
+        os.write(report_fd, message)
+
+
+def _guard(args: SupervisorArgs, listener: socket.socket, report_fd: int) -> NoReturn:
     folder = args.folder
     order = args.order
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -73,14 +144,14 @@ def _guard(args: SupervisorArgs, listener: socket.socket, startup_pipe: StartupP
                 next_args: Optional[SupervisorArgs] = args
                 while next_args is not None:
                     supervisor = Supervisor(next_args, listener, guardian_pid)
-                    supervisor.run(on_ready=lambda: startup_pipe.send(READY))
+                    supervisor.run(on_ready=lambda: _report(report_fd, READY))
                     next_args = supervisor.next_start()
                 os._exit(0)
         except BaseException as error:  # noqa: BLE001 (the guardian ends the run and records it)
             traceback.print_exc()
-            startup_pipe.send(f"{type(error).__name__}: {error}".encode())
+            _report(report_fd, f"{type(error).__name__}: {error}".encode())
         os._exit(1)
-    startup_pipe.close()
+    os.dup2(0, report_fd)  # the supervisor alone reports from here on
     args.reserved_ports.close()
     pid = status = 0
     while pid != supervisor_pid:
@@ -113,25 +184,3 @@ def _redirect(log_fd: int, keep_fds: Set[int]) -> None:
     os.dup2(log_fd, 2)
     procfs.close_fds_except(keep_fds)
     sys.stdout = sys.stderr = open(2, "w", buffering=1, closefd=False, encoding="utf-8")
-
-
-class StartupPipe:
-    """The pipe to the agent: one message, once; later its number may be another file's."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-        self._closed = False
-
-    def send(self, message: bytes) -> None:
-        """Send the one message; later ones are dropped."""
-        if self._closed:
-            return
-        self._closed = True
-        with contextlib.suppress(OSError):
-            os.write(self.descriptor, message)
-        os.close(self.descriptor)
-
-    def close(self) -> None:
-        """Close this process's end, and leave the message to the other process."""
-        self._closed = True
-        os.close(self.descriptor)

@@ -9,20 +9,16 @@ from typing import Callable, Optional
 
 from runner.core.wire import events
 from runner.core.wire.events import StopCause
-from runner.core.wire.order import Order
-from runner.core.wire.states import loss_reason, unattended_reason
+from runner.core.wire.states import loss_reason
 from runner.core.wire.timing import FailureDetector
 from runner.host.peers.fold import HubFold, PeerObserver
-from runner.host.peers.group import PeerGroup, join_peers
+from runner.host.peers.group import PeerGroup
 from runner.host.peers.state import LastHeard
 from runner.host.process.event_loop import EventLoop
 from runner.host.storage.run_folder import EventLog
-from runner.host.supervisor.attempt import SupervisorArgs
+from runner.host.supervisor.attempt import ControllerLease, SupervisorArgs
 from runner.host.supervisor.notifier import Notifier
 from runner.host.supervisor.stop_ladder import StopLadder
-
-UNATTENDED_S = 10.0  # agents renew the lease of a controller more often
-LAUNCH_GONE_S = 30.0  # of silence, after which the hub decides in the place of a launch
 
 
 class PeerExchange(PeerObserver):
@@ -53,7 +49,17 @@ class PeerExchange(PeerObserver):
     def join(self, listener: Optional[socket.socket], loop: EventLoop) -> None:
         """Keep in touch with the others from now on."""
         args = self._args
-        self.group = join_peers(args.order, listener, args.token, loop, self, args.upcoming)
+        hub = args.order.hub
+        if hub is None or not args.token:
+            return
+        is_hub = hub.node == args.order.node
+        if is_hub and listener is None:
+            return
+        own = listener if is_hub else None
+        try:
+            self.group = PeerGroup(args.order, hub, args.token, loop, self, own, args.upcoming)
+        except OSError as error:  # something else has taken the port meanwhile
+            self.on_hub_unreachable(f"its own port {hub.port}: {error.strerror}")
 
     @property
     def is_stopping(self) -> bool:
@@ -155,81 +161,3 @@ class PeerExchange(PeerObserver):
         self.lease.renew_from_peer(heard)
         if detached:
             self.lease.confirm_detach(stopping=self._ladder.is_stopping)
-
-
-class ControllerLease:
-    """When controllers were heard, by which the hosts know what is up to them.
-
-    With `disconnect_s` an attempt stops that time after the last controller, unless it was
-    detached. Whoever launched it decides about a relaunch and tells of the end. Once it was
-    detached the hosts do; else when that launch has been silent for `LAUNCH_GONE_S`, and they tell
-    after `UNATTENDED_S`.
-
-    Attributes:
-        heard: When agents on this host renewed the lease.
-        heard_anywhere: When agents did on any host.
-    """
-
-    def __init__(self, order: Order, journal: EventLog) -> None:
-        self._order = order
-        self._journal = journal
-        self.detached = order.detached
-        now = time.monotonic()
-        self.heard = LastHeard(now, now)
-        self.heard_anywhere = self.heard
-
-    def renew(self, *, by_launch: bool = False) -> None:
-        """Renew the lease: an agent of a controller is here, perhaps that of the launch."""
-        now = time.monotonic()
-        self.heard = LastHeard(now, now if by_launch else self.heard.launch)
-        self.renew_from_peer(self.heard)
-
-    def renew_from_peer(self, heard: LastHeard) -> None:
-        """Renew the lease by what another host heard."""
-        self.heard_anywhere = self.heard_anywhere.merged(heard)
-
-    @property
-    def hosts_decide(self) -> bool:
-        """Whether a relaunch is up to the hosts: no launch is there."""
-        return self.detached or time.monotonic() - self.heard_anywhere.launch > LAUNCH_GONE_S
-
-    @property
-    def is_unattended(self) -> bool:
-        """Whether notifications are up to the hosts."""
-        return self.detached or time.monotonic() - self.heard_anywhere.launch > UNATTENDED_S
-
-    @property
-    def expiry_reason(self) -> str:
-        """Why the attempt must end for want of a controller, "" if it need not."""
-        limit_s = self._order.disconnect_s
-        expired = limit_s and not self.detached and self._age_s > limit_s
-        return unattended_reason(limit_s) if expired else ""
-
-    @property
-    def unattended_left_s(self) -> Optional[float]:
-        """When the attempt ends for want of a controller, None while there may be one."""
-        limit_s = self._order.disconnect_s
-        unattended = limit_s and not self.detached and self._age_s > UNATTENDED_S
-        return limit_s - self._age_s if unattended else None
-
-    @property
-    def _age_s(self) -> float:
-        return time.monotonic() - self.heard_anywhere.controller
-
-    def confirm_detach(self, *, stopping: bool) -> None:
-        """Detach, as another host says; the hub accepts that only before it stops."""
-        if not (stopping and self.is_hub):
-            self.detach()
-
-    @property
-    def is_hub(self) -> bool:
-        """Whether no other host decides."""
-        hub = self._order.hub
-        return hub is None or hub.node == self._order.node
-
-    def detach(self) -> None:
-        """Need no controller from now on."""
-        if not self.detached:
-            self.detached = True
-            if not self._journal.state.is_terminal:  # a record ends with its end
-                self._journal.append(events.Detached())

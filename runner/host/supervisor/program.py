@@ -10,19 +10,20 @@ import os
 import signal
 import subprocess
 import time
-from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
+from typing import Callable, Dict, List, Optional, Set, Tuple, Union
 
 from runner.core.wire.container import client_env, container_name
 from runner.core.wire.events import ProgramExited, ProgramStarted
 from runner.core.wire.order import Order, command_words, environment
-from runner.core.wire.paths import PROGRAM_LOG, STREAMS, RunPaths, is_rank_source
+from runner.core.wire.paths import PROGRAM_LOG, STREAMS, is_rank_source
 from runner.core.wire.states import START_REFUSED
 from runner.host.container import last_line
-from runner.host.facts.ports import is_foreign
+from runner.host.facts import ports
 from runner.host.process import cgroup, procfs, subreaper
 from runner.host.process.file_worker import Submit
 from runner.host.process.pid_namespace import ContainerProcesses
 from runner.host.storage.run_folder import EventLog
+from runner.host.supervisor.attempt import SupervisorArgs
 
 StartResult = Union["subprocess.Popen[bytes]", OSError, None]
 ExitStatus = Tuple[Optional[int], Optional[int]]  # code or signal; neither if it never started
@@ -33,31 +34,33 @@ ENGINE_CODES = (125, 126, 127, 255)
 class LauncherProcess:
     """The program of one attempt; its `cgroup` has no path if none could be made."""
 
-    def __init__(self, folder: RunPaths, order: Order, journal: EventLog, submit: Submit) -> None:
+    def __init__(self, args: SupervisorArgs, journal: EventLog, submit: Submit) -> None:
+        order = args.order
         self.pid = 0
-        self.is_starting = self.is_on_record = False  # before that it must not start
+        self.is_starting = False
+        self.is_on_record = False  # before that it must not start
         self.exit_status: Optional[ExitStatus] = None  # while it has not ended
         self.cgroup = cgroup.Cgroup()
         self.unrecorded_end: Optional[float] = None
         """When it ended, monotonic, while that waits for the records of its ranks."""
 
-        self._folder = folder
+        store = args.reserved_ports.store
+        self.port_reservation = ports.PortReservation(store, order.reserve_port)
+
+        self._folder = args.folder
+        self._environ = args.environ
         self._order = order
         self._journal = journal
         self._submit = submit
         self._is_cancelled = False
-        self._words = command(order)
         self._process: Optional[subprocess.Popen[bytes]] = None
         self._container = ContainerProcesses(procfs.env_tags(order.run_id, order.node))
 
     @property
     def may_start(self) -> bool:
         """Whether its run is on record, and its start was neither begun nor cancelled."""
-        return self.is_on_record and self._is_untouched
-
-    @property
-    def _is_untouched(self) -> bool:
-        return not (self.pid or self.is_starting or self._is_cancelled)
+        is_untouched = not (self.pid or self.is_starting or self._is_cancelled)
+        return self.is_on_record and is_untouched
 
     @property
     def is_running(self) -> bool:
@@ -75,13 +78,12 @@ class LauncherProcess:
             order = self._order
             self.cgroup = cgroup.create(order.run_id, order.node, order.attempt)
 
-    def start(self, environ: Dict[str, str], then: Callable[[], object]) -> None:
+    def start(self, then: Callable[[], object]) -> None:
         """Have the program started; call `then` once it runs or that failed."""
         self.is_starting = True
-        start = functools.partial(self._start, self._environment(environ))
-        self._submit(start, functools.partial(self._on_start, then))
+        self._submit(self._start, functools.partial(self._on_start, then))
 
-    def _environment(self, inherited: Mapping[str, str]) -> Dict[str, str]:
+    def _environment(self) -> Dict[str, str]:
         """Return the environment of the program, over what it inherits.
 
         Names that the user takes out are removed by the shim of each rank: torchrun may set them.
@@ -89,27 +91,54 @@ class LauncherProcess:
         container = self._order.container
         own = environment(self._order)
         if container and container.engine:
-            return {**inherited, **client_env(own)}
-        env = {**inherited, **own}
+            return {**self._environ, **client_env(own)}
+        env = {**self._environ, **own}
         folder = self._order.program.path_folder
         if folder:
             env["PATH"] = os.pathsep.join(filter(None, (folder, env.get("PATH"))))
         return env
 
-    def _start(self, environ: Dict[str, str]) -> StartResult:
+    def _start(self) -> StartResult:
+        """Start it in a session of its own, without input; None if it must not start any more."""
         order = self._order
         # A rank shim passes on what its parent sends, not the kernel; its death ends its rank.
         forwards_term = order.launcher or order.container
         death_signal = signal.SIGTERM if forwards_term else signal.SIGKILL
-        preexec_fn = functools.partial(child_setup, self.cgroup, death_signal)
-        logs = [self._folder.stream_log(order.attempt, PROGRAM_LOG, name) for name in STREAMS]
-        return _start(self._words, environ, order.cwd, logs, preexec_fn, lambda: self._is_cancelled)
+
+        def set_up() -> None:
+            self.cgroup.enter()
+            subreaper.die_with_parent(death_signal)
+            procfs.reset_process()
+
+        logs: List[int] = []
+        try:
+            for stream in STREAMS:
+                path = self._folder.stream_log(order.attempt, PROGRAM_LOG, stream)
+                logs.append(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+            if self._is_cancelled:
+                return None
+            out, err = logs
+            return subprocess.Popen(
+                command(order),
+                env=self._environment(),
+                cwd=order.cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+                preexec_fn=set_up,  # noqa: PLW1509 (our other thread holds no lock for long)
+            )
+        except OSError as error:
+            return error
+        finally:
+            for descriptor in logs:
+                os.close(descriptor)
 
     def _on_start(self, then: Callable[[], object], result: StartResult) -> None:
         order = self._order
         self.is_starting = False
         if isinstance(result, OSError):
-            problem = f"cannot start {self._words[0]} in {order.cwd}: {result.strerror}"
+            problem = f"cannot start {command(order)[0]} in {order.cwd}: {result.strerror}"
             self._journal.append(ProgramExited(error=problem))
         if not isinstance(result, subprocess.Popen):
             self.exit_status = (None, None)
@@ -150,20 +179,22 @@ class LauncherProcess:
 
     def cancel(self) -> None:
         """Never start it, if it has not been started."""
-        if self._is_untouched:
-            self.exit_status = (None, None)
+        if not (self.pid or self.is_starting):
+            self.exit_status = self.exit_status or (None, None)
         self._is_cancelled = True
 
     def container_pids(self) -> List[int]:
         """Return the processes in the order's container, children first."""
         return self._container.scan(procfs.table()) if self._order.container else []
 
-    def lost_port_to(self, owners: Set[int]) -> bool:
-        """Return whether these, who listen on the reserved port, are no processes of this run."""
-        in_container = self.container_pids()
-        if not owners and self._order.container and not in_container:
-            return False  # of another user, who is hidden from this login
-        return is_foreign(owners, {*procfs.descendants(os.getpid()), *in_container})
+    def find_port_thieves(self) -> Optional[Set[int]]:
+        """Release the port once a process listens on it; return which do, if none is ours."""
+        owners = self.port_reservation.release_if_listening()
+        in_container = self.container_pids() if owners is not None else []
+        if owners is None or not (owners or in_container or self._order.container is None):
+            return None  # those of another user are hidden from this login
+        ours = {*procfs.descendants(os.getpid()), *in_container}
+        return owners if ports.is_foreign(owners, ours) else None
 
 
 def command(order: Order) -> Tuple[str, ...]:
@@ -173,46 +204,3 @@ def command(order: Order) -> Tuple[str, ...]:
     name = container_name(order.run_id, order.node, order.attempt)
     prefix = order.container.prefix(name=name, cwd=order.cwd, env=environment(order))
     return (*prefix, *command_words(order))
-
-
-def _start(
-    argv: Sequence[str],
-    env: Dict[str, str],
-    cwd: str,
-    log_paths: Sequence[str],
-    preexec_fn: Callable[[], None],
-    is_cancelled: Callable[[], bool],
-) -> StartResult:
-    """Start a program in a session of its own, with no input, and the logs as its output.
-
-    Return None if it must not start any more, and what went wrong.
-    """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    opened: List[int] = []
-    try:
-        opened += [os.open(path, flags, 0o600) for path in log_paths]
-        out, err = opened
-        if is_cancelled():
-            return None
-        return subprocess.Popen(
-            argv,
-            env=env,
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            start_new_session=True,
-            preexec_fn=preexec_fn,  # noqa: PLW1509 (our other thread holds no lock for long)
-        )
-    except OSError as error:
-        return error
-    finally:
-        for descriptor in opened:
-            os.close(descriptor)
-
-
-def child_setup(program_cgroup: cgroup.Cgroup, death_signal: signal.Signals) -> None:
-    """Prepare a new process: in the cgroup, dying with the supervisor, with default signals."""
-    program_cgroup.enter()
-    subreaper.die_with_parent(death_signal)
-    procfs.reset_process()

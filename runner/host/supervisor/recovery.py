@@ -5,11 +5,10 @@ The guardian recovers its own supervisor's run; an agent recovers a run that los
 
 from __future__ import annotations
 
-import glob
 import os
 import signal
 import time
-from typing import AbstractSet, Callable, Dict, List, Mapping, Set, Tuple
+from typing import AbstractSet, Callable, List, Mapping, Set, Tuple
 
 from runner.core.wire.events import Ended, ProgramStarted, RankExited, StopCause, Stopping
 from runner.core.wire.order import Order
@@ -22,9 +21,7 @@ from runner.host.process.pid_namespace import ContainerProcesses
 from runner.host.storage import run_folder, run_owner
 from runner.host.storage.run_folder import EventLog, has_ended, read_events
 
-RECENT_PIDS = 8  # read again between two full scans, for processes that fork faster than those
 FREEZE_TIMEOUT_S = 2.0  # how long to try to stop (SIGSTOP) all of them before they are killed
-_INERT_STATES = "TtDZX"  # process states that cannot fork: stopped, traced, in the kernel, gone
 
 
 def finalise_record(
@@ -57,7 +54,6 @@ def finalise_record(
     container = None if order.is_standby else order.container
     unproven = remove_container(container, environ)
     journal = EventLog(folder, order)
-    journal.reopen()
     journal.append(Stopping(reason, StopCause.DEATH), mono=stopped_at)
     record_exits(folder, order, journal)
     state = State.STUCK if survivors else State.FAILED
@@ -89,36 +85,18 @@ def recover_unfinished(folder: RunPaths) -> None:
 def recover_orphaned(folder: RunPaths, order: Order) -> None:
     """Kill what is left when supervisor and guardian are both gone, and complete the record.
 
-    The end is verified by a cgroup, by the engine of a container, by a boot since then, or where
-    neither an owner nor a start is on record: a process can clear the tags in its environment and
-    leave its ancestors.
+    The end is verified by a cgroup, by the engine of a container, by a boot since then, or where no
+    owner is on record: a process can clear the tags in its environment and leave its ancestors.
     """
-    processes = run_processes(folder, order)
+    processes = RunProcesses(procfs.env_tags(order.run_id, order.node))
     processes.freeze()
-    owner = run_owner.read(folder)
-    rebooted = owner is not None and owner.from_earlier_boot
-    was_started = os.path.lexists(folder.owner_file) or _has_started(folder)
+    was_started = os.path.lexists(folder.owner_file)  # without an owner nothing is
     reason = "its supervisor and its guardian died; what was left of it was killed"
     if not read_events(folder):
         reason = "its start was cut off"
     by_engine = order.container is not None and bool(order.container.engine)
-    verified = rebooted or not was_started or by_engine
+    verified = run_owner.has_rebooted(folder) or not was_started or by_engine
     finalise_record(folder, order, reason, processes.scan, verified=verified)
-
-
-def _has_started(folder: RunPaths) -> bool:
-    """Return whether a program or a rank of the run is on record as started."""
-    starts = glob.glob(os.path.join(glob.escape(folder.attempt_folder(0))[:-1] + "*", "*.start"))
-    return bool(starts) or any(isinstance(e.body, ProgramStarted) for e in read_events(folder))
-
-
-def run_processes(folder: RunPaths, order: Order) -> RunProcesses:
-    """Return the processes of a run without a supervisor."""
-    tags = procfs.env_tags(order.run_id, order.node)
-    records = run_folder.read_rank_records(folder.attempt_folder(order.attempt), set())
-    starts = [data for kind, _, data in records if kind == "start"]
-    session_leaders = {int(data[name]) for data in starts for name in ("shim", "pid")}
-    return RunProcesses(tags, session_leaders | {_last_program_start(folder, order).pid})
 
 
 def find_leftovers(
@@ -128,14 +106,14 @@ def find_leftovers(
 
     This includes processes that outlived SIGKILL, and those of a run whose order never arrived.
     """
+    processes = RunProcesses(procfs.env_tags(run_id, node))
     order = run_folder.read_order(folder)
     if order is None:
-        return RunProcesses(procfs.env_tags(run_id, node), set()).scan, cgroup.Cgroup()
-    processes = run_processes(folder, order)
+        return processes.scan, cgroup.Cgroup()
     cgroup_path = _last_program_start(folder, order).cgroup
     last_cgroup = cgroup.from_record(cgroup_path, run_id, node, order.attempt)
     owner = run_owner.read(folder)
-    stuck = _unkillable(folder) if owner is not None and owner.from_this_boot else []
+    stuck = _unkillable(folder) if owner is not None and owner.is_from_this_boot else []
 
     def list_pids() -> List[int]:
         alive = [pid for pid, start in stuck if procfs.start_ticks_of(pid) == start]
@@ -165,74 +143,40 @@ def _last_program_start(folder: RunPaths, order: Order) -> ProgramStarted:
 
 
 class RunProcesses:
-    """The processes with the environment tags of a run, their descendants and their sessions.
+    """The processes with the environment tags of a run, and their descendants.
 
-    A descendant may have cleared its environment and lost its parent. Its session still identifies
-    it: a process can only be born into one. Names are not used.
+    One that was found stays one when it has lost its parent. Names are not used.
     """
 
-    def __init__(self, env_tags: AbstractSet[str], session_leaders: AbstractSet[int]) -> None:
-        """Search by `env_tags`, and by the pids on record that led sessions of the run."""
+    def __init__(self, env_tags: AbstractSet[str]) -> None:
         self._env_tags = env_tags
-        # 0 stands for every leader outside our PID namespace.
-        self._session_leaders = session_leaders - {0}
-        self._members: Set[Tuple[int, int]] = set()
-        self._sessions: Set[int] = set()
+        self._found: Set[Tuple[int, int]] = set()  # pid and start of each, in the last scan
 
     def scan(self) -> List[int]:
-        """Return the living processes, children first; a member once found stays one."""
-        processes = self._scan()
-        return sorted(processes, key=lambda pid: (processes[pid].start_ticks, pid), reverse=True)
+        """Return the living processes, children first."""
+        processes = procfs.table()
+        excluded = set()  # ourselves, and who has started us
+        ancestor = os.getpid()
+        while ancestor in processes and ancestor not in excluded:
+            excluded.add(ancestor)
+            ancestor = processes[ancestor].ppid
+        members: Set[int] = set()
+        for pid, process in processes.items():
+            was_found = (pid, process.start_ticks) in self._found
+            if pid in excluded or pid in members:
+                continue
+            if was_found or procfs.has_env(pid, self._env_tags, process):
+                members.update([pid, *procfs.descendants(pid, processes)])
+        members -= excluded
+        self._found = {(pid, processes[pid].start_ticks) for pid in members}
+        living = [pid for pid in members if processes[pid].alive]
+        return sorted(living, key=lambda pid: (processes[pid].start_ticks, pid), reverse=True)
 
     def freeze(self) -> None:
         """Stop all of them, so that killing one leaves no orphan that is not known."""
         deadline = time.monotonic() + FREEZE_TIMEOUT_S
         stopped: Set[int] = set()
-        quiet_rounds = 0
-        while quiet_rounds < 2 and time.monotonic() < deadline:
-            members = self._scan()
-            newcomers = set(members) - stopped
+        newcomers = {*self.scan()}
+        while newcomers and time.monotonic() < deadline:
             stopped |= procfs.signal_all(newcomers, signal.SIGSTOP)
-            recent_pids = procfs.recent_pids(RECENT_PIDS)
-            recent = [pid for pid in recent_pids if procfs.has_env(pid, self._env_tags)]
-            stopped |= procfs.signal_all(set(recent) - stopped, signal.SIGSTOP)
-            active = newcomers or [p for p in members.values() if p.state not in _INERT_STATES]
-            quiet_rounds = 0 if active else quiet_rounds + 1
-            time.sleep(0.002)
-
-    def _scan(self) -> Dict[int, procfs.Process]:
-        processes = procfs.table()
-        children: Dict[int, List[int]] = {}
-        sessions: Dict[int, List[int]] = {}
-        for pid, process in processes.items():
-            children.setdefault(process.ppid, []).append(pid)
-            sessions.setdefault(process.session, []).append(pid)
-        excluded = set()
-        ancestor = os.getpid()
-        while ancestor in processes and ancestor not in excluded:
-            excluded.add(ancestor)
-            ancestor = processes[ancestor].ppid
-        queue = self._seeds(processes)
-        members: Set[int] = set()
-        while queue:
-            pid = queue.pop()
-            if pid in members or pid in excluded:
-                continue
-            members.add(pid)
-            queue += children.get(pid, ())
-            queue += sessions.get(pid, ())
-        self._members = {(pid, processes[pid].start_ticks) for pid in members}
-        self._sessions = {pid for pid in sessions if pid in members or pid in self._sessions}
-        return {pid: processes[pid] for pid in members if processes[pid].alive}
-
-    def _seeds(self, processes: Dict[int, procfs.Process]) -> List[int]:
-        """Return known and tagged processes, and members of their sessions whose leader is gone."""
-        members = {p for p, each in processes.items() if (p, each.start_ticks) in self._members}
-        others = {p: each for p, each in processes.items() if each.alive and p not in members}
-        tagged = {p for p, each in others.items() if procfs.has_env(p, self._env_tags, each)}
-        tagged_sessions = {processes[pid].session for pid in tagged}
-        leaderless = self._sessions | (self._session_leaders & tagged_sessions)
-        leaderless -= {pid for pid in leaderless if pid in processes and processes[pid].alive}
-        self._sessions |= leaderless
-        orphans = {pid for pid, process in processes.items() if process.session in leaderless}
-        return list(members | tagged | orphans)
+            newcomers = {*self.scan()} - stopped

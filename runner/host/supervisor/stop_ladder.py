@@ -13,7 +13,8 @@ from typing import Callable, Dict, Iterable, List, Optional, Sequence, Set
 
 from runner.core.wire.events import StopCause, Stopping
 from runner.core.wire.order import Order
-from runner.core.wire.states import STOP_TRANSITIONS, TERMINATED, State, StopPhase
+from runner.core.wire.states import TERMINATED, State
+from runner.core.wire.timing import NEVER
 from runner.host.process import procfs
 from runner.host.ranks.tracker import RankTracker
 from runner.host.storage.run_folder import EventLog
@@ -39,7 +40,7 @@ def left_over_commands(pids: Iterable[int]) -> Dict[int, str]:
 
 
 class StopLadder:
-    """The only writer of the supervisor's stop phase, with why and when the attempt ends.
+    """Why and when an attempt ends on this host.
 
     Attributes:
         reason: Why the attempt stops; "" while it does not.
@@ -52,10 +53,9 @@ class StopLadder:
     """
 
     def __init__(self, order: Order, launcher: LauncherProcess, journal: EventLog) -> None:
-        self.phase = StopPhase.WATCHING
         self.reason = ""
         self.cause = StopCause.USER
-        self.stopped_at = float("inf")
+        self.stopped_at = NEVER
         self.failed_at: Optional[float] = None
         self.user_stopped = False
         self.deferred_reason = ""
@@ -63,17 +63,11 @@ class StopLadder:
         self._order = order
         self._launcher = launcher
         self._journal = journal
-        self._kill_at = float("inf")
+        self._kill_at = NEVER
         self._term_sent: Set[int] = set()
         self._has_taken_term = False
         container = order.container
         self._is_apart = container is not None and bool(container.engine)  # its ranks are
-
-    def move(self, phase: StopPhase) -> None:
-        """Enter the next phase, or raise ValueError if that move is not in the table."""
-        if phase not in STOP_TRANSITIONS[self.phase]:
-            raise ValueError(f"{self.phase.value} cannot become {phase.value}")
-        self.phase = phase
 
     @property
     def is_stopping(self) -> bool:
@@ -113,13 +107,10 @@ class StopLadder:
         self.reason = reason
         self.cause = cause
         self.stopped_at = stopped_at
-        if self.phase in (StopPhase.WATCHING, StopPhase.DRAINING):
-            self.move(StopPhase.STOPPING)
         self._kill_at = stopped_at + self._order.grace_s
         self.term_launcher()
         self._launcher.cancel()
         self._journal.append(Stopping(reason, cause), mono=stopped_at)
-        self._record_stopping()
 
     def take_term(self) -> str:
         """Stop as what sends TERM does, to every process of the run perhaps: a scheduler.
@@ -161,14 +152,11 @@ class StopLadder:
 
     def drain(self, leftovers: Sequence[int]) -> None:
         """End what a program that is gone left behind: TERM once, then the rest of the grace."""
-        if self.phase is StopPhase.WATCHING and leftovers:
+        if not self.is_stopping and not leftovers:
+            self._kill_at = NEVER  # the other hosts may still need this one
+        elif self._kill_at == NEVER:
             self.left_over.update(left_over_commands(leftovers))
-            self.move(StopPhase.DRAINING)
             self._kill_at = time.monotonic() + self._order.grace_s
-            self._record_stopping()
-        elif self.phase is StopPhase.DRAINING and not leftovers:
-            self.move(StopPhase.WATCHING)  # the other hosts may still need this one
-            self._kill_at = float("inf")
         # Podman's client without root leaves at a TERM, which it has passed on.
         if not (self._is_apart and self._launcher.pid in self._term_sent):
             self.term(leftovers)
@@ -189,7 +177,3 @@ class StopLadder:
         """The reason, where the supervisor itself had it and nothing of the task failed."""
         is_local = self.cause is StopCause.LOCAL and self.failed_at is None
         return self.reason if is_local else ""
-
-    def _record_stopping(self) -> None:
-        if self._journal.state is not State.STOPPING:
-            self._journal.set_state(State.STOPPING)

@@ -7,19 +7,20 @@ left has outlived SIGKILL.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import json
 import os
 import socket
 import time
 from typing import Any, Callable, Dict, List, Optional, Set
 
 from runner.core.wire.events import FINAL_CAUSES, Ended, PortTaken, ProgramExited, StopCause
-from runner.core.wire.order import Order
-from runner.core.wire.states import State, StopPhase
+from runner.core.wire.states import State
 from runner.core.wire.text import describe_exit
 from runner.core.wire.timing import DISK_TIMEOUT_S
 from runner.host.container import remove_in_child
-from runner.host.facts import ports
+from runner.host.peers.links import MAX_LINE, Link
 from runner.host.peers.state import Upcoming
 from runner.host.process import subreaper
 from runner.host.process.event_loop import EventLoop
@@ -29,7 +30,6 @@ from runner.host.ranks.tracker import RankTracker
 from runner.host.storage import run_owner
 from runner.host.storage.run_folder import EventLog, mark_unattended
 from runner.host.supervisor.attempt import AttemptEnd, Decision, SupervisorArgs, begin_next
-from runner.host.supervisor.control_socket import ControlSocket
 from runner.host.supervisor.peer_exchange import PeerExchange
 from runner.host.supervisor.program import LauncherProcess
 from runner.host.supervisor.stall_monitor import StallMonitor
@@ -39,6 +39,57 @@ TICK_S = 0.05
 MAX_LEFT_OVER = 8  # commands that are named
 
 
+class ControlSocket:
+    """The run's socket: agents of this user connect to it, and send commands as lines of JSON."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        loop: EventLoop,
+        on_command: Callable[[Dict[str, Any]], Optional[Dict[str, Any]]],
+    ) -> None:
+        """Take commands from now on; `on_command` returns what to answer, if anything."""
+        self._listener = listener
+        self._loop = loop
+        self._on_command = on_command
+        self._links: Set[Link] = set()
+        loop.add_reader(listener.fileno(), self._accept)
+
+    def close(self) -> None:
+        """Close the connections; the socket itself is the run's, and may have a next attempt."""
+        self._loop.remove_reader(self._listener.fileno())
+        for link in [*self._links]:
+            self._drop(link)
+
+    def _accept(self) -> None:
+        connection = self._loop.accept(self._listener)
+        if connection is None:
+            return
+        if run_owner.peer_uid(connection) != os.getuid():
+            connection.close()
+            return
+
+        def take(line: bytes) -> str:
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # a malformed one
+                if answer := self._on_command(json.loads(line)):
+                    link.send(json.dumps(answer).encode() + b"\n")
+            return ""
+
+        def receive() -> None:
+            link.receive()
+            if link.error is not None:
+                self._drop(link)
+
+        link = Link(connection, MAX_LINE, take)
+        self._links.add(link)
+        self._loop.add_reader(link.fileno(), receive)
+
+    def _drop(self, link: Link) -> None:
+        self._links.discard(link)
+        self._loop.remove_reader(link.fileno())
+        link.close()
+
+
 class Supervisor:
     """One attempt of a run on one host, from its order to its last event."""
 
@@ -46,14 +97,15 @@ class Supervisor:
         self._args = args
         self._guardian_pid = guardian_pid
         order = args.order
+        self.order = order
         self._files = FileWorker()
         submit = self._files.submit
         submit(self._write_down, self._on_written_down)
         journal = EventLog(args.folder, order, submit)
         self._journal = journal
         self._loop = EventLoop()
-        self._control_socket = ControlSocket(listener, self._loop, self._on_command)
-        self._launcher = LauncherProcess(args.folder, order, journal, submit)
+        self._listener = listener
+        self._launcher = LauncherProcess(args, journal, submit)
         ladder = StopLadder(order, self._launcher, journal)
         self._ladder = ladder
         self._ranks = RankTracker(
@@ -65,8 +117,6 @@ class Supervisor:
         self._peers = PeerExchange(args, journal, self._ladder, self.stop, self._restart_ranks)
         self._upcoming: Optional[Upcoming] = None
         self._began_at = time.monotonic()
-        store = args.reserved_ports.store
-        self._port_reservation = ports.PortReservation(store, order.reserve_port)
 
     def run(self, on_ready: Callable[[], None]) -> State:
         """Carry out the order, and return how it ended; call `on_ready` once commands are heard."""
@@ -74,7 +124,7 @@ class Supervisor:
         subreaper.become_subreaper()
         self._loop.open()
         self._loop.add_reader(self._files.wake_fd, self._files.deliver)
-        self._control_socket.open()
+        control_socket = ControlSocket(self._listener, self._loop, self._on_command)
         self._launcher.create_cgroup()
         self._peers.join(args.reserved_ports.hub, self._loop)
         if args.user_stopped:
@@ -83,12 +133,12 @@ class Supervisor:
         while not self._is_finished():
             self._loop.wait(TICK_S)
             self._tick()
-        return self._finish()
-
-    @property
-    def order(self) -> Order:
-        """What to do here."""
-        return self._args.order
+        state = self._finish()
+        control_socket.close()
+        self._loop.remove_reader(self._files.wake_fd)
+        self._files.close()
+        self._loop.close()  # another attempt may follow in this process
+        return state
 
     def next_start(self) -> Optional[SupervisorArgs]:
         """Return what to do here next, if the hosts relaunch the run."""
@@ -101,7 +151,7 @@ class Supervisor:
         ladder = self._ladder
         if cause in FINAL_CAUSES and ladder.rules_out_relaunch(cause):
             self._peers.stop(reason, cause)
-        if ladder.is_stopping or ladder.phase is StopPhase.ENDED:
+        if ladder.is_stopping or self._journal.state.is_terminal:
             return
         if cause is StopCause.PEER and self._stall_monitor.is_dumping:
             ladder.defer(reason)  # the stacks of our ranks are wanted too
@@ -153,24 +203,19 @@ class Supervisor:
 
     def _start_when_ready(self) -> None:
         """Start the program, if there is one, once its run is on record."""
-        if self.order.is_standby:
-            if self._journal.state is State.STARTING:
-                self._journal.set_state(State.RUNNING)
-        elif self._launcher.may_start:
-            self._launcher.start(self._args.environ, self._on_program_started)
+        if self._launcher.may_start and not self.order.is_standby:
+            self._launcher.start(self._on_program_started)
 
     def _on_program_started(self) -> None:
         if not self._launcher.pid:
             self._fail(f"the program on {self.order.node} could not be started")
         elif self._ladder.is_stopping:  # its disk answered too late
             self._ladder.term_launcher()
-        else:
-            self._journal.set_state(State.RUNNING)
 
     def _tick(self) -> None:
         self._start_when_ready()
         self._ranks.tick()
-        if self._port_reservation.check_due:
+        if self._launcher.port_reservation.check_due:
             self._release_port_if_listening()
         if self._keep_house():
             self._stall_monitor.sample()
@@ -262,9 +307,9 @@ class Supervisor:
 
     def _release_port_if_listening(self) -> None:
         """Release the port once the program listens on it, or another process does."""
-        owners = self._port_reservation.release_if_listening()
-        if owners is not None and self._launcher.lost_port_to(owners):
-            self._journal.append(PortTaken(self.order.reserve_port, tuple(sorted(owners))))
+        thieves = self._launcher.find_port_thieves()
+        if thieves is not None:
+            self._journal.append(PortTaken(self.order.reserve_port, tuple(sorted(thieves))))
             self.stop("the master's port was taken")
 
     def _is_finished(self) -> bool:
@@ -281,7 +326,6 @@ class Supervisor:
     def _finish(self) -> State:
         ladder = self._ladder
         cgroup = self._launcher.cgroup
-        ladder.move(StopPhase.KILLING)
         self._stall_monitor.close()
         killed, survivors = kill_until_gone(
             self._live_processes,
@@ -310,15 +354,10 @@ class Supervisor:
         left_over = tuple(sorted({*ladder.left_over.values()}))[:MAX_LEFT_OVER]
         end = Ended(state, reason, len(killed), survivors, verified, left_over)
         self._journal.finalise(end)
-        ladder.move(StopPhase.ENDED)
         cgroup.remove()
         self._wait_for_disk()
         if self._upcoming is None:
             self._peers.tell_end(end)
-        self._control_socket.close()
-        self._loop.remove_reader(self._files.wake_fd)
-        self._files.close()
-        self._loop.close()  # another attempt may follow in this process
         return state
 
     def _no_children_left(self) -> bool:
@@ -341,24 +380,11 @@ class Supervisor:
     def _await_decision(self) -> Optional[Upcoming]:
         """Return the attempt that follows here, if one does that no launch begins."""
         ladder = self._ladder
-        end = AttemptEnd(
-            ladder.reason,
-            ladder.cause,
-            failed_at=self._ranks.first_own_failure(ladder.failed_at),
-            seconds=time.monotonic() - self._began_at,
-        )
-        decision = Decision(
-            self._args,
-            end,
-            self._peers.group,
-            self._journal,
-            self._poll_for_decision,
-            self._launch_is_gone,
-            is_detached=lambda: self._peers.lease.detached,
-        )
-        ladder.move(StopPhase.PENDING)
-        self._port_reservation.release()
-        return decision.wait()
+        self._launcher.port_reservation.release()
+        end = AttemptEnd(ladder.reason, ladder.cause, self._began_at, ladder.stopped_at)
+        peers = self._peers
+        poll = self._poll_for_decision
+        return Decision(self._args, end, peers.group, peers.lease, self._journal, poll).wait()
 
     def _poll_for_decision(self) -> str:
         """Wait for a moment between two attempts; return what forbids another, "" if nothing."""
@@ -367,13 +393,6 @@ class Supervisor:
         if self._orphaned or self._journal.write_error:
             return f"the supervisor on {self.order.node} must end"
         return "a stop was requested" if self._ladder.user_stopped else ""
-
-    def _launch_is_gone(self) -> Optional[bool]:
-        """Return whether the hosts decide; a launch that is there is heard again after the stop."""
-        lease = self._peers.lease
-        if lease.hosts_decide:
-            return True
-        return False if lease.heard_anywhere.launch >= self._ladder.stopped_at else None
 
     @property
     def _orphaned(self) -> bool:

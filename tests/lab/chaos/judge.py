@@ -172,13 +172,8 @@ def check_records(run: Run) -> Iterator[str]:
     for node in run.lab.hosts:
         folder = run.folder(node)
         label = f"{run.name} on {node}"
-        if not (folder / "format").exists():
+        if not (folder / "order.json").exists():
             continue  # it was ended before its start
-        try:
-            state = json.loads((folder / "state.json").read_text())["state"]
-        except (OSError, ValueError, KeyError) as error:
-            yield f"{label}: state.json: {error!r}"
-            continue
         lines = (folder / "events.jsonl").read_bytes() if run.events(node) else b""
         good = len(run.events(node))
         torn = len([line for line in lines.split(b"\n") if line]) - good
@@ -187,8 +182,8 @@ def check_records(run: Run) -> Iterator[str]:
         if node in run.powerless:
             continue
         if run.last_kind(node) != "ended":
-            yield f"{label}: its record does not end: {run.kinds(node)[-4:]}, state {state}"
-        elif state not in ENDS:
+            yield f"{label}: its record does not end: {run.kinds(node)[-4:]}"
+        elif (state := run.events(node)[-1]["state"]) not in ENDS:
             yield f"{label}: state {state}"
 
 

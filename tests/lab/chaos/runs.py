@@ -108,7 +108,9 @@ class Run:
         return Cgroup(str(found[0]) if found else "")
 
     def supervisor(self, node: str) -> int:
-        return int(json.loads(_bytes(self.folder(node) / "state.json"))["pid"])
+        owner = json.loads(_bytes(self.folder(node) / "owner.json"))
+        _guardian, supervisor = owner["start_ticks"]
+        return int(supervisor)
 
     def guardian(self, node: str) -> int:
         own = self.supervisor(node)

@@ -1,6 +1,6 @@
 """A rank that is hard to end.
 
-zombies=N  forks  hops  bare  sheds=SECONDS  stray=PATH  escape=PATH
+zombies=N  forks  hops  bare  sheds=SECONDS  escape=PATH
 headless=PATH  pid=PATH
 """
 
@@ -44,10 +44,9 @@ def did(name: str, value: str, rank: str) -> bool:
     elif name == "sheds":  # such children without end
         while True:
             subprocess.Popen(["/bin/sleep", value], env={}, start_new_session=True)
-    elif name in ("stray", "escape"):  # without parent and mark; one without our session, too
+    elif name == "escape":  # without parent, mark and session
         if os.fork() == 0:
-            if name == "escape":
-                os.setsid()
+            os.setsid()
             if os.fork() == 0:
                 argv = [sys.executable, rank, "deaf", f"pid={value}", "sleep=600"]
                 os.execve(sys.executable, argv, {})  # noqa: S606

@@ -186,6 +186,19 @@ def test_a_stop_reaches_who_joins_later() -> None:
     assert net.nodes["c"].stop == FAILED
 
 
+@pytest.mark.parametrize(("names", "first"), [("cb", "c"), ("abc", "")])
+def test_the_hub_knows_which_member_stopped_first(names: str, first: str) -> None:
+    """Where that was not the hub itself."""
+    net = network("abc")
+    hub = net.nodes["a"].fold
+    assert isinstance(hub, HubFold)
+    for name in names:
+        net.nodes[name].stop = FAILED
+        if name != "a":
+            hub.take(net.nodes[name].state(net.now + 1), net.now)
+    assert hub.first_to_stop == first
+
+
 @pytest.mark.parametrize("seconds", [10.0, LOST_S + 2, 60.0])
 def test_a_member_that_is_cut_off(seconds: float) -> None:
     """The table of docs/how-it-works.md: by `lost_s` both sides have begun to end the attempt."""
@@ -378,15 +391,11 @@ def test_nothing_is_left_once_all_have_proved_it_or_were_silent_for_long() -> No
     hub = net.nodes["a"].fold
     assert isinstance(hub, HubFold)
     patience_s = LOST_S + 12.0
-    for name, failed_s in (("b", None), ("c", 3.0)):
-        hub.take(replace(net.nodes[name].state(net.now + 1), failed_s=failed_s), net.now)
+    for name in "bc":
+        hub.take(net.nodes[name].state(net.now + 1), net.now)
         assert hub.is_one_unproven(net.now, patience_s)
         net.nodes[name].phase = Phase.PENDING
-    for name, failed_s in (("b", None), ("c", 3.0)):
-        state = replace(net.nodes[name].state(net.now + 2), failed_s=failed_s)
-        hub.take(state, net.now)
-    assert hub.first_to_fail(2.0, net.now) == "c"
-    assert hub.first_to_fail(4.0, net.now) == "a"
+        hub.take(net.nodes[name].state(net.now + 2), net.now)
     net.cut = {"d"}
     heard_at = hub.heard["d"].at
     net.run(LOST_S + 3)

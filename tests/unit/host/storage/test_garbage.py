@@ -10,9 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from runner.core.wire.codec import encode
+from runner.core.wire.events import Ended
+from runner.core.wire.order import Order
 from runner.core.wire.paths import RunPaths
+from runner.core.wire.states import State
 from runner.host.process import procfs
 from runner.host.storage import garbage, run_owner
+from runner.host.storage.run_folder import EventLog
 
 
 @pytest.fixture
@@ -24,21 +29,22 @@ def run(workdir: Path, name: str) -> Path:
     """A run of node `a` that ended ten days ago."""
     folder = workdir / "runs" / name / "a"
     folder.mkdir(parents=True)
-    (folder / "format").write_text("2\n")
-    (folder / "order.json").write_text(json.dumps({"release": "r"}))
-    (folder / "state.json").write_text(json.dumps({"state": "succeeded"}))
+    order = Order(name, "a", 0, str(workdir), "/", release="r")
+    (folder / "order.json").write_text(json.dumps(encode(order)))
+    EventLog(RunPaths(str(workdir), name, "a"), order).append(Ended(State.SUCCEEDED))
     ten_days_ago = time.time() - 10 * 86400.0
-    os.utime(folder / "state.json", (ten_days_ago, ten_days_ago))
+    for path in (folder / "events.jsonl", folder):
+        os.utime(path, (ten_days_ago, ten_days_ago))
     return folder
 
 
 def test_what_is_no_run_is_not_ours_to_remove(workdir: Path) -> None:
     """Somebody set `cluster.workdir` to a folder that has a `runs/` of its own."""
-    run(workdir, "exp-1").joinpath("format").unlink()
+    run(workdir, "exp-1").joinpath("order.json").unlink()
     run(workdir, "Experiment_2")
 
     assert garbage.collect_garbage(str(workdir), "a", 86400.0, dry_run=False)["runs"] == []
-    assert (workdir / "runs/exp-1/a/order.json").exists()
+    assert (workdir / "runs/exp-1/a/events.jsonl").exists()
 
 
 def test_run_whose_supervisor_lives_stays(workdir: Path) -> None:

@@ -10,9 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from runner.core.wire.codec import encode
+from runner.core.wire.events import Ended, Stopping
+from runner.core.wire.order import Order
 from runner.core.wire.paths import RunPaths
 from runner.core.wire.states import State
 from runner.host.storage import release_store
+from runner.host.storage.run_folder import EventLog
 from tests.unit.release_builders import Made, is_intact, left_in, release, store, write_into
 
 TREE = release({"a": b"one", "d/b": b"two"}, folders={"empty": 0o755}, links={"l": "d/b"})
@@ -78,8 +82,13 @@ def test_release_of_a_run_stays_until_its_end(
     """Also on a network disk, where locks may mean nothing."""
     folder = RunPaths(str(tmp_path), "0314-x", "gpu1")
     Path(folder.root).mkdir(parents=True)
-    Path(folder.order).write_text(json.dumps({"release": kept[0].name}))
-    Path(folder.state).write_text(json.dumps({"state": state.value}))
+    order = Order("0314-x", "gpu1", 0, str(tmp_path), "/", release=kept[0].name)
+    Path(folder.order).write_text(json.dumps(encode(order)))
+    journal = EventLog(folder, order)
+    if state is State.STOPPING:
+        journal.append(Stopping("because"))
+    elif state.is_terminal:
+        journal.append(Ended(state))
 
     removed = release_store.prune(str(tmp_path), 0, kept[2].name)
 

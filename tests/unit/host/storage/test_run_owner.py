@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import socket
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -49,7 +48,6 @@ class Host:
         run_owner.record(self.folder, [os.getpid()])
         journal = EventLog(self.folder, self.order)
         journal.append(ProgramStarted(1))
-        journal.set_state(State.RUNNING)
 
     def kept_by(self, **changes: object) -> RunOwner:
         """Have somebody else keep it."""
@@ -79,51 +77,55 @@ def host(tmp_path: Path) -> Host:
     return Host(tmp_path)
 
 
-def test_a_machine_stays_the_same_under_another_name(host: Host) -> None:
-    """Of the same boot and the same processes; in another boot its name and its id decide."""
+def test_a_boot_or_a_name_tells_that_a_run_is_not_of_here(host: Host) -> None:
+    """Of another machine nothing is signalled; a start time tells a process from another."""
     host.begin()
-    assert host.kept_by(hostname="renamed").other_host == ""
     assert run_owner.live_owner_pids(host.folder) == [os.getpid()]
-    assert host.kept_by(hostname="renamed", boot_id="another").other_host == "renamed"
-    assert host.kept_by(hostname=os.uname().nodename, boot_id="another").other_host == ""
+    host.kept_by(hostname="renamed")
+    assert run_owner.other_host(host.folder) == "renamed"
+    assert run_owner.live_owner_pids(host.folder) == []
+    host.kept_by(hostname=os.uname().nodename, start_ticks={str(os.getpid()): 1})
+    assert run_owner.other_host(host.folder) == ""
     assert run_owner.live_owner_pids(host.folder) == []
 
 
-def test_nothing_of_a_run_outlives_a_boot(host: Host) -> None:
-    """Its end is proven by that, where no cgroup could; not if it may have been another machine."""
-    verified = []
-    for changes in ({}, {"boot_id": "another"}, {"boot_id": "another", "machine_id": ""}):
-        host.begin()
-        host.kept_by(start_ticks={}, **changes)
-        recover_unfinished(host.folder)
-        verified += [end.verified for end in host.ends()]
-        shutil.rmtree(host.folder.root)
-    assert verified == [False, True, False]
+def test_a_machine_with_a_new_name_still_has_its_live_runs(host: Host) -> None:
+    """Its kernel knows them."""
+    host.begin()
+    host.kept_by(hostname="renamed")
+    taken = RunSocket(host.folder).take()
+    assert taken is not None
+    with taken:
+        run_owner.require_local(host.folder)
+    with pytest.raises(ValueError, match="run r1 is on renamed, and this is "):
+        run_owner.require_local(host.folder)
 
 
 @pytest.mark.promise(2)
-@pytest.mark.parametrize(
-    ("now", "verified"),
-    [(("52:54:00:00:00:02",), None), (("52:54:00:00:00:01",), True)],
-    ids=["clone", "same machine"],
-)
-def test_a_clone_is_not_a_reboot(
-    host: Host,
-    monkeypatch: pytest.MonkeyPatch,
-    now: tuple[str, ...],
-    verified: bool | None,
-) -> None:
-    """A machine made of the same image has the same name and id, and other network interfaces."""
-    monkeypatch.setattr(run_owner, "_links", lambda: now)
+def test_nothing_of_a_run_outlives_a_boot(host: Host) -> None:
+    """Its end is proven by that, where no cgroup could."""
+    verified = []
+    for changes in ({}, {"boot_id": "another"}):
+        host.begin()
+        host.kept_by(start_ticks={}, **changes)
+        os.utime(host.folder.owner_file, (1.0, 1.0))
+        recover_unfinished(host.folder)
+        verified += [end.verified for end in host.ends()]
+        shutil.rmtree(host.folder.root)
+    assert verified == [False, True]
+
+
+@pytest.mark.promise(2)
+def test_a_clone_is_not_a_reboot(host: Host) -> None:
+    """Of two machines with one name: what began in another boot, and lives, is on the other."""
     host.begin()
-    host.kept_by(boot_id="another", links=("52:54:00:00:00:01", "02:4c:00:00:00:07"))
-    if verified is None:
-        with pytest.raises(ValueError, match="run r1 is on another machine called "):
-            host.prove()
-        assert host.seems_alive()
-    else:
-        assert host.prove()["survivors"] == []
-    assert [end.verified for end in host.ends()] == ([] if verified is None else [verified])
+    host.kept_by(boot_id="another")
+    now = time.time()
+    os.utime(host.folder.owner_file, (now + 3600, now + 3600))  # since this machine has booted
+    with pytest.raises(ValueError, match="run r1 is on another machine called "):
+        host.prove()
+    assert host.seems_alive()
+    assert host.ends() == []
 
 
 def test_a_start_that_was_cut_off_before_its_owner_was_on_record_has_left_nothing(
@@ -152,7 +154,6 @@ def test_a_run_of_another_machine_is_not_ours_to_prove(host: Host) -> None:
     with pytest.raises(ValueError, match=r"oldbox \(its last heartbeat is 6\d\d s old\)"):
         host.prove()
     journal = EventLog(host.folder, host.order)
-    journal.set_state(State.STOPPING)
     journal.finalise(Ended(State.STOPPED))
     assert host.prove()["survivors"] == []
 
@@ -201,75 +202,28 @@ def test_a_full_backlog_is_no_sign_of_death(run: RunPaths) -> None:
         assert run_owner.take_over(run) is None
 
 
-def test_first_runs_of_a_disk_stay_reachable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of several hosts that start at once, on disks without hard links: they have one key."""
-
-    def refuse(*_: object) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr(os, "link", refuse)
-    barrier = threading.Barrier(4)
-
-    def start(run: RunPaths) -> socket.socket:
-        barrier.wait()
-        taken = RunSocket(run).take()
-        assert taken is not None
-        return taken
-
-    with ThreadPoolExecutor(4) as pool, contextlib.ExitStack() as listening:
-        for disk in range(20):
-            runs = [RunPaths(str(tmp_path / str(disk)), f"r{at}", "n1") for at in range(4)]
-            for listener in pool.map(start, runs):
-                listening.enter_context(listener)
-            assert all(RunSocket(run).is_held for run in runs)
-
-
-def names_of(run: RunPaths) -> list[str]:
-    """Return the names that the socket of a run may have, after a first start."""
-    run_socket = RunSocket(run)
-    taken = run_socket.take()
-    assert taken is not None
-    taken.close()
-    return run_socket.addresses
-
-
-def test_a_name_that_a_stranger_took_blocks_nothing(
+def test_a_stranger_who_took_the_name_keeps_no_run_from_being_ended(
     run: RunPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between two attempts, say: it says nothing of the run, which starts, is found and ended."""
-    (first, *_) = names_of(run)
-    own_uid = run_owner.peer_uid
-
-    def peer_uid(connection: socket.socket) -> int:
-        is_strange = connection.getpeername() == first.encode()
-        return 4711 if is_strange else own_uid(connection)
-
-    monkeypatch.setattr(run_owner, "peer_uid", peer_uid)
+    """It is not taken for a supervisor of this user; a start is refused, with the reason."""
+    monkeypatch.setattr(run_owner, "peer_uid", lambda _: 4711)
     with socket.socket(socket.AF_UNIX) as stranger:
-        stranger.bind(first)
+        stranger.bind(RunSocket(run).address)
         stranger.listen()
         assert not run_owner.is_alive(run)
-        for take in (RunSocket(run).take, lambda: run_owner.take_over(run)):
-            taken = take()
-            assert taken is not None
-            with taken:
-                assert run_owner.is_alive(run)
-                assert RunSocket(run).take() is None
-                connection = RunSocket(run).connect()
-                assert connection is not None
-                connection.close()
+        assert RunSocket(run).connect() is None
+        with pytest.raises(PermissionError, match="another user holds the abstract socket runner-"):
+            RunSocket(run).take()
+        taken = run_owner.take_over(run)
+        assert taken is not None
+        taken.close()
 
 
-def test_nobody_else_knows_the_names_of_a_run_to_come(run: RunPaths, tmp_path: Path) -> None:
-    """They hang on a key that only this user reads; a workdir may have several paths."""
-    names = names_of(run)
-    assert not {*names} & {*names_of(RunPaths(str(tmp_path / "x"), "r1", "n1"))}
-    (key,) = (tmp_path / "runs").iterdir()
-    assert key.stat().st_mode & 0o777 == 0o600
+def test_a_workdir_may_have_several_paths(run: RunPaths, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
-    assert RunSocket(RunPaths(str(tmp_path / "link"), "r1", "n1")).addresses == names
+    address = RunSocket(run).address
+    assert RunSocket(RunPaths(str(tmp_path / "link"), "r1", "n1")).address == address
+    assert RunSocket(RunPaths(str(tmp_path / "x"), "r1", "n1")).address != address
 
 
 def test_a_run_in_another_network_namespace_is_not_taken_over(host: Host) -> None:

@@ -16,12 +16,12 @@ from runner.core.wire.paths import RunPaths
 from runner.core.wire.plan import NodePlan, Plan
 from runner.host.facts.ports import NO_PORTS
 from runner.host.peers.fold import HubFold, PeerObserver
-from runner.host.peers.state import PeerState, Phase, Upcoming
+from runner.host.peers.state import LastHeard, PeerState, Phase, Upcoming
 from runner.host.supervisor.attempt import AttemptEnd, Decision, SupervisorArgs, begin_next
 from tests.unit.host.supervisor.test_stop_ladder import Journal
 
 LONG_AGO_S = 100.0
-FAILED = AttemptEnd("rank 1 on b exited with 1", StopCause.PEER, None, seconds=9.0)
+FAILED = AttemptEnd("rank 1 on b exited with 1", StopCause.PEER, began_at=0.0, stopped_at=9.0)
 
 
 class Scene:
@@ -67,15 +67,19 @@ class Scene:
         launch_is_gone: bool = True,
         is_detached: bool = True,
     ) -> Upcoming | None:
-        group = SimpleNamespace(fold=self.fold, pend=lambda _: None, decide=self.decided.append)
+        group = SimpleNamespace(fold=self.fold, pend=lambda: None, decide=self.decided.append)
+        lease = SimpleNamespace(
+            hosts_decide=launch_is_gone,
+            detached=is_detached,
+            heard_anywhere=LastHeard(0.0, launch=end.stopped_at),
+        )
         decision = Decision(
             self.args(),
             end,
             cast("Any", group),
+            cast("Any", lease),
             cast("Any", self.journal),
             lambda: problem,
-            lambda: launch_is_gone,
-            is_detached=lambda: is_detached,
         )
         return decision.wait()
 
@@ -92,6 +96,19 @@ def test_a_spare_takes_the_place_of_who_is_lost() -> None:
     begun = begin_next(scene.args("d"), upcoming, user_stopped=False)
     assert (begun.order.attempt, begun.order.node_rank, begun.order.is_standby) == (1, 2, False)
     assert begun.record["info"]["past_attempts"] == [encode(upcoming.past)]
+
+
+@pytest.mark.parametrize(
+    ("reason", "nodes"),
+    [("rank 1 on b exited with 1", "acd"), ("no rank made progress for 9 s", "abc")],
+)
+def test_a_spare_takes_the_place_of_who_stopped_first(reason: str, nodes: str) -> None:
+    """It stands by then; a standstill is nobody's."""
+    scene = Scene("bcd", relaunches_stalls=True)
+    scene.fold.first_to_stop = "b"
+    upcoming = scene.decide(FAILED._replace(reason=reason))
+    assert upcoming is not None
+    assert upcoming.nodes == tuple(nodes)
 
 
 def test_a_launch_that_is_there_decides() -> None:

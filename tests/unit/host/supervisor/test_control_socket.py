@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,51 +12,38 @@ import pytest
 
 from runner.core.wire.paths import RunPaths
 from runner.host.process.event_loop import EventLoop
+from runner.host.storage import run_owner
 from runner.host.storage.run_owner import RunSocket
-from runner.host.supervisor import control_socket
-from runner.host.supervisor.control_socket import ControlSocket
-
-COMMAND = b'{"command": "stop"}\n'
+from runner.host.supervisor.supervisor import ControlSocket
 
 
 class Heard:
-    """A supervisor's control socket, and the commands that came through it."""
+    """A run's socket, and the commands that came through it."""
 
-    def __init__(self, run: RunPaths) -> None:
-        self.run = run
-        self.commands: list[dict[str, Any]] = []
-        self.loop = EventLoop()
-        listener = RunSocket(run).take()
+    def __init__(self, workdir: Path) -> None:
+        run_socket = RunSocket(RunPaths(str(workdir), "r1", "n1"))
+        listener = run_socket.take()
         assert listener is not None
         self.listener = listener
-        self.socket = ControlSocket(listener, self.loop, self.commands.append)
-        self.socket.open()
+        self.address = run_socket.address
+        self.loop = EventLoop()
+        self.commands: list[dict[str, Any]] = []
 
-    def say(self, line: bytes) -> bool:
-        """Connect and send a line; return whether the connection stays."""
-        client = RunSocket(self.run).connect()
-        assert client is not None
-        with client:
-            client.send(line)
-            self.work()
-            try:
-                stays = bool(client.recv(1))
-            except BlockingIOError:
-                stays = True
-            except ConnectionResetError:
-                stays = False
-        self.work()
-        return stays
+    def listen(self) -> ControlSocket:
+        return ControlSocket(self.listener, self.loop, self.commands.append)
 
-    def work(self) -> None:
-        """Take what has come: connections, then what they say."""
-        for _ in range(3):
+    def say(self, lines: bytes) -> None:
+        """Connect, send lines, and leave; take what has come so far."""
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(self.address)
+            client.sendall(lines)
+        for _ in range(3):  # connections, what they say, and their end
             self.loop.wait(0)
 
 
 @pytest.fixture
 def heard(tmp_path: Path) -> Iterator[Heard]:
-    heard = Heard(RunPaths(str(tmp_path), "r1", "n1"))
+    heard = Heard(tmp_path)
     yield heard
     heard.listener.close()
 
@@ -65,18 +53,16 @@ def test_only_the_user_is_heard(
     heard: Heard, monkeypatch: pytest.MonkeyPatch, uid: int, *, is_heard: bool
 ) -> None:
     """Anybody can connect to an abstract name; the kernel says who did."""
-    monkeypatch.setattr(control_socket, "peer_uid", lambda _: uid)
-    assert heard.say(COMMAND) == is_heard
+    monkeypatch.setattr(run_owner, "peer_uid", lambda _: uid)
+    heard.listen()
+    heard.say(b'odd\n{"command": "stop"}\n')
     assert heard.commands == [{"command": "stop"}] * is_heard
 
 
 def test_the_next_attempt_hears_who_came_between_two(heard: Heard) -> None:
     """The socket stays with the process; a connection waits in its backlog."""
-    heard.socket.close()
-    assert heard.say(COMMAND)
-    later: list[dict[str, Any]] = []
-    following = ControlSocket(heard.listener, heard.loop, later.append)
-    following.open()
-    heard.work()
-    following.close()
-    assert later == [{"command": "stop"}]
+    heard.listen().close()
+    heard.say(b'{"command": "stop"}\n')
+    heard.listen()
+    heard.say(b"")
+    assert heard.commands == [{"command": "stop"}]

@@ -17,8 +17,8 @@ from runner.host.facts.ports import NO_PORTS
 from runner.host.peers.state import LastHeard
 from runner.host.process.event_loop import EventLoop
 from runner.host.storage.run_folder import EventLog
-from runner.host.supervisor.attempt import SupervisorArgs
-from runner.host.supervisor.peer_exchange import LAUNCH_GONE_S, ControllerLease, PeerExchange
+from runner.host.supervisor.attempt import LAUNCH_GONE_S, ControllerLease, SupervisorArgs
+from runner.host.supervisor.peer_exchange import PeerExchange
 from runner.host.supervisor.stop_ladder import StopLadder
 from tests.unit.host.supervisor.test_stop_ladder import Journal
 

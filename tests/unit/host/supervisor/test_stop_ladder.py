@@ -28,9 +28,6 @@ class Journal:
     def append(self, body: object, **_: float) -> None:
         self.bodies.append(body)
 
-    def set_state(self, state: State) -> None:
-        self.state = state
-
 
 class Program:
     """A launcher process that runs, or has ended."""

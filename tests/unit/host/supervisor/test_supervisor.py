@@ -102,7 +102,7 @@ class Supervised:
         _, status = os.waitpid(child, 0)
         assert status == 0, problem.read_text() if problem.exists() else status
         self.events = run_folder.read_events(folder)
-        self.state = run_folder.read_state(folder)
+        self.state = run_folder.read_state(folder, self.order)
 
     def event(self, kind: type[EventBody]) -> Any:
         """The event of a kind, of which there is one."""
