@@ -11,7 +11,6 @@ from typing import Any
 from runner.core.wire.codec import Frame, FrameError, abbreviate, bounded, decode
 from runner.core.wire.events import COUNT, TIME
 from runner.core.wire.facts import PORT, Facts, ProbeResult
-from runner.core.wire.files import MAX_INT
 from runner.core.wire.paths import RUN_ID
 from runner.core.wire.run_info import HostRunStatus, Sample
 
@@ -54,24 +53,20 @@ class Refusal:
 
 @dataclass(frozen=True)
 class StreamData:
-    """Bytes of a file, or of what a command writes; of a download, the file as it is now, too."""
+    """Bytes of a file, or of what a command writes."""
 
     file: str
     offset: int = field(metadata=COUNT)
     error: str = ""  # why the rest cannot be read
     eof: bool = False  # nothing more of this file will come
-    size: int = field(default=0, metadata=COUNT)  # in bytes
-    mtime_ns: int = field(default=0, metadata=bounded(-MAX_INT, MAX_INT))
-    compressed: bool = False
 
 
 @dataclass(frozen=True)
-class InventoryEnd:
-    """The end of the list of a run's files."""
+class Inventory:
+    """The files of a run, which are in the payload."""
 
     omitted_count: int = field(metadata=COUNT)  # files beyond the limit
-    skip_count: int = field(metadata=COUNT)
-    skipped: tuple[tuple[str, ...], ...]  # a path and a reason, of the first of these
+    skipped: tuple[str, ...]  # what was left out, and why
 
 
 @dataclass(frozen=True)
@@ -169,7 +164,7 @@ class CommandExited:
 
 
 REPLY_TYPES: dict[str, type[Any]] = {
-    **dict.fromkeys(("following", "command_sent", "in_progress", "inventory_page"), Reply),
+    **dict.fromkeys(("following", "command_sent", "in_progress"), Reply),
     **dict.fromkeys(("absent", "run", "stacks_dumped", "streamed"), Reply),
     "cleaned": Cleaned,
     "data": StreamData,
@@ -177,7 +172,7 @@ REPLY_TYPES: dict[str, type[Any]] = {
     "exited": CommandExited,
     "facts": FactsReply,
     "hello": Clocks,
-    "inventory_end": InventoryEnd,
+    "inventory": Inventory,
     "leftovers": Leftovers,
     "listening": Listening,
     "missing": MissingFiles,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import signal
 import sys
@@ -24,6 +23,7 @@ from runner.core.results import PullResult
 from runner.core.spec import Cluster as ClusterSpec
 from runner.core.spec import Node, Spec
 from runner.core.wire.facts import FactsRequest
+from runner.core.wire.files import OUTPUT
 from tests.lab.waiting import wait_until
 
 pytestmark = [pytest.mark.promise(6, 12)]
@@ -87,19 +87,16 @@ class Cluster:
         gathering.collect()
         return gathering.sessions
 
-    def pull(self, *names: str) -> dict[str, PullResult]:
+    def pull(self, *names: str, **how: Any) -> dict[str, PullResult]:
         sessions = self.connect(*names)
         try:
-            return self.pull_with(sessions)
+            return self.pull_with(sessions, **how)
         finally:
             for session in sessions.values():
                 session.close()
 
-    def pull_with(
-        self, sessions: Mapping[str, HostSession], patience_s: float = math.inf
-    ) -> dict[str, PullResult]:
-        rest: dict[str, Any] = {"lost_s": 60, "show": self._note, "patience_s": patience_s}
-        return pull(sessions, self.inbox, RUN, self.home, **rest)
+    def pull_with(self, sessions: Mapping[str, HostSession], **how: Any) -> dict[str, PullResult]:
+        return pull(sessions, self.inbox, RUN, self.home, lost_s=60, show=self._note, **how)
 
     def _note(self, node: str, text: str) -> None:
         self.said.append((node, text))
@@ -182,6 +179,19 @@ def test_all_of_a_run_comes_home(cluster: Cluster) -> None:
     assert again["gpu1"].existing_count == told["gpu1"].new_count
 
 
+def test_files_that_are_named_come_whatever_the_task_names(cluster: Cluster) -> None:
+    """They alone, below the folder where the ranks ran."""
+    for name in ("checkpoints/3.pt", "checkpoints/3.txt", "results/a"):
+        write(cluster.work() / name, name)
+    write(cluster.root() / "plan.json", json.dumps({"outputs": []}))
+
+    told = cluster.pull("gpu1", kinds=(OUTPUT,), patterns=["checkpoints/*.pt"])["gpu1"]
+
+    assert told.is_complete, told
+    assert cluster.outputs_here() == {"checkpoints/3.pt"}
+    assert [path.name for path in cluster.home.iterdir()] == ["outputs"]
+
+
 def test_links_stay_links(cluster: Cluster, tmp_path: Path) -> None:
     """Wherever they lead; what is behind them is neither read nor written."""
     secret = write(tmp_path / "elsewhere" / "secret.pt", "secret")
@@ -233,7 +243,7 @@ def test_a_cut_connection_costs_nothing_that_came(
     assert "the connection to it broke" in str(told.problems)
     assert not told.is_complete
     (part,) = (cluster.home / ".partial" / "gpu1").iterdir()
-    assert not home.exists()
+    assert not (home / "big").exists()
     came = part.stat().st_size
     assert 15 * MB < came < 50 * MB
 
@@ -284,7 +294,7 @@ def test_a_file_that_grows_meanwhile(cluster: Cluster) -> None:
     stop.set()
     grower.join()
     assert [str(each).splitlines()[0] for each in told.problems] == [
-        "gpu1: outputs/gpu1/results/growing: keeps changing during the download"
+        "gpu1: outputs/gpu1/results/growing: it changed meanwhile"
     ]
     assert cluster.outputs_here() == set()
     assert log.read_bytes().startswith((cluster.home / "logs/gpu1/rank_0.out").read_bytes())

@@ -314,6 +314,10 @@ def test_outputs_come_home(lab: Lab, on_lab: Launcher) -> None:
     assert not [*(done.folder / "outputs").rglob("scratch*")]
     assert "succeeded" in done.err.partition("pulled 2 files")[0], "the verdict waits for no output"
     assert "pulled 2 files" in done.err
+    named = on_lab.succeed("pull", done.folder.name, "scratch_*")
+    assert "pulled 2 files" in named.out
+    assert f"into runs/{done.folder.name}/outputs, from node[1-2]" in named.out
+    assert len([*(done.folder / "outputs").rglob("scratch_*")]) == 2
 
     never = on_lab.succeed(
         *("cluster=lab", "task.outputs=['*.pt']", "pull_outputs=never"),

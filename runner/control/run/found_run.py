@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from runner.control.attempt.monitor import AttemptMonitor
@@ -178,10 +178,12 @@ class FoundRun:
         return record
 
 
-def pull_run(run: FoundRun, kinds: Collection[str] = FILE_KINDS) -> dict[str, PullResult]:
+def pull_run(
+    run: FoundRun, kinds: Collection[str] = FILE_KINDS, patterns: Sequence[str] = ()
+) -> dict[str, PullResult]:
     """Download what the hosts have of a run; record how it ended, if that is not on record here.
 
-    The `kinds` are those of `download.pull`.
+    The `kinds` and `patterns` are those of `download.pull`.
 
     Raises:
         NotReady: The folder cannot be written to, or another process does so.
@@ -191,7 +193,9 @@ def pull_run(run: FoundRun, kinds: Collection[str] = FILE_KINDS) -> dict[str, Pu
     store.unlock()
     try:
         nodes = run.reported.by_host
-        pulled = run.finder.pool.download(run.plan.run_id, store.folder, kinds, nodes=nodes)
+        pulled = run.finder.pool.download(
+            run.plan.run_id, store.folder, kinds, patterns=patterns, nodes=nodes
+        )
     except Interrupted as error:
         pull_command = f"{this_program()} pull {run.flags}"
         message = f"interrupted; what came is kept, and this continues from there: {pull_command}"

@@ -241,6 +241,7 @@ class HostPool:
         folder: Path,
         kinds: Collection[str],
         *,
+        patterns: Sequence[str] = (),
         nodes: Container[str] | None = None,
         limit_s: float = math.inf,
         patience_s: float = math.inf,
@@ -262,6 +263,7 @@ class HostPool:
             lost_s=self.spec.lost_s,
             show=self.console.node_status,
             kinds=kinds,
+            patterns=patterns,
             limit_s=limit_s,
             patience_s=patience_s,
         )

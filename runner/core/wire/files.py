@@ -151,8 +151,8 @@ APPEND_ONLY = (EVENTS_FILE, "supervisor.log")
 CHUNK = 256 << 10
 """Bytes of a log or a file that a host sends at a time, at most."""
 
-MAX_FILES = 200_000
-"""Files of one run that a host lists, at most."""
+MAX_LIST = 8 << 20
+"""Bytes of the list of a run's files on one host, at most: some 80,000 files."""
 
 MAX_INT = 1 << 62
 """Larger than any size in bytes and any time in nanoseconds."""
