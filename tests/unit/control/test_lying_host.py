@@ -32,9 +32,7 @@ from runner.control.code.push import CodePush
 from runner.control.code.source import CodeOnHosts
 from runner.control.history.files import Problems
 from runner.control.history.series import read_loads
-from runner.control.record import log_dump
 from runner.control.record.download import pull
-from runner.control.record.log_dump import LogDump
 from runner.control.record.run_store import RunStore
 from runner.control.remote_exec import RemoteCommand
 from runner.control.rpc import wait
@@ -61,7 +59,7 @@ from runner.ui.problems import render_findings, render_problems
 from runner.ui.reports import report, run_table, tables
 from runner.ui.reports.dry_run import render_dry_run
 from runner.ui.top import render_view
-from runner.verbs import stacks, top
+from runner.verbs import logs, stacks, top
 from runner.verbs.check import probe_network
 from runner.verbs.launching.launch_session import launch_warnings
 from runner.verbs.top import HostWatch
@@ -94,7 +92,7 @@ LYING_FRAMES = 20_000
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """Return a new one; it is as it was in the end."""
     monkeypatch.setattr(WaitLoop, "ping_interval_s", 0.003)
-    for module in (wait, monitor, log_dump):
+    for module in (wait, monitor, logs):
         monkeypatch.setattr(module, "TICK_S", 0.002)
     monkeypatch.setattr(top, "RUNS_S", 0.0)
     world = World(tmp_path / "base")
@@ -185,9 +183,9 @@ def files_of_a_liar(pool: Pool) -> None:
 def logs_of_a_liar(pool: Pool) -> None:
     pool.connect()
     plan = elastic(PLAN) if pool.chance.random() < 0.3 else PLAN
-    dump = LogDump(pool.sessions, pool.inbox, 5.0, lambda *_: None, None, lambda: False)
-    dump.run(plan.nodes, (0, 1))
-    shown(render_problems(dump.problems.values()))
+    for share in plan.nodes:
+        node_logs = logs.NodeLogs(pool, share, lambda *_: None, lambda: False)
+        shown(node_logs.show((0, 1), None))
 
 
 def answers_of_a_liar(pool: Pool) -> None:
