@@ -72,7 +72,7 @@ def test_a_run_needs_nothing_of_what_launched_it(
     run = run_id(done)
     attach, *_, stop, pull = printed_commands(done)
     assert attach == ["attach", "--run", run], done
-    assert "s3cret" not in (tmp_path / "kept" / "one" / "contact.json").read_text()
+    assert "s3cret" not in (tmp_path / "kept" / "one" / "plan.json").read_text()
     file.unlink()
     verbs: dict[str, Callable[[Result], bool]] = {
         f"logs {run}": lambda said: said.out.count("up") == 2,

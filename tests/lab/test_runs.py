@@ -160,6 +160,9 @@ def test_stop_works_whoever_is_dead(lab: Lab, on_lab: Launcher, detached: Start,
         assert lab["node2"].leftovers()  # who reads changes nothing
         listed = on_lab("ps", "--all", "--cluster", "lab", "cluster.only=[node2]")
         assert "broken" in listed.out, listed
+        why = ("why", "--run", run_id, "--cluster", "lab")
+        wait_until(lambda: f"{run_id} is broken: " in on_lab(*why).err, "the end on node1")
+        assert on_lab(*why).err.endswith(f"runner stop --run {run_id} --cluster lab\n")
     if dead == "stopped":
         lab["node2"].kill(supervisor.pid, signal.SIGSTOP)
     done = on_lab.succeed("stop", "--run", run_id, "--cluster", "lab", seconds=60)

@@ -12,15 +12,14 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from runner.control.record.contact_file import read_contact
 from runner.control.record.file_names import (
     CONFIG_FILE,
-    CONTACT_FILE,
     LATEST,
     PLAN_FILE,
     RESULT_FILE,
     SWEEP_FILE,
 )
+from runner.control.record.launch_record import read_launch
 from runner.core.errors import ConfigError, Problem
 from runner.core.shell import expand_home, quote, this_program
 from runner.core.wire.codec import parse_json
@@ -41,7 +40,7 @@ def record_folder(name: str) -> Path | None:
     """
     found = next(_named(name), None)
     if found is None and name == LATEST and any((place / LATEST).is_symlink() for place in _here()):
-        found = next(launched_here(), None)
+        found = next(iter(launched_here()), None)
         if found:
             set_latest(found)
     return found
@@ -49,7 +48,7 @@ def record_folder(name: str) -> Path | None:
 
 def record_file(folder: Path) -> Path | None:
     """Return the first file of the record of a run, None for a folder that has none."""
-    files = (folder / name for name in (CONTACT_FILE, CONFIG_FILE, PLAN_FILE))
+    files = (folder / name for name in (CONFIG_FILE, PLAN_FILE))
     return next((file for file in files if file.is_file()), None)
 
 
@@ -61,7 +60,7 @@ def record_of(run: RunInfo) -> Path | None:
 def is_record_of(folder: Path, run: RunInfo) -> bool:
     """Return whether a folder has the record of this run."""
     try:
-        return read_contact(folder).launched_at == run.launched_at
+        return read_launch(folder).launched_at == run.launched_at
     except ConfigError:
         return False
 
@@ -69,8 +68,8 @@ def is_record_of(folder: Path, run: RunInfo) -> bool:
 def folder_of(run: RunInfo) -> Path | None:
     """Return the folder that a run was launched from; None without a launch on record here."""
     record = record_of(run)
-    place = _launch_place(record) if record else None
-    return place.parent if place else None
+    place = read_launch(record).launched_from if record else ""
+    return Path(place) if place else None
 
 
 def other_folder(run: RunInfo) -> str:
@@ -90,8 +89,12 @@ def place_of(run: RunInfo, runs: Path) -> Path:
 
 def records() -> dict[Path, str]:
     """Return the names of the records in this folder and in the index, the newest first."""
+    return _records([_index(), *_here()])
+
+
+def _records(places: Sequence[Path]) -> dict[Path, str]:
     names: dict[Path, str] = {}
-    for place in (_index(), *_here()):
+    for place in places:
         for entry in place.glob("[!.]*"):
             folder = entry.resolve()
             names.setdefault(folder, folder.name if entry.name == LATEST else entry.name)
@@ -100,10 +103,9 @@ def records() -> dict[Path, str]:
     return {file.parent: names[file.parent] for file in newest_first}
 
 
-def launched_here() -> Iterator[Path]:
-    """Yield the records of the runs launched from this folder and those in `runs`, newest first."""
-    runs = [place.resolve() for place in _here()]
-    return (f for f in records() if f.parent in runs or _launch_place(f) in _here())
+def launched_here() -> list[Path]:
+    """Return the records in `runs` of this folder, and those to which links lead, newest first."""
+    return [*_records(_here())]
 
 
 def has_unproven_end(folder: Path) -> bool:
@@ -119,13 +121,16 @@ def unfinished() -> Iterator[Path]:
     for folder in launched_here():
         if not (folder / RESULT_FILE).exists() or has_unproven_end(folder):
             with contextlib.suppress(ConfigError):
-                read_contact(folder)
+                read_launch(folder)
                 yield folder
 
 
 def code_places(folder: Path) -> tuple[Path, ...]:
     """Return where the code of a run on record may be: where it was launched, beside it, here."""
-    places = filter(None, (_launch_place(folder), folder.parent, *_here()))
+    places = [folder.parent, *_here()]
+    with contextlib.suppress(ConfigError):
+        if launched_from := read_launch(folder).launched_from:
+            places.insert(0, Path(launched_from, RUNS_FOLDER))
     return tuple(dict.fromkeys(places))
 
 
@@ -207,13 +212,18 @@ def register(run_id: str, folder: Path) -> None:
 
 
 def set_latest(folder: Path) -> None:
-    """Point `runs/latest` of the working folder to a record, as far as the folder allows."""
+    """Point `runs/latest` of the working folder to a record, as far as the folder allows.
+
+    A record elsewhere gets a link of its own there, too.
+    """
     with contextlib.suppress(OSError):
         runs = Path.cwd() / RUNS_FOLDER
         if not runs.exists():
             runs.mkdir(mode=0o700)
             ignore_folder(runs)
         _link(runs / LATEST, Path(folder.name) if folder.parent == runs else folder)
+        if folder.parent != runs:
+            _link(runs / read_launch(folder).spec.run_id, folder)
 
 
 def ignore_folder(folder: Path) -> None:
@@ -226,14 +236,6 @@ def _named(name: str) -> Iterator[Path]:
     for place in _here() if name == LATEST else (*_here(), _index()):
         if record_file(place / name):
             yield (place / name).resolve()
-
-
-def _launch_place(folder: Path) -> Path | None:
-    """Return the folder of records below that from which a run was launched, if it is known."""
-    with contextlib.suppress(ConfigError):
-        if launched_from := read_contact(folder).launched_from:
-            return Path(launched_from, RUNS_FOLDER)
-    return None
 
 
 def _here() -> list[Path]:

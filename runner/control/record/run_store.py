@@ -15,15 +15,14 @@ from runner.control.atomic_file import replace_file
 from runner.control.code import worktree
 from runner.control.code.code_store import find_release
 from runner.control.record import run_index
-from runner.control.record.contact_file import read_contact, run_contact
 from runner.control.record.file_names import (
     CONFIG_FILE,
-    CONTACT_FILE,
     OVERRIDES_FILE,
     PLAN_FILE,
     RESULT_FILE,
     SWEEP_FILE,
 )
+from runner.control.record.launch_record import planned, read_launch
 from runner.control.record.metrics_record import record_metrics
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.launch_request import LaunchRequest
@@ -56,7 +55,7 @@ def try_lock_folder(folder: Path) -> int | None:
 
 
 class RunStore:
-    """`{config,overrides}.yaml`, `{contact,plan,result}.json`, `events.jsonl`, `logs/`."""
+    """`{config,overrides}.yaml`, `{plan,result}.json`, `events.jsonl`, `logs/`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -123,15 +122,13 @@ class RunStore:
             problem = Problem("run_dir", message, "free some space, or set run_dir")
             raise NotReady([problem]) from error
 
-    def create(self, request: LaunchRequest, plan: Plan | None = None) -> bool:
+    def create(self, request: LaunchRequest, plan: Plan) -> bool:
         """Begin the record; return whether its run id finds it; raise OSError."""
         self._lock_fd = try_lock_folder(self.folder)
         if not (self.folder / CONFIG_FILE).exists():  # written when its job was submitted
             self.write_request(request)
         self.logs.mkdir(mode=0o700, exist_ok=True)
-        self.write_json(CONTACT_FILE, run_contact(request))
-        if plan:
-            self.write_plan(plan)
+        self.write_plan(plan, request)
         self._has_begun = True
         run_id = request.spec.run_id
         run_index.register(run_id, self.folder)
@@ -143,7 +140,6 @@ class RunStore:
         self.write_text(CONFIG_FILE, request.config_yaml)
         lines = [f"- {json.dumps(word, ensure_ascii=False)}\n" for word in request.overrides]
         self.write_text(OVERRIDES_FILE, "".join(lines) or "[]\n")
-        self.write_json(CONTACT_FILE, run_contact(request))
         if request.sweep:
             self.write_json(SWEEP_FILE, request.sweep)
 
@@ -166,10 +162,10 @@ class RunStore:
             self.logs.mkdir(mode=0o700, exist_ok=True)
             if not (self.folder / CONFIG_FILE).exists():
                 self.write_text(CONFIG_FILE, request.config_yaml)
-            if not (self.folder / CONTACT_FILE).exists():
-                self.write_json(CONTACT_FILE, run_contact(request))
             if plan.attempt > self._last_planned_attempt():
-                self.write_plan(plan)
+                with contextlib.suppress(ConfigError):  # none is on record
+                    request = read_launch(self.folder)
+                self.write_plan(plan, request)
         except (OSError, ConfigError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             self.write_error = f"cannot write in {self.folder}: {reason}"
@@ -194,7 +190,7 @@ class RunStore:
             os.close(self._lock_fd)
             self._lock_fd = None
 
-    def write_plan(self, plan: Plan) -> None:
+    def write_plan(self, plan: Plan, request: LaunchRequest) -> None:
         """Record the plan of an attempt, before it starts; raise OSError.
 
         The plan of an earlier attempt N is kept as `plan.N.json`.
@@ -204,7 +200,7 @@ class RunStore:
             number = int(json.loads(previous)["attempt"])
             if number < plan.attempt:
                 self.write_text(f"plan.{number}.json", previous)
-        self.write_json(PLAN_FILE, plan)
+        self.write_json(PLAN_FILE, planned(plan, request))
 
     @property
     def has_result(self) -> bool:
@@ -313,14 +309,14 @@ class RunStore:
     def _project_files(self, plan: Plan) -> ProjectFiles | None:
         """Return the code that a run pushed, or used here; None if this machine lacks it."""
         with contextlib.suppress(ConfigError, OSError):
-            contact = read_contact(self.folder)
+            launch = read_launch(self.folder)
             if plan.release:
-                here = Path(contact.launched_from)
+                here = Path(launch.launched_from)
                 places = run_index.code_places(self.folder)
                 if release := find_release(places, plan.release):
                     paths = _modules((f.path for f in release.manifest.files), plan.subdirectory)
                     return ProjectFiles(paths, functools.partial(worktree.why_absent, here))
-            elif are_local(contact.spec.nodes):
+            elif are_local(launch.spec.nodes):
                 here = Path(plan.nodes[0].cwd)
                 tree = worktree.scan(here)
                 paths = _modules(tree.files, os.path.relpath(here, tree.root))

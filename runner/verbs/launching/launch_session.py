@@ -208,7 +208,7 @@ class LaunchSession:
             while upcoming := self._attempts.next(attempt.facts, monitor, verdict):
                 attempt = upcoming
                 with self._store.required():
-                    self._store.write_plan(attempt.plan)
+                    self._store.write_plan(attempt.plan, self._request)
                 monitor, verdict = self._run_attempt(attempt)
         except NotReady as error:
             self._console.message(f"not relaunching:\n{error}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,13 +32,12 @@ Make = Callable[..., str]
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.chdir(tmp_path)
 
-    def made(number: int, metrics: str = "", *, has_ended: bool = False, release: str = "") -> str:
+    def made(number: int, metrics: str = "", *, has_ended: bool = False) -> str:
         run_id = ID.format(number)
         store = RunStore(tmp_path / "runs" / run_id)
         store.reserve()
-        store.create(replace(request(store.folder, "{}\n"), launched_at=1.7e9))
-        ran = replace(plan(1, 1), run_id=run_id, release=release)
-        store.write_plan(ran)
+        ran = replace(plan(1, 1), run_id=run_id)
+        store.create(replace(request(store.folder, "{}\n"), launched_at=1.7e9), ran)
         (store.folder / "metrics.jsonl").write_text(metrics)
         if has_ended:
             store.write_result(ran, Verdict("succeeded", 0, 1.0), 1.7e9, None)
@@ -110,17 +110,14 @@ def test_a_record_without_its_plan_is_said_to_be_damaged(
     assert capsys.readouterr().err == f"note: the record of {ID.format(0)} is damaged: {told}\n"
 
 
-@pytest.mark.parametrize(
-    "contact", [None, "{torn", '{"run_id": "x", "cluster": "two", "launched_at": 1.7e9}']
-)
+@pytest.mark.parametrize("launch", [None, {}, {"spec": {"run_id": 7}, "launched_at": 1.7e9}])
 def test_an_end_on_record_needs_nothing_of_how_hosts_are_reached(
-    make: Make, capsys: pytest.CaptureFixture[str], contact: str | None
+    make: Make, capsys: pytest.CaptureFixture[str], launch: object
 ) -> None:
     """Whether that is missing, damaged, or of another version."""
     word = make(0, METRICS, has_ended=True)
-    Path(word, "contact.json").unlink()
-    if contact is not None:
-        Path(word, "contact.json").write_text(contact)
+    recorded = json.loads(Path(word, "plan.json").read_text())
+    Path(word, "plan.json").write_text(json.dumps({**recorded, "launch": launch}))
     assert main(["why", ID.format(0)]) == 0
     assert "succeeded after 1.0 s" in capsys.readouterr().out
     for argv in (["why", "--json"], ["compare"], ["report"], ["export", "--tensorboard", "tb"]):

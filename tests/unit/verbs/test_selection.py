@@ -38,8 +38,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     store.reserve()
     asked = request(store.folder, CONFIG, cluster="gone", workdir="/there")
     nodes = (Node("a", "10.0.0.1"),)
-    store.create(replace(asked, spec=replace(asked.spec, nodes=nodes)))
-    store.write_plan(replace(plan(1), run_id="first", cluster="gone"))
+    asked = replace(asked, spec=replace(asked.spec, nodes=nodes))
+    store.create(asked, replace(plan(1), run_id="first", cluster="gone"))
     store.unlock()
     return folder
 
@@ -74,6 +74,14 @@ def test_words_change_what_is_on_record(project: Path) -> None:
     assert moved in found.run_flags("first")
 
 
+def test_words_change_nothing_of_a_run_that_was_pulled(project: Path) -> None:
+    """Its configuration is what hosts say."""
+    (project / "runs" / "first" / "overrides.yaml").unlink()
+    with pytest.raises(ConfigError, match="first was not launched here.*\n.*--cluster NAME"):
+        Selection(settings=("lost_s=3",), verb="logs").contact_for_run("first")
+    assert Selection().contact_for_run("first").spec.run_id == "first"
+
+
 def test_a_cluster_that_is_named_wins(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its YAML of now says where the run is looked for; without an id it is the latest there."""
     assert project.is_dir()
@@ -95,7 +103,7 @@ def test_the_beginning_of_an_id_will_do(project: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().err.endswith(told)
     copied = RunStore(project / "runs" / "firm")
     copied.reserve()
-    copied.create(request(copied.folder, CONFIG))
+    copied.create(request(copied.folder, CONFIG), plan(1))
     copied.unlock()
     with pytest.raises(ConfigError, match="so begin firm, first"):
         Selection().contact_for_run("fi")

@@ -26,7 +26,7 @@ from runner.core.wire.plan import Plan
 from runner.core.wire.run_info import PastAttempt
 from tests.golden.builders import RUN_ID, plan, request
 
-RECORD = {".gitignore", "config.yaml", "overrides.yaml", "contact.json", "logs"}
+RECORD = {".gitignore", "config.yaml", "overrides.yaml", "plan.json", "logs"}
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def store(tmp_path: Path) -> RunStore:
 def created(folder: Path) -> RunStore:
     store = RunStore(folder)
     store.reserve()
-    store.create(replace(request(folder), overrides=("a=1", "b='é \"x\"'")))
+    store.create(replace(request(folder), overrides=("a=1", "b='é \"x\"'")), plan(1))
     return store
 
 
@@ -90,12 +90,13 @@ def test_record_is_the_users_alone(store: RunStore) -> None:
 def test_a_record_that_was_cut_off_is_made_good(store: RunStore) -> None:
     """Whoever joins adds what is missing; `latest` stays that of the last launch."""
     (store.folder / "config.yaml").unlink()
+    (store.folder / "plan.json").unlink()
     store.unlock()
     created(store.folder.parent / "second")
 
     assert RunStore(store.folder).reopen(request(store.folder, config_yaml="seed: 2\n"), plan(1))
 
-    assert names(store.folder) == {*RECORD, "plan.json"}
+    assert names(store.folder) == RECORD
     assert (store.folder.parent / "latest").readlink() == Path("second")
 
 
@@ -171,13 +172,13 @@ def test_a_run_whose_plan_cannot_be_written_has_not_begun(store: RunStore) -> No
 def test_the_end_of_an_attempt_is_not_that_of_the_next(store: RunStore) -> None:
     """Where the hosts relaunched the run after it was read."""
     verdict = Verdict("lost", 4, 12.5, unverified=("b",))
-    store.write_plan(plan(2))
+    store.write_plan(plan(2), request(store.folder))
     store.write_result(plan(2), verdict, 1e9, None)
     result = json.loads((store.folder / "result.json").read_text())
     of = {"run_id": RUN_ID, "attempt": 0, "began": 1e9, "ended": 1e9 + 12.5}
     assert result == {**of, **encode(verdict), "diagnosis": None}
     found = [store.has_result]
-    store.write_plan(replace(plan(2), attempt=1))
+    store.write_plan(replace(plan(2), attempt=1), request(store.folder))
     assert [*found, store.has_result] == [True, False]
     with pytest.raises(NotReady, match="there is no end of its last attempt"):
         store.read_result()
@@ -248,13 +249,13 @@ def test_an_event_after_a_torn_one_can_be_read(store: RunStore) -> None:
 
 def test_record_is_replaced_whole_or_not_at_all(store: RunStore) -> None:
     """What fails half-way leaves the earlier record, and no half of a new one."""
-    store.write_plan(plan(1))
+    wrong = replace(plan(1), cluster=cast("str", Secret("hunter2")))
 
     with pytest.raises(TypeError, match="Secret"):
-        store.write_plan(replace(plan(1), cluster=cast("str", Secret("hunter2"))))
+        store.write_plan(wrong, request(store.folder))
 
     assert decode(Plan, json.loads((store.folder / "plan.json").read_text())) == plan(1)
-    assert names(store.folder) == {*RECORD, "plan.json"}
+    assert names(store.folder) == RECORD
 
 
 def test_a_tail_shows_the_cr_that_a_shell_quotes(tmp_path: Path) -> None:

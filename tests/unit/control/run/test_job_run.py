@@ -68,11 +68,11 @@ def test_a_launch_that_was_killed_early_is_told(
     monkeypatch.setattr(job_run, "job_of", lambda job_id: Job(job_id, "FAILED", exit_code="0:9"))
     monkeypatch.setattr(job_run, "KILLED_LAG_S", 0.0)
     store = RunStore(tmp_path)
+    request = LaunchRequest(spec=builders.spec(), run_dir=tmp_path, config_yaml="")
     for attempt in range(3):
-        store.write_plan(replace(builders.plan(0), attempt=attempt))
+        store.write_plan(replace(builders.plan(0), attempt=attempt), request)
     if events is not None:
         (tmp_path / "events.jsonl").write_bytes(events)
-    request = LaunchRequest(spec=builders.spec(), run_dir=tmp_path, config_yaml="")
     JobRun(request, "7", lambda _: None).complete()
     _, verdict = store.read_result()
     assert verdict.first_failure is not None
