@@ -75,8 +75,7 @@ class FoundRun:
     @property
     def has_ended(self) -> bool:
         """Whether it cannot be going on, also where no host has answered."""
-        is_over = self.already_ended and not self.reported.relaunch_pending
-        return is_over or self.reported.has_ended(hub=self.plan.nodes[0].node)
+        return self.reported.has_ended([share.node for share in self.plan.nodes])
 
     @property
     def all_nodes(self) -> tuple[str, ...]:

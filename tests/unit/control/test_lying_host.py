@@ -242,8 +242,7 @@ def stacks_of_a_liar(pool: Pool) -> None:
 
 
 def view_of_a_liar(pool: Pool) -> None:
-    request = LaunchRequest(SPEC, pool.folder, "")
-    watch = HostWatch(request, RunFinder(pool, ""), is_run=pool.chance.choice([True, False]))
+    watch = HostWatch(RunFinder(pool, ""))
     watch.poll()
     watch.poll()
     for width in (80, 10_000):
@@ -353,8 +352,7 @@ def test_pattern_of_a_host_is_not_used_here(plan_of: PlanOf) -> None:
 
 def test_a_host_whose_connection_broke_is_not_shown_as_it_was(world: World) -> None:
     """It is asked all the same, and has a problem."""
-    request = LaunchRequest(SPEC, world.folder, "")
-    watch = HostWatch(request, RunFinder(Pool(None, world.folder), ""), is_run=False)
+    watch = HostWatch(RunFinder(Pool(None, world.folder), ""))
     watch.poll()
     assert (watch.problems, LIAR in watch.samples) == ({}, True)
     watch.finder.pool.sessions[LIAR].close()

@@ -137,26 +137,6 @@ def test_which_hosts_are_asked_is_said_once(
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize(
-    ("word", "told"),
-    [
-        ("latest", "error: --run: no run was launched from this folder"),
-        ("nosuch", "error: cluster=nosuch: Could not find 'cluster/nosuch'"),
-    ],
-)
-def test_a_word_is_a_cluster_or_a_run(
-    word: str,
-    told: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """`latest` is a run, also where none was launched."""
-    monkeypatch.chdir(tmp_path)
-    assert main(["top", word, "--once"]) == 2
-    assert capsys.readouterr().err.startswith(told)
-
-
 def test_a_host_that_answers_pings_alone_is_awaited_once() -> None:
     """Not again after it was asked about the run; one that follows the run by now is asked."""
     asked: set[str] = set()
