@@ -39,9 +39,9 @@ def pull(selection: Selection, run: str, files: tuple[str, ...], json_: bool) ->
     Only what is missing here is downloaded. A launch does so at its end.
     """
     for pattern in files:
-        if problem := glob_problem(pattern):
+        if reason := glob_problem(pattern):
             hint = "it begins where the ranks run, such as --files 'checkpoints/*.pt'"
-            raise ConfigError([Problem("--files", f"{pattern!r} {problem}", hint)])
+            raise ConfigError([Problem("--files", f"{pattern!r} {reason}", hint)])
     composed = selection.contact_for_run(run)
     with open_run_finder(composed, "pull") as finder:
         found = FoundRun(composed, finder)

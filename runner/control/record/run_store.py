@@ -7,6 +7,7 @@ import fcntl
 import functools
 import json
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -61,9 +62,6 @@ class RunStore:
         self.folder = folder
         self.logs = folder / "logs"
         self.write_error = ""
-        self._made: list[Path] = []  # folders
-        self._is_reserved = False
-        self._has_begun = False
         self._sizes: dict[Path, int] = {}
         self._known_events: set[tuple[Any, ...]] | None = None
         self._lock_fd: int | None = None
@@ -77,40 +75,27 @@ class RunStore:
             return self.folder if folder.startswith("..") else Path(folder)
         return self.folder
 
-    def reserve(self) -> None:
-        """Create the folder; raise ConfigError if it holds another run or cannot be created."""
-        message = f"{self.folder} exists already; a run never overwrites another"
-        try:
-            missing = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
-            for path in reversed(missing):
-                path.mkdir(mode=0o700, exist_ok=path != self.folder)  # others may make the parents
-                self._made.append(path)
-            if not any(self.folder.iterdir()):
-                self._is_reserved = True
-                for folder in {*self._made[:1], self.folder}:
-                    run_index.ignore_folder(folder)
-                return
-        except OSError as error:
-            self.discard()
-            message = f"cannot create {self.folder}: {error.strerror}"
-        hint = "set run_dir to a new folder, or another run_id"
-        raise ConfigError([Problem("run_dir", message, hint)])
+    def require_free(self) -> None:
+        """Raise ConfigError if the folder holds another run, or cannot be made."""
+        message = ""
+        there = next(path for path in (self.folder, *self.folder.parents) if path.exists())
+        if not there.is_dir():
+            message = f"cannot create {self.folder}: {there} is no folder"
+        elif not os.access(there, os.R_OK | os.W_OK | os.X_OK):
+            message = f"cannot create {self.folder}: you may not write in {there}"
+        elif there == self.folder and any(there.iterdir()):
+            message = f"{self.folder} exists already; a run never overwrites another"
+        if message:
+            hint = "set run_dir to a new folder, or another run_id"
+            raise ConfigError([Problem("run_dir", message, hint)])
 
-    def discard(self) -> None:
-        """Remove what was written, unless the run is on record as begun."""
-        if self._has_begun:
-            return
-        with contextlib.suppress(OSError):
-            for path in self.folder.iterdir() if self._is_reserved else ():
-                if path.is_dir():
-                    path.rmdir()
-                else:
-                    path.unlink()
-            for folder in reversed(self._made):
-                ignore_file = folder / run_index.IGNORE_FILE
-                if [*folder.iterdir()] == [ignore_file]:  # no other run is in it
-                    ignore_file.unlink()
-                folder.rmdir()
+    def make(self) -> None:
+        """Make the folder with its parents, out of git and of snapshots; raise OSError."""
+        missing = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
+        for path in reversed(missing):
+            path.mkdir(mode=0o700, exist_ok=True)
+        for folder in {*missing[-1:], self.folder}:
+            run_index.ignore_folder(folder)
 
     @contextlib.contextmanager
     def required(self) -> Iterator[None]:
@@ -123,20 +108,31 @@ class RunStore:
             raise NotReady([problem]) from error
 
     def create(self, request: LaunchRequest, plan: Plan) -> bool:
-        """Begin the record; return whether its run id finds it; raise OSError."""
-        self._lock_fd = try_lock_folder(self.folder)
-        if not (self.folder / CONFIG_FILE).exists():  # written when its job was submitted
-            self.write_request(request)
-        self.logs.mkdir(mode=0o700, exist_ok=True)
-        self.write_plan(plan, request)
-        self._has_begun = True
+        """Begin the record; return whether its run id finds it.
+
+        Raises:
+            OSError: It cannot be written; then there is none.
+        """
+        was_submitted = (self.folder / CONFIG_FILE).exists()
+        try:
+            if not was_submitted:
+                self.write_request(request)
+            self._lock_fd = try_lock_folder(self.folder)
+            self.logs.mkdir(mode=0o700, exist_ok=True)
+            self.write_plan(plan, request)
+        except OSError:
+            if not was_submitted:
+                shutil.rmtree(self.folder, ignore_errors=True)
+            raise
         run_id = request.spec.run_id
         run_index.register(run_id, self.folder)
         run_index.set_latest(self.folder)
         return run_index.record_folder(run_id) == self.folder.resolve()
 
     def write_request(self, request: LaunchRequest) -> None:
-        """Record what was asked for; raise OSError."""
+        """Make the folder, and record what was asked for; raise ConfigError or OSError."""
+        self.require_free()
+        self.make()
         self.write_text(CONFIG_FILE, request.config_yaml)
         lines = [f"- {json.dumps(word, ensure_ascii=False)}\n" for word in request.overrides]
         self.write_text(OVERRIDES_FILE, "".join(lines) or "[]\n")
@@ -153,7 +149,7 @@ class RunStore:
         """
         try:
             if not self.folder.exists():
-                self.reserve()
+                self.make()
             self._lock_fd = try_lock_folder(self.folder)
             if self._lock_fd is None:
                 return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import sys
 import time
@@ -44,7 +45,7 @@ from runner.control.run.job_run import JobRun, submit
 from runner.control.run.notifier import LaunchNotifier
 from runner.control.run.own_job import OwnJob, is_own_job, past_attempts, with_lease
 from runner.control.run.reporters import AttemptReporter
-from runner.core.errors import InternalFault, Interrupted, NotReady, RunnerError, StopUnverified
+from runner.core.errors import Interrupted, NotReady, StopUnverified
 from runner.core.launch_request import LaunchRequest
 from runner.core.outcome.verdict import Verdict, fold_events
 from runner.core.planning.build_plan import build_plan
@@ -84,18 +85,13 @@ def run(request: LaunchRequest, source: CodeSource | None = None) -> int:
     if is_submitted:
         request = with_lease(request)
     else:
-        store.reserve()
+        store.require_free()
     try:
         with _open_pool(request) as pool:
             job = OwnJob(request.run_dir, request.spec, pool.inbox) if is_submitted else None
             session = LaunchSession(request, source, store, pool, job)
             with reporting_faults(store.folder, lambda: session.fault_hint):
                 return session.run()
-    except InternalFault:
-        raise
-    except RunnerError:
-        store.discard()
-        raise
     finally:
         store.unlock()
 
@@ -112,12 +108,10 @@ def _submit(request: LaunchRequest, source: CodeSource) -> int:
         return 0
     for text in launch_notes(request, source):
         note(text)
-    store = RunStore(request.run_dir)
-    store.reserve()
     try:
-        run = JobRun(request, submit(request, source, store, script), tell)
-    except RunnerError:
-        store.discard()
+        run = JobRun(request, submit(request, source, RunStore(request.run_dir), script), tell)
+    except NotReady:  # nothing was submitted
+        shutil.rmtree(request.run_dir, ignore_errors=True)
         raise
     attach = f"{this_program()} attach --run {spec.run_id}"
     run.say(f"run {spec.run_id}: submitted as job {run.job_id}")

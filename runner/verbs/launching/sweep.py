@@ -102,5 +102,5 @@ def _record_sweep(folder: Path, runs: Sequence[SweepRun]) -> None:
     store = RunStore(folder)
     with contextlib.suppress(ConfigError, OSError):  # a full disk ends no sweep
         if not folder.exists():
-            store.reserve()
+            store.make()
         store.write_json(SWEEP_FILE, {"sweep": folder.name, "runs": runs})

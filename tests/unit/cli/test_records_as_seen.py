@@ -35,7 +35,6 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     def made(number: int, metrics: str = "", *, has_ended: bool = False) -> str:
         run_id = ID.format(number)
         store = RunStore(tmp_path / "runs" / run_id)
-        store.reserve()
         ran = replace(plan(1, 1), run_id=run_id)
         store.create(replace(request(store.folder, "{}\n"), launched_at=1.7e9), ran)
         (store.folder / "metrics.jsonl").write_text(metrics)

@@ -35,7 +35,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "conf" / "cluster" / "mine.yaml").write_text("defaults: [base]\nnodes: {b: {}}\n")
     monkeypatch.chdir(folder)
     store = RunStore(folder / "runs" / "first")
-    store.reserve()
     asked = request(store.folder, CONFIG, cluster="gone", workdir="/there")
     nodes = (Node("a", "10.0.0.1"),)
     asked = replace(asked, spec=replace(asked.spec, nodes=nodes))
@@ -102,7 +101,6 @@ def test_the_beginning_of_an_id_will_do(project: Path, capsys: pytest.CaptureFix
     told = "error: --run: fi is but the beginning of an id\n    runner stop --run first\n"
     assert capsys.readouterr().err.endswith(told)
     copied = RunStore(project / "runs" / "firm")
-    copied.reserve()
     copied.create(request(copied.folder, CONFIG), plan(1))
     copied.unlock()
     with pytest.raises(ConfigError, match="so begin firm, first"):

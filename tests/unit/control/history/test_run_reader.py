@@ -36,7 +36,6 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
     """The record of a run of two attempts that failed."""
     monkeypatch.chdir(tmp_path)
     store = RunStore(tmp_path / RUN_ID)
-    store.reserve()
     yaml = "task:\n  args: {lr: 0.1, steps: [1, 2]}\nrun_id: x\n"
     asked = replace(request(store.folder, yaml), launched_at=BEGAN)
     first = replace(plan(1, 1), run_id=RUN_ID)

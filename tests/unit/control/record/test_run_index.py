@@ -28,7 +28,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def record(folder: Path, run_id: str, **fields: Any) -> Path:
     store = RunStore(folder)
-    store.reserve()
     asked = replace(request(folder, run_id=run_id), **{"launched_at": 5.0, **fields})
     store.create(asked, replace(plan(1), run_id=run_id))
     store.unlock()
@@ -91,7 +90,7 @@ def test_the_beginning_of_a_sweeps_id_means_its_runs(project: Path) -> None:
         for number, run_id in enumerate(RUNS, start=1)
     ]
     sweep = RunStore(runs / SWEEP)
-    sweep.reserve()
+    sweep.make()
     sweep.write_json("sweep.json", {"sweep": SWEEP, "runs": [{"run_id": each} for each in RUNS]})
     for word in (SWEEP, SWEEP[:-1], SWEEP[:11]):
         assert run_index.named_records([word]) == folders

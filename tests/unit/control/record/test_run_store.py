@@ -42,7 +42,6 @@ def store(tmp_path: Path) -> RunStore:
 
 def created(folder: Path) -> RunStore:
     store = RunStore(folder)
-    store.reserve()
     store.create(replace(request(folder), overrides=("a=1", "b='é \"x\"'")), plan(1))
     return store
 
@@ -72,11 +71,6 @@ def test_record_ignores_itself_in_a_folder_that_was_there_before(tmp_path: Path)
     assert names(tmp_path / "runs") == {RUN_ID, "latest", "tensorboard"}
     found = scan(tmp_path)
     assert {*found.files, *found.folders, *found.links} == {"runs", "runs/tensorboard"}
-
-    refused = RunStore(tmp_path / "runs" / "refused")
-    refused.reserve()
-    refused.discard()
-    assert names(tmp_path / "runs") == {RUN_ID, "latest", "tensorboard"}
 
 
 def test_record_is_the_users_alone(store: RunStore) -> None:
@@ -113,7 +107,7 @@ def test_a_record_has_one_writer(store: RunStore) -> None:
     ("place", "told"),
     [
         ("full", "exists already; a run never overwrites another"),
-        ("full/file/x", "cannot create .*/full/file/x: Not a directory"),
+        ("full/file/x", "cannot create .*/full/file/x: .*/full/file is no folder"),
     ],
 )
 def test_a_folder_that_cannot_be_the_runs(tmp_path: Path, place: str, told: str) -> None:
@@ -121,49 +115,15 @@ def test_a_folder_that_cannot_be_the_runs(tmp_path: Path, place: str, told: str)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     with pytest.raises(ConfigError, match=told):
-        RunStore(tmp_path / place).reserve()
-
-
-@pytest.mark.parametrize("place", ["there", "not/there/new"])
-def test_run_that_never_started_leaves_no_trace(tmp_path: Path, place: str) -> None:
-    """The folder is reserved with its parents; abandoned, what was there before is there."""
-    (tmp_path / "there").mkdir()
-    store = RunStore(tmp_path / place)
-
-    store.reserve()
-    reserved = store.folder.is_dir()
-    store.discard()
-
-    assert reserved
-    assert list(tmp_path.rglob("*")) == [tmp_path / "there"]
-
-
-def test_a_record_that_stays_keeps_every_file(store: RunStore) -> None:
-    """Also where the launch was left, such as with a job in the queue."""
-    other = created(store.folder.parent / "other")
-    kept = {*store.folder.parent.rglob("*")}
-    store.discard()
-    other.discard()
-    assert {*store.folder.parent.rglob("*")} == kept
-
-
-def test_a_folder_is_ignored_as_long_as_it_holds_records(tmp_path: Path) -> None:
-    """The launch that made `runs` fails, and another one goes on in it."""
-    failed = RunStore(tmp_path / "runs" / "failed")
-    failed.reserve()
-    created(tmp_path / "runs" / "other")
-    failed.discard()
-    assert names(tmp_path / "runs") == {".gitignore", "other", "latest"}
+        RunStore(tmp_path / place).require_free()
 
 
 def test_a_run_whose_plan_cannot_be_written_has_not_begun(store: RunStore) -> None:
     """No id finds it, and the latest run is the one before."""
     failed = RunStore(store.folder.parent / "failed")
-    failed.reserve()
     asked = replace(request(failed.folder), spec=replace(request(failed.folder).spec, run_id="f"))
     with room_for(2000), pytest.raises(OSError, match="File too large"):
         failed.create(asked, replace(plan(1), cluster="x" * 2000))
-    failed.discard()
     assert names(store.folder.parent) == {RUN_ID, "latest", ".gitignore"}
     assert run_index.record_folder("f") is None
     assert run_index.record_folder("latest") == store.folder
