@@ -87,7 +87,7 @@ def _ask_hosts(composed: LaunchRequest, known: RunStore) -> RunStore:
 
     Where they cannot, what is `known` is that, with a note; without an end there it is NotReady.
     """
-    from runner.control.run.found_run import FoundRun, pull_run, record_end
+    from runner.control.run.found_run import FoundRun, pull_run
     from runner.core.results import BROKEN, aggregate_state
     from runner.core.wire.files import LOG, RECORD, SAMPLES
     from runner.verbs.shared.selection import open_run_finder
@@ -95,12 +95,7 @@ def _ask_hosts(composed: LaunchRequest, known: RunStore) -> RunStore:
     try:
         with open_run_finder(composed, "why") as finder:
             found = FoundRun(composed, finder)
-            if found.store.has_result and _has_logs(found.store):
-                record_end(found)
-                for problem in finder.unreachable.values():
-                    note(f"asked again in vain: {problem}")
-                return found.store
-            if not found.has_ended:
+            if not (found.has_ended or found.store.has_result):
                 state = "has not ended, as far as the hosts say"
                 steps = ["attach", "stacks"]
                 if found.reported.relaunch_pending:
@@ -111,6 +106,8 @@ def _ask_hosts(composed: LaunchRequest, known: RunStore) -> RunStore:
                 hint = "\n".join(f"{this_program()} {verb} {found.flags}" for verb in steps)
                 raise NotReady([Problem("", f"run {found.plan.run_id} {state}", hint)])
             pull_run(found, (RECORD, LOG, SAMPLES))
+            for problem in finder.unreachable.values() if known.has_result else ():
+                note(f"asked again in vain: {problem}")
     except NotReady as error:
         if not known.has_result:
             raise

@@ -56,7 +56,6 @@ from runner.core.wire.codec import encode
 from runner.core.wire.facts import Facts
 from runner.core.wire.files import OUTPUT
 from runner.core.wire.plan import Plan, run_info
-from runner.core.wire.run_info import RunInfo
 from runner.core.wire.states import STOPPED
 from runner.core.wire.text import format_ranges
 from runner.ui.console.console import open_console
@@ -300,13 +299,11 @@ class LaunchSession:
             verdict = self._job.explain(plan, verdict)
         return monitor, verdict
 
-    def _run_info(self, plan: Plan) -> RunInfo:
-        return run_info(plan, user_at_host(), self._request.launched_at, self._attempts.past)
-
     def _packed_record(self, plan: Plan) -> bytes:
         """Return what every host is to have on record of the whole run, packed."""
-        info = encode(self._run_info(plan))
-        record = {"info": info, "plan": encode(plan), "config": self._request.config_yaml}
+        info = run_info(plan, user_at_host(), self._request.launched_at, self._attempts.past)
+        config = self._request.config_yaml
+        record = {"info": encode(info), "plan": encode(plan), "config": config}
         return zlib.compress(json.dumps(record).encode())
 
     def _follow_hosts(self, monitor: AttemptMonitor) -> int:
