@@ -84,9 +84,8 @@ def test_a_whole_record_is_read_without_problems(store: RunStore) -> None:
     assert (data.step, data.steps) == (1, 9)
     assert data.verdict is not None
     assert data.verdict.past_attempts[0].seconds == 10
-    (load,) = data.loads
-    assert load.series["cpu"].values == (0.0, 10.0, 20.0)
-    assert load.gpus[0].series["utilization"].values == (90.0, 90.0, 90.0)
+    assert data.loads["CPU"]["a"].values == (0.0, 10.0, 20.0)
+    assert data.loads["GPU utilization"]["a GPU 0"].values == (90.0, 90.0, 90.0)
     ends = [(log.attempt, log.node, log.source, log.text) for log in data.logs]
     assert ends[0] == (1, "b", "rank_1", "y\nz\n"), "that of the failed rank comes first"
     assert len(ends) == 4
