@@ -82,7 +82,10 @@ def other_folder(run: RunInfo) -> str:
 def place_of(run: RunInfo, runs: Path) -> Path:
     """Return where the record of a run is, or would be below `runs`."""
     usual = runs / run.run_id
-    is_free = not usual.exists() or is_record_of(usual, run)
+    try:
+        is_free = read_launch(usual).launched_at == run.launched_at
+    except ConfigError:  # nothing is there, or the rest of a damaged record
+        is_free = True
     apart = runs / f"{run.run_id}-{run.launched_at:.0f}"  # from another run with its id
     return record_of(run) or (usual if is_free else apart)
 

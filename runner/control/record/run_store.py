@@ -239,7 +239,12 @@ class RunStore:
         except (OSError, ValueError) as error:
             message = f"the record of a run in {self.folder} cannot be read: {error}"
             run_id = run_index.records().get(self.folder.resolve(), self.folder.name)
-            hint = f"`{this_program()} pull --run {run_id}` downloads it again"
+            words = f"--run {run_id}"
+            try:
+                read_launch(self.folder)
+            except ConfigError:
+                words = f"--cluster NAME {words}"
+            hint = f"`{this_program()} pull {words}` downloads it again"
             raise NotReady([Problem("", message, hint)]) from error
 
     def append(self, event: Event) -> None:
