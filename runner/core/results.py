@@ -72,10 +72,10 @@ class CommandResult:
 class PullResult:
     """The outcome of a download from one node."""
 
-    new_count: int = 0  # files and links that are new here, or have grown
+    new_count: int = 0  # files that are new here, or have grown
     folders: set[str] = field(default_factory=set)  # where they are, below the run's folder
     existing_count: int = 0
-    output_count: int = 0  # files and links there that the task's `outputs` name
+    output_count: int = 0  # files there that the task's `outputs` name
     fetched_bytes: int = 0
     omitted_count: int = 0  # files beyond the limit of one pull
     notes: list[str] = field(default_factory=list)  # what was skipped on the host, and why

@@ -235,33 +235,23 @@ class HostDownload:
         self._fetch_id = self._session.request("fetch", {**self._run_ref, "files": rows})
 
     def _lacking(self, source: RemoteFile, dest: str) -> Incoming | None:
-        """Return what of a file is not here, None if all is; a link is made here.
+        """Return what of a file is not here, None if all is.
 
         Raise ValueError if something is in the way, or OSError.
         """
         path = self._path(dest)
         status = _lstat(path)
-        is_file = status is not None and stat.S_ISREG(status.st_mode)
         grows = source.kind == LOG or (source.kind != OUTPUT and source.path in APPEND_ONLY)
-        if status is not None and (stat.S_ISDIR(status.st_mode) or (grows and not is_file)):
+        if status and not stat.S_ISREG(status.st_mode):
             raise ValueError("something other than a file is in the way")
         version = f"{dest} {source.size} {source.mtime_ns}"
         digest = hashlib.sha256(version.encode("utf-8", "surrogateescape")).hexdigest()
         partial = self._path(f"{PARTIAL_FOLDER}/{self._name}/{digest}")
-        if source.link_target is not None:
-            if path.is_symlink() and path.readlink() == Path(source.link_target):
-                self.result.existing_count += 1
-                return None
-            partial.unlink(missing_ok=True)
-            partial.symlink_to(source.link_target)
-            partial.replace(path)
-            self._count_new(dest)
-            return None
         local_size = status.st_size if status else 0
         if grows and local_size > source.size:
             sizes = f"({local_size} bytes) than on the host ({source.size})"
             raise ValueError(f"is longer here {sizes}: another file")
-        is_same = grows or (status and is_file and status.st_mtime_ns == source.mtime_ns)
+        is_same = grows or (status and status.st_mtime_ns == source.mtime_ns)
         if is_same and local_size == source.size:
             self.result.existing_count += 1
             return None
@@ -274,8 +264,7 @@ class HostDownload:
     def _path(self, name: str) -> Path:
         """Return the path of a file below the run's folder, whose own folders are made.
 
-        Raise ValueError if one of them is a link, which may lead out, or a file. No link is made
-        once bytes come.
+        Raise ValueError if one of them is a link, which may lead out, or a file.
         """
         folder = self._folder
         for part in name.split("/")[:-1]:
@@ -327,11 +316,8 @@ class HostDownload:
         if frame.data["eof"]:
             if incoming.is_partial:
                 incoming.path.replace(self._folder / incoming.dest)
-            self._count_new(incoming.dest)
-
-    def _count_new(self, dest: str) -> None:
-        self.result.new_count += 1
-        self.result.folders.add("/".join(dest.split("/")[:2]))  # such as outputs/NODE
+            self.result.new_count += 1
+            self.result.folders.add("/".join(incoming.dest.split("/")[:2]))  # as outputs/NODE
 
     def _finish(self) -> None:
         self.is_done = True

@@ -1,6 +1,6 @@
 """Fetch requests: the inventory of a run's files, and chunks of them.
 
-Symbolic links are listed and never followed, so that nothing outside the run's folder is read.
+Symbolic links are named and never followed, so that nothing outside the run's folder is read.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Inventory:
         with contextlib.suppress(FileNotFoundError):
             status = os.lstat(os.path.join(root, path))
             if stat.S_ISREG(status.st_mode):
-                self._add(kind, path, status, None)
+                self._add(kind, path, status)
 
     def _find_outputs(self, base: str, patterns: Sequence[str]) -> None:
         """Find what matches, as deep as the patterns lead."""
@@ -145,40 +145,33 @@ class Inventory:
                     status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
                 except FileNotFoundError:  # removed in between
                     continue
-                path = os.path.join(folder, name)
+                place = os.path.join(folder, name)
                 if matching and stat.S_ISDIR(status.st_mode):
                     subfolders.append(name)
-                    states[path] = matching
+                    states[place] = matching
                 elif matching:
-                    self._add_output(path[len(base) + 1 :], path, status, matching)
+                    self._add_output(place[len(base) + 1 :], status, matching)
 
     def _on_error(self, error: OSError) -> None:
         if error.errno != errno.ENOENT:
             self.skipped.append(f"{error.filename}: {error.strerror}")
 
-    def _add_output(
-        self, path: str, place: str, status: os.stat_result, matching: files.GlobState
-    ) -> None:
+    def _add_output(self, path: str, status: os.stat_result, matching: files.GlobState) -> None:
         is_link = stat.S_ISLNK(status.st_mode)
-        if () not in matching:
-            if is_link and files.matches_below(matching):
-                self.skipped.append(f"{path}: is a symbolic link, which is not followed")
-        elif status.st_ctime_ns <= self._checked_out_ns:
+        leads_on = () not in matching and files.matches_below(matching)
+        if () in matching and status.st_ctime_ns <= self._checked_out_ns:
             return
-        elif is_link or stat.S_ISREG(status.st_mode):
-            target = None
-            if is_link:
-                with contextlib.suppress(OSError):  # it was replaced
-                    target = os.readlink(place)
-            self._add(files.OUTPUT, path, status, target)
-        else:
-            self.skipped.append(f"{path}: is neither a file nor a link")
+        if () in matching and stat.S_ISREG(status.st_mode):
+            self._add(files.OUTPUT, path, status)
+        elif is_link and (() in matching or leads_on):
+            self.skipped.append(f"{path}: is a symbolic link, which is not followed")
+        elif () in matching:
+            self.skipped.append(f"{path}: is no file")
 
-    def _add(self, kind: str, path: str, status: os.stat_result, target: Optional[str]) -> None:
+    def _add(self, kind: str, path: str, status: os.stat_result) -> None:
         checkpoint()
-        size = 0 if target is not None else status.st_size
         mode = stat.S_IMODE(status.st_mode) & 0o777
-        file = RemoteFile(kind, path, size, status.st_mtime_ns, mode, target)
+        file = RemoteFile(kind, path, status.st_size, status.st_mtime_ns, mode)
         row = json.dumps(file.to_row(), separators=(",", ":"))
         self._size += len(row) + 1
         if self._size < MAX_LIST:

@@ -44,7 +44,8 @@ def report_fault(error: Exception, folder: Path | None = None, hint: str = "") -
     where = "the lines above"
     try:
         has_record = folder is not None and folder.is_dir()
-        path = Path(folder if has_record else tempfile.mkdtemp(prefix="runner-"), CRASH_FILE)
+        place = folder if folder and has_record else Path(tempfile.mkdtemp(prefix="runner-"))
+        path = place / CRASH_FILE
         path.write_text(text, encoding="utf-8", errors="backslashreplace")
         where = os.path.relpath(path) if has_record else str(path)
     except OSError:

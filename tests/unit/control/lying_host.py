@@ -277,10 +277,10 @@ def record(_: dict[str, Any]) -> list[Answer]:
 
 
 def inventory(_: dict[str, Any]) -> list[Answer]:
-    rows = [["log", "attempt_0/rank_0.out", 5, 7, 0o600, None]]
-    rows += [["record", "events.jsonl", 5, 7, 0o600, None], ["output", "d/l", 0, 7, 0o777, "x"]]
-    rows += [["samples", "attempt_0/samples.jsonl", len(sampled(LIAR)), 7, 0o600, None]]
-    rows += [["output", f"d/{name}", 5, 7, 0o600, None] for name in ("model.pt", "gone")]
+    rows = [["log", "attempt_0/rank_0.out", 5, 7, 0o600]]
+    rows += [["record", "events.jsonl", 5, 7, 0o600], ["output", "d/l", 0, 7, 0o777]]
+    rows += [["samples", "attempt_0/samples.jsonl", len(sampled(LIAR)), 7, 0o600]]
+    rows += [["output", f"d/{name}", 5, 7, 0o600] for name in ("model.pt", "gone")]
     listed = {"omitted_count": 0, "skipped": ["d/socket: it is no file"]}
     return [Answer("inventory", listed, zlib.compress(json.dumps(rows).encode()))]
 
