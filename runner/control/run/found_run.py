@@ -11,6 +11,7 @@ from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.record import run_index
 from runner.control.record.run_store import RunStore
 from runner.control.run.discovery import HostRecord, RunFinder
+from runner.control.run.download import pull
 from runner.control.run.hosts import leave_on_signal
 from runner.control.run.job_run import job_run
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady
@@ -192,9 +193,8 @@ def pull_run(
     store.unlock()
     try:
         nodes = run.reported.by_host
-        pulled = run.finder.pool.download(
-            run.plan.run_id, store.folder, kinds, patterns=patterns, nodes=nodes
-        )
+        pool = run.finder.pool
+        pulled = pull(pool, run.plan.run_id, store.folder, kinds, patterns=patterns, nodes=nodes)
     except Interrupted as error:
         pull_command = f"{this_program()} pull {run.flags}"
         message = f"interrupted; what came is kept, and this continues from there: {pull_command}"

@@ -32,7 +32,6 @@ from runner.control.code.push import CodePush
 from runner.control.code.source import CodeOnHosts
 from runner.control.history.files import Problems
 from runner.control.history.series import read_loads
-from runner.control.record.download import pull
 from runner.control.record.run_store import RunStore
 from runner.control.remote_exec import RemoteCommand
 from runner.control.rpc import wait
@@ -41,6 +40,7 @@ from runner.control.rpc.session import HostSession
 from runner.control.rpc.wait import WaitLoop
 from runner.control.run.attempts import Attempts
 from runner.control.run.discovery import RunFinder
+from runner.control.run.download import pull
 from runner.control.run.hosts import enqueue_signal
 from runner.core.errors import NotReady, RunnerError
 from runner.core.launch_request import LaunchRequest
@@ -173,7 +173,7 @@ def listing_of_a_liar(pool: Pool) -> None:
 
 def files_of_a_liar(pool: Pool) -> None:
     pool.connect()
-    pulled = pull(pool.sessions, pool.inbox, RUN_ID, pool.folder, lost_s=5, show=lambda *_: None)
+    pulled = pull(pool, RUN_ID, pool.folder)
     shown(tables.render_pull(pulled, "runs/x"))
     shown(render_problems(tables.pull_problems(pulled)))
     for sources in read_loads(pool.folder, 100, 0.0, Problems()).values():

@@ -16,14 +16,15 @@ import shutil
 import stat
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from runner.control.record.file_names import HOSTS_FOLDER
 from runner.control.record.run_store import try_lock_folder
-from runner.control.rpc.session import HostSession, Inbox
+from runner.control.rpc.session import HostSession
 from runner.control.rpc.wait import WaitLoop
+from runner.control.run.hosts import HostPool
 from runner.core.errors import NotReady, Problem, reason_of
 from runner.core.results import PullResult
 from runner.core.wire.codec import Frame, FrameError, decompress, parse_json
@@ -48,29 +49,29 @@ RETRY_HINT = "pull again: what came is kept, and it continues from there"
 
 
 def pull(
-    sessions: Mapping[str, HostSession],
-    inbox: Inbox,
+    pool: HostPool,
     run_id: str,
     folder: Path,
-    *,
-    lost_s: float,
-    show: Callable[[str, str], None],
     kinds: Collection[str] = FILE_KINDS,
+    *,
     patterns: Sequence[str] = (),
+    nodes: Container[str] | None = None,
     limit_s: float = math.inf,
     patience_s: float = math.inf,
 ) -> dict[str, PullResult]:
-    """Download what the hosts have of a run; return the result of each node, with its problems.
+    """Download what hosts have of a run; return the result of each node, with its problems.
 
-    A problem of one host does not affect the others. `folder`, the record on this machine, is
-    created if it does not exist; `kinds` are of `FILE_KINDS`, `patterns` name outputs in place of
-    those of the task. What is not here after `limit_s` is left to the next pull, and so is the rest
-    of a host that sent nothing for `patience_s`.
+    All that are connected are asked, or those of `nodes` among them. A problem of one does not
+    affect the others. `folder`, the record on this machine, is made if it does not exist; `kinds`
+    are of `FILE_KINDS`, `patterns` name outputs in place of those of the task. What is not here
+    after `limit_s` is left to the next pull, and so is the rest of a host that sent nothing for
+    `patience_s`.
 
     Raises:
         NotReady: The folder cannot be written to, or another process does so.
         Interrupted: By a signal; the next pull continues from there.
     """
+    pool.console.phase("fetching")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock_fd = try_lock_folder(folder)
@@ -82,10 +83,13 @@ def pull(
         )
         raise NotReady([Problem("", message, "wait for its end")])
     try:
+        show = pool.console.node_status
         downloads = {
-            name: HostDownload(session, run_id, folder, show) for name, session in sessions.items()
+            name: HostDownload(session, run_id, folder, show)
+            for name, session in pool.sessions.items()
+            if not session.closed and (nodes is None or name in nodes)
         }
-        loop = PullLoop(sessions, inbox, lost_s, show)
+        loop = PullLoop(pool.sessions, pool.inbox, pool.spec.lost_s, show)
         loop.run(downloads, {"kinds": [*kinds], "patterns": [*patterns]}, limit_s, patience_s)
         for name, download in downloads.items():
             if download.result.is_complete and OUTPUT in kinds:

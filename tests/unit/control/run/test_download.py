@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runner.control.record.download import pull
+from runner.control.run.download import pull
 from runner.core.results import PullResult
 from runner.core.wire.files import FILE_KINDS, RemoteFile, validate
 from tests.unit.control.lying_host import HONEST_ANSWERS, LIAR, Answer, Pool
@@ -46,8 +46,7 @@ def pulled(monkeypatch: pytest.MonkeyPatch) -> Pulled:
         monkeypatch.setitem(HONEST_ANSWERS, "fetch", streamed)
         pool = Pool(None, folder)
         pool.connect()
-        told = pull(pool.sessions, pool.inbox, "run-1", folder, lost_s=5, show=lambda *_: None)
-        return told[LIAR]
+        return pull(pool, "run-1", folder)[LIAR]
 
     return bring
 
