@@ -219,7 +219,7 @@ def set_latest(folder: Path) -> None:
 
     A record elsewhere gets a link of its own there, too.
     """
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ConfigError):
         runs = Path.cwd() / RUNS_FOLDER
         if not runs.exists():
             runs.mkdir(mode=0o700)

@@ -16,7 +16,7 @@ from runner.control.record.launch_record import read_launch
 from runner.control.record.said_notes import unsaid
 from runner.core.errors import ConfigError, Problem
 from runner.core.launch_request import LaunchRequest
-from runner.core.shell import this_program
+from runner.core.shell import line, this_program
 from runner.core.wire.paths import is_run_id
 from runner.core.wire.text import join_some
 from runner.ui.layout import fold_names
@@ -115,7 +115,8 @@ class Selection:
             return recorded
         if not (folder / OVERRIDES_FILE).exists():  # what hosts say is not composed
             message = f"run {recorded.spec.run_id} was not launched here, so no word changes it"
-            hint = f"{self.verb} --cluster NAME --run {recorded.spec.run_id}, and the words"
+            words = ["--run", recorded.spec.run_id, *self.settings]
+            hint = f"{this_program()} {self.verb} --cluster NAME {line(words)}"
             raise ConfigError([Problem(" ".join(self.settings), message, hint)])
         folders = tuple(dict.fromkeys((*self.config_dirs, *recorded.config_dirs)))
         words = (f"rerun={hydra_value(str(folder))}", *self.settings)
