@@ -1,8 +1,8 @@
 """Launch on record: how any verb reaches the hosts of a run without its YAML.
 
 `plan.json`, or `job.json` before the job of a run has begun, has the settings of the launch as they
-were resolved on this machine, and nothing of its task, environment or secrets. No variable, folder
-or file of the user is needed to read it.
+were resolved on this machine, and nothing of its program, environment or secrets. No variable,
+folder or file of the user is needed to read it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from runner.control.record.file_names import JOB_FILE, PLAN_FILE
 from runner.core.errors import ConfigError, Problem, reason_of
 from runner.core.launch_request import LaunchRequest
 from runner.core.shell import expand_home
-from runner.core.spec import Spec
+from runner.core.spec import Spec, Task
 from runner.core.wire.codec import decode, encode
 from runner.core.wire.plan import Plan
 
@@ -52,6 +52,7 @@ def planned(plan: Plan, request: LaunchRequest) -> dict[str, Any]:
     reaching = Spec(
         run_id=spec.run_id,
         cluster=cluster,
+        task=Task(nnodes=spec.task.nnodes),
         nodes=tuple(replace(node, env={}) for node in (*spec.nodes, *spec.spares)),
         deploy=spec.deploy,
         grace_s=spec.grace_s,

@@ -279,27 +279,22 @@ class RunStore:
     def rerun_without_lost(self, plan: Plan, verdict: Verdict) -> str:
         """Return the command that repeats the run without the hosts that it lost, "" for none.
 
-        There is none where the recorded configuration wants those hosts, or so many nodes.
+        There is none where the launch wanted so many nodes, or Slurm chose them.
         """
         lost = (*verdict.unverified, *verdict.unverified_before)
         left = {node.node for node in plan.nodes}.difference(lost)
         if verdict.state != LOST or not (lost and left):
             return ""
-        import yaml  # noqa: PLC0415 (few runs lose a host)
-
         try:
-            config = yaml.safe_load((self.folder / CONFIG_FILE).read_text(encoding="utf-8"))
-            cluster = config["cluster"]
-            wanted = config["task"]["nnodes"]
-            excluded = cluster["exclude"] or []
-            scheduler = cluster["scheduler"]
-        except (OSError, ValueError, LookupError, TypeError, yaml.YAMLError):
+            spec = read_launch(self.folder).spec
+        except ConfigError:
             return ""
-        if wanted is not None or scheduler != "direct" or not isinstance(excluded, list):
+        was_launched_here = (self.folder / OVERRIDES_FILE).exists()
+        if spec.task.nnodes is not None or spec.slurm or not was_launched_here:
             return ""
-        names = dict.fromkeys([*map(str, excluded), *lost])
+        names = dict.fromkeys([*spec.cluster.exclude, *lost])
         words = [f"rerun={plan.run_id}", f"cluster.exclude=[{','.join(names)}]"]
-        if cluster["master"] in lost:
+        if spec.cluster.master in lost:
             words.append("cluster.master=null")
         return f"{this_program()} {command_line(words)}"
 

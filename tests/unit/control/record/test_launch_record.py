@@ -13,7 +13,7 @@ import pytest
 from runner.control.record.file_names import PLAN_FILE
 from runner.control.record.launch_record import planned, read_launch
 from runner.core.errors import ConfigError
-from runner.core.spec import Node, Progress, Secret, Spec, Ssh
+from runner.core.spec import Node, Progress, Secret, Ssh, Task
 from tests.golden.builders import plan, request
 
 
@@ -43,7 +43,7 @@ def test_what_reaches_the_hosts_comes_back(tmp_path: Path) -> None:
     assert found.spec.cluster == replace(asked.spec.cluster, env={})
     assert found.spec.progress.pattern == r"it (\d+)"
     assert (found.config_dirs, found.run_dir) == ((str(Path("more").absolute()),), tmp_path)
-    assert found.spec.task == Spec().task
+    assert found.spec.task == Task(nnodes=asked.spec.task.nnodes)
     assert found.selector == ""
 
 

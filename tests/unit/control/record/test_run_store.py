@@ -229,27 +229,31 @@ PAST = (PastAttempt(0, ("a", "x"), "lost x", 20.0, ("x",)),)
 
 
 @pytest.mark.parametrize(
-    ("cluster", "more", "lost", "words"),
+    ("fields", "nnodes", "lost", "words"),
     [
-        ({}, {}, ("b",), "'cluster.exclude=[b,x]'"),
-        ({"exclude": ["gpu[7-8]"]}, {}, ("b",), "'cluster.exclude=[gpu[7-8],b,x]'"),
-        ({"master": "a"}, {}, ("a",), "'cluster.exclude=[a,x]' cluster.master=null"),
-        ({"exclude": "${x}"}, {}, ("b",), ""),
-        ({}, {"task": {"nnodes": 2}}, ("b",), ""),
-        ({}, {}, ("a", "b"), ""),
+        ({}, None, ("b",), "'cluster.exclude=[b,x]'"),
+        ({"exclude": ("gpu[7-8]",)}, None, ("b",), "'cluster.exclude=[gpu[7-8],b,x]'"),
+        ({"master": "a"}, None, ("a",), "'cluster.exclude=[a,x]' cluster.master=null"),
+        ({}, (2, 2), ("b",), ""),
+        ({}, None, ("a", "b"), ""),
     ],
 )
 def test_a_run_is_repeated_without_what_it_lost(
     tmp_path: Path,
-    cluster: dict[str, object],
-    more: dict[str, object],
+    fields: dict[str, object],
+    nnodes: tuple[int, int] | None,
     lost: tuple[str, ...],
     words: str,
 ) -> None:
     """In this attempt and before, and what was excluded already; if that can be known to do."""
-    usual: dict[str, object] = {"exclude": [], "master": None, "scheduler": "direct"}
-    config = {"task": {"nnodes": None}, **more}
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump({**config, "cluster": usual | cluster}))
+    asked = request(tmp_path)
+    cluster = replace(asked.spec.cluster, **fields)  # type: ignore[arg-type]  # its own fields
+    task = replace(asked.spec.task, nnodes=nnodes)
+    asked = replace(asked, spec=replace(asked.spec, cluster=cluster, task=task))
+    store = RunStore(tmp_path / "runs" / RUN_ID)
+    store.create(asked, plan(1, 1))
     verdict = Verdict("lost", 4, 65.0, unverified=lost, past_attempts=PAST)
-    command = RunStore(tmp_path).rerun_without_lost(plan(1, 1), verdict)
+    command = store.rerun_without_lost(plan(1, 1), verdict)
     assert command == (words and f"runner rerun={RUN_ID} {words}")
+    (store.folder / "overrides.yaml").unlink()  # as in a record of a launch elsewhere
+    assert store.rerun_without_lost(plan(1, 1), verdict) == ""
