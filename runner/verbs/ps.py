@@ -38,9 +38,11 @@ def ps(selection: Selection, all_: bool, json_: bool) -> int:
     ends: dict[str, str] = {}  # how they ended by their records here
     folders: dict[str, str] = {}
     for run in runs:
+        if not (all_ or run.is_active):
+            continue
         if place := run_index.folder_of(run.info):
             folders[run.run_id] = str(place)
-        record = run_index.record_of(run.info) if all_ and not run.is_active else None
+        record = None if run.is_active else run_index.record_of(run.info)
         if record and RunStore(record).has_result:
             with contextlib.suppress(NotReady):
                 ends[run.run_id] = RunStore(record).read_result()[1].state

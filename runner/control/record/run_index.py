@@ -21,6 +21,7 @@ from runner.control.record.file_names import (
 )
 from runner.control.record.launch_record import read_launch
 from runner.core.errors import ConfigError, Problem
+from runner.core.launch_request import LaunchRequest
 from runner.core.shell import expand_home, quote, this_program
 from runner.core.wire.codec import parse_json
 from runner.core.wire.paths import is_run_id
@@ -54,22 +55,23 @@ def record_file(folder: Path) -> Path | None:
 
 def record_of(run: RunInfo) -> Path | None:
     """Return the record of a run that hosts have; that of another run with its id is none."""
-    return next((folder for folder in _named(run.run_id) if is_record_of(folder, run)), None)
-
-
-def is_record_of(folder: Path, run: RunInfo) -> bool:
-    """Return whether a folder has the record of this run."""
-    try:
-        return read_launch(folder).launched_at == run.launched_at
-    except ConfigError:
-        return False
+    launch = _launch_of(run)
+    return launch.run_dir if launch else None
 
 
 def folder_of(run: RunInfo) -> Path | None:
     """Return the folder that a run was launched from; None without a launch on record here."""
-    record = record_of(run)
-    place = read_launch(record).launched_from if record else ""
-    return Path(place) if place else None
+    launch = _launch_of(run)
+    return Path(launch.launched_from) if launch and launch.launched_from else None
+
+
+def _launch_of(run: RunInfo) -> LaunchRequest | None:
+    for folder in _named(run.run_id):
+        with contextlib.suppress(ConfigError):
+            launch = read_launch(folder)
+            if launch.launched_at == run.launched_at:
+                return launch
+    return None
 
 
 def other_folder(run: RunInfo) -> str:
