@@ -122,7 +122,7 @@ def has_unproven_end(folder: Path) -> bool:
 
 
 def unfinished() -> Iterator[Path]:
-    """Yield those of them without an end on record, or with an unproven one; no damaged ones."""
+    """Yield the records launched here without an end, or with an unproven one; no damaged ones."""
     for folder in launched_here():
         if not (folder / RESULT_FILE).exists() or has_unproven_end(folder):
             with contextlib.suppress(ConfigError):
