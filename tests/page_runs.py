@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from runner.core.history import GpuLoad, LogTail, Metric, NodeLoad, RunData, Series
+from runner.core.history import LogTail, Metric, RunData, Series
 from runner.core.outcome.diagnosis import Diagnosis
 from runner.core.outcome.verdict import Verdict
 from runner.core.results import NodeResult, RankResult
@@ -78,20 +78,19 @@ def metric(name: str, unit: str, attempts: Iterable[int]) -> Metric:
     return Metric(name, unit, 0, values[-1], min(values), max(values), by_attempt)
 
 
-def load(node: str, start: float, end: float) -> NodeLoad:
+def loads(start: float, end: float) -> dict[str, dict[str, Series]]:
+    """Those of two nodes with two GPUs each."""
     times = tuple(start + n * (end - start) / 200 for n in range(200))
 
     def series(base: float, swing: float) -> Series:
         return Series(times, tuple(base + swing * math.sin(n / 9 + base) for n in range(200)))
 
-    gpus = tuple(
-        GpuLoad(
-            index,
-            {"utilization": series(90 - 30 * index, 8), "power_w": series(320, 40)},
-        )
-        for index in range(2)
-    )
-    return NodeLoad(node, {"cpu": series(35, 10)}, gpus)
+    gpus = [(f"{node} GPU {index}", index) for node in "ab" for index in range(2)]
+    return {
+        "GPU utilization": {name: series(90 - 30 * index, 8) for name, index in gpus},
+        "GPU power": {name: series(320, 40) for name, _ in gpus},
+        "CPU": {node: series(35, 10) for node in "ab"},
+    }
 
 
 def failed_run(run_id: str = "1114-2213-digits-65a3", text: str = "plain") -> RunData:
@@ -149,7 +148,7 @@ def failed_run(run_id: str = "1114-2213-digits-65a3", text: str = "plain") -> Ru
         ),
         199,
         200,
-        (load("a", LAUNCH, end), load("b", LAUNCH, end)),
+        loads(LAUNCH, end),
         tuple(logs),
         problems=(f"samples of b: line 3 is torn {text}",),
     )
@@ -167,6 +166,6 @@ def good_run(run_id: str = "1115-0900-digits-77b0") -> RunData:
         config={"task": {"args": {"lr": 0.02, "name": "plain"}, "script": "train.py"}},
         events=tuple(sorted(attempt_events(only, LAUNCH, end, None), key=lambda e: e.wall)),
         metrics=(metric("loss", "", [0]),),
-        loads=(load("a", LAUNCH, end), load("b", LAUNCH, end)),
+        loads=loads(LAUNCH, end),
         problems=(),
     )

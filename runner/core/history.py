@@ -81,23 +81,6 @@ class Metric:
 
 
 @dataclass(frozen=True)
-class GpuLoad:
-    """The samples of one GPU; series by the name of the field of `GpuSample`."""
-
-    index: int
-    series: Mapping[str, Series] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class NodeLoad:
-    """The samples of one node in all attempts; series by the name of the field of `Sample`."""
-
-    node: str
-    series: Mapping[str, Series] = field(default_factory=dict)
-    gpus: tuple[GpuLoad, ...] = ()
-
-
-@dataclass(frozen=True)
 class LogTail:
     """The end of a log: `text` has the last lines, `size` is in bytes."""
 
@@ -131,7 +114,8 @@ class RunData:
     metrics: tuple[Metric, ...] = ()
     step: int | None = None  # the last of the lowest rank
     steps: int | None = None  # in all
-    loads: tuple[NodeLoad, ...] = ()
+    loads: Mapping[str, Mapping[str, Series]] = field(default_factory=dict)
+    """Of a figure, by its title, and of a node or GPU, by its name."""
     logs: tuple[LogTail, ...] = ()
     problems: tuple[str, ...] = ()
 

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from runner.core.wire.codec import Frame, FrameError, abbreviate, bounded, decode_field
 from runner.core.wire.events import COUNT, TIME
 from runner.core.wire.facts import PORT, Facts, ProbeResult
-from runner.core.wire.files import MAX_INT
 from runner.core.wire.paths import RUN_ID
 from runner.core.wire.run_info import HostRunStatus, Sample
 
@@ -37,14 +36,11 @@ _TEXTS = Field(tuple[str, ...])
 _NUMBERS = Field(tuple[int, ...])
 _CLOCKS = {"mono": _SECONDS, "wall": _SECONDS}
 _NOTHING: dict[str, Field] = {}
-_STREAM = {  # bytes of a file, or of what a command writes; of a download, the file as it is now
+_STREAM = {  # bytes of a file, or of what a command writes
     "file": _TEXT,
     "offset": _SIZE,
     "error": Field(str, default=""),  # why the rest cannot be read
     "eof": Field(bool, default=False),  # nothing more of this file will come
-    "size": Field(int, COUNT, 0),
-    "mtime_ns": Field(int, bounded(-MAX_INT, MAX_INT), 0),
-    "compressed": Field(bool, default=False),
 }
 
 REPLIES: dict[str, dict[str, Field]] = {
@@ -68,12 +64,10 @@ REPLIES: dict[str, dict[str, Field]] = {
     "following": _NOTHING,
     "hello": _CLOCKS,
     "in_progress": _NOTHING,
-    "inventory_end": {
+    "inventory": {
         "omitted_count": _SIZE,  # files beyond the limit
-        "skip_count": _SIZE,
-        "skipped": Field(tuple[tuple[str, ...], ...]),  # a path and a reason, of the first of these
+        "skipped": _TEXTS,  # what was left out, and why
     },
-    "inventory_page": _NOTHING,
     "leftovers": {"killed": _SIZE, "survivors": _NUMBERS},
     "listening": {"port": Field(int, PORT), "error": _TEXT},
     "missing": {"missing": _NUMBERS},  # indices of files in the manifest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runner.core.errors import Problem, Shared
@@ -72,10 +72,10 @@ class CommandResult:
 class PullResult:
     """The outcome of a download from one node."""
 
-    new_count: int = 0  # files and links that are new here, or have grown
+    new_count: int = 0  # files that are new here, or have grown
     folders: set[str] = field(default_factory=set)  # where they are, below the run's folder
     existing_count: int = 0
-    output_count: int = 0  # files and links there that the task's `outputs` name
+    output_count: int = 0  # files there that the task's `outputs` name
     fetched_bytes: int = 0
     omitted_count: int = 0  # files beyond the limit of one pull
     notes: list[str] = field(default_factory=list)  # what was skipped on the host, and why
@@ -111,24 +111,19 @@ class RemoteRun:
         statuses = current_hosts(self.by_host).values()
         return self.relaunch_pending or any(status.is_active for status in statuses)
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether all hosts of its last attempt answered."""
-        return len(current_hosts(self.by_host)) >= self.info.nnodes
-
-    def has_ended(self, hub: str = "") -> bool:
-        """Return whether no host that answered is active, and no silent one can be.
+    def has_ended(self, nodes: Sequence[str]) -> bool:
+        """Return whether none of its nodes that answered is active, and no silent one can be.
 
         One can if the run is elastic or may be relaunched; and if all that is known is that
-        members have succeeded: the hub alone waits for the others.
+        members have succeeded: the hub, the first of the nodes, alone waits for the others.
         """
         statuses = current_hosts(self.by_host)
-        if self.is_active or self.is_complete:
+        if self.is_active or all(node in statuses for node in nodes):
             return not self.is_active
         if self.info.min_nodes or any(each.info.relaunches_left for each in statuses.values()):
             return False
         has_failed = any(each.state in (State.FAILED, State.STOPPED) for each in statuses.values())
-        return has_failed or hub in statuses
+        return has_failed or nodes[0] in statuses
 
 
 @dataclass(frozen=True)

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import click
 
 from runner.control.attempt.monitor import AttemptMonitor
-from runner.control.record.log_dump import LogDump
+from runner.control.rpc.log_tail import STREAM_KINDS, LogSink, LogTailer
+from runner.control.rpc.wait import TICK_S, WaitLoop
 from runner.control.run.found_run import FoundRun
 from runner.control.run.hosts import (
     FLUSH_TIMEOUT_S,
+    HostPool,
     deadline,
     enqueue_signal,
     leave_on_signal,
     signal_pending,
 )
 from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, Interrupted, NotReady, Problem
+from runner.core.wire.codec import Frame, encode
 from runner.core.wire.events import EndUnverified
 from runner.core.wire.paths import source_rank
-from runner.core.wire.plan import Plan
+from runner.core.wire.plan import NodePlan, Plan
 from runner.core.wire.text import format_ranges
 from runner.verbs.shared.selection import Selection, open_run_finder
 from runner.verbs.shared.verb import run_option, verb
@@ -95,6 +99,64 @@ def select_ranks(plan: Plan, rank: str, node: str) -> list[int]:
     return sorted(chosen & requested)
 
 
+class NodeLogs(WaitLoop):
+    """The logs of a node as they are now; `sink` takes (source, stream, offset, bytes).
+
+    `is_full` returns whether it can take no more for now.
+    """
+
+    def __init__(
+        self, pool: HostPool, share: NodePlan, sink: LogSink, is_full: Callable[[], bool]
+    ) -> None:
+        super().__init__(pool.sessions, pool.inbox, pool.spec.lost_s, pool.console.node_status)
+        self._share = share
+        self._session = pool.sessions[share.node]
+        self._sink = sink
+        self._is_full = is_full
+        self._problem = ""
+
+    def show(self, ranks: Collection[int], tail: int | None) -> str:
+        """Show what these ranks wrote until now; return why it is incomplete, or "".
+
+        Raises Interrupted by a signal.
+        """
+        self._tailer = LogTailer(self._share, self._sink, tail=tail, ranks=ranks, once=True)
+        order = encode(self._share.order)
+        self._session.request("follow", {"order": order, "read_only": True})
+        self._tailer.start(self._session)
+        self.wait()
+        self._session.hold(is_held=False)
+        return self._problem
+
+    def _pending(self) -> list[str]:
+        return [] if self._tailer.is_complete else [self._share.node]
+
+    def _owes_answer(self, name: str) -> bool:
+        del name
+        return not self._session.is_held
+
+    def _tick(self) -> float:
+        self._session.hold(is_held=self._is_full())
+        return TICK_S
+
+    def _on_frame(self, name: str, frame: Frame) -> bool:
+        if frame.kind == "refused":
+            self._on_lost(name, frame.data["reason"])
+            return True
+        if frame.kind not in STREAM_KINDS:
+            return False
+        if error := frame.data.get("error"):
+            self._problem = f"the end of a log cannot be read: {error}"
+        for _ in self._tailer.on_frame(frame):
+            pass
+        return True
+
+    def _on_lost(self, name: str, reason: str) -> None:
+        del name
+        self._problem = reason
+        self._tailer.is_complete = True
+
+
 class RankLogs:
     """The logs of some ranks of a run, each from its beginning or its last `tail` lines."""
 
@@ -107,42 +169,38 @@ class RankLogs:
 
     def dump(self) -> int:
         """Show what was written until now, rank after rank; return 0, or 3 if some is missing."""
-        run = self._run
-        pool = run.finder.pool
-        console = run.console
-        if run.plan.attempt:
-            last = f"attempt {run.plan.attempt + 1}, the last one"
+        plan = self._run.plan
+        console = self._run.console
+        pool = self._run.finder.pool
+        if plan.attempt:
+            last = f"attempt {plan.attempt + 1}, the last one"
             console.message(f"{last}; pull brings those before it, too")
-        sessions = {name: each for name, each in pool.sessions.items() if not each.closed}
-        unreachable = run.finder.unreachable.items()
-        problems = {name: problem.message for name, problem in unreachable if name not in sessions}
-        plan = run.plan
         ranks = select_ranks(plan, self._rank, self._node)
-        nodes = [share for share in plan.nodes if self._node in ("", share.node)]
-        log_dump = LogDump(
-            sessions,
-            pool.inbox,
-            run.spec.lost_s,
-            self._show,
-            self._tail,
-            lambda: console.is_full,
-            console.node_status,
-        )
-        try:
-            log_dump.run(nodes, ranks)
-        except Interrupted as error:  # nothing was begun that would need a message
-            return error.exit_code
-        problems.update({name: each.message for name, each in log_dump.problems.items()})
-        asked = [s.node for s in nodes if not s.ranks or {*s.ranks} & {*ranks}]
-        missing = [name for name in asked if name in problems or name not in sessions]
-        for name in missing:
-            console.message(f"{name}: {problems.get(name, 'not reached')}")
-        if not (missing or self._has_output):
+        problems: dict[str, str] = {}
+        for share in plan.nodes:
+            chosen = {*ranks} & {*(share.ranks or ranks)}
+            if not chosen or self._node not in ("", share.node):
+                continue
+            if share.node not in pool.sessions or pool.sessions[share.node].closed:
+                unreached = self._run.finder.unreachable.get(share.node)
+                problems[share.node] = unreached.message if unreached else "not reached"
+                continue
+            sink = functools.partial(self._show_log, share.node)
+            node_logs = NodeLogs(pool, share, sink, lambda: console.is_full)
+            try:
+                problem = node_logs.show(chosen, self._tail)
+            except Interrupted as error:  # nothing was begun that would need a message
+                return error.exit_code
+            if problem:
+                problems[share.node] = problem
+        for name, problem in problems.items():
+            console.message(f"{name}: {problem}")
+        if not (problems or self._has_output):
             is_chosen = self._rank or self._node
             told = f"{format_ranges(ranks)} wrote nothing" if is_chosen else "nothing was written"
             where = f" on {self._node}" if self._node else ""
             console.message(f"run {plan.run_id}: {told}{where}")
-        return NotReady.exit_code if missing else 0
+        return NotReady.exit_code if problems else 0
 
     def follow(self) -> int:
         """Show the logs as they are written, to the end of the run.
@@ -180,11 +238,8 @@ class RankLogs:
         return NotReady.exit_code if is_cut else 0
 
     def _show_log(self, node: str, source: str, stream: str, _: int, data: bytes) -> None:
-        self._show(node, source_rank(source), stream, data)
-
-    def _show(self, node: str, rank: int, stream: str, data: bytes) -> None:
         self._has_output = True
         if self._node in ("", node):  # a rank may move between nodes
-            self._run.console.rank_output(node, rank, stream, data)
+            self._run.console.rank_output(node, source_rank(source), stream, data)
         if self._run.console.reader_gone:
             enqueue_signal(self._run.finder.pool.inbox, signal.SIGPIPE)

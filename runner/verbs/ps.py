@@ -9,19 +9,15 @@ import click
 
 from runner.control.attempt.stop import user_at_host
 from runner.control.record import run_index
-from runner.control.record.contact_file import read_contact
 from runner.control.record.run_store import RunStore
 from runner.control.run.job_run import queue_lines
 from runner.core.errors import NotReady
-from runner.core.shell import this_program
 from runner.core.wire.codec import encode
 from runner.ui.layout import terminal_width, wrap_lines
 from runner.ui.output import show
 from runner.ui.reports import run_table
 from runner.verbs.shared.selection import Selection, open_run_finder
 from runner.verbs.shared.verb import json_option, verb
-
-MAX_OTHERS = 3
 
 
 @verb(
@@ -42,9 +38,11 @@ def ps(selection: Selection, all_: bool, json_: bool) -> int:
     ends: dict[str, str] = {}  # how they ended by their records here
     folders: dict[str, str] = {}
     for run in runs:
+        if not (all_ or run.is_active):
+            continue
         if place := run_index.folder_of(run.info):
             folders[run.run_id] = str(place)
-        record = run_index.record_of(run.info) if all_ and not run.is_active else None
+        record = None if run.is_active else run_index.record_of(run.info)
         if record and RunStore(record).has_result:
             with contextlib.suppress(NotReady):
                 ends[run.run_id] = RunStore(record).read_result()[1].state
@@ -65,19 +63,5 @@ def ps(selection: Selection, all_: bool, json_: bool) -> int:
     if notes and not (rows or silent or any(hidden.values())):
         text = ""  # that nothing is running is not so
     notes += [run_table.next_step(row, composed.run_flags(row.run_id)) for row in rows]
-    notes += [] if selection.names_cluster else others_from_here(composed.spec.cluster.name)
     show(wrap_lines("\n".join(filter(None, (text, *notes))), width))
     return 0
-
-
-def others_from_here(shown: str) -> list[str]:
-    """Return the last runs launched from here on other clusters that may be on, by their records.
-
-    The YAML of those clusters may be elsewhere, or gone.
-    """
-    specs = [read_contact(folder).spec for folder in run_index.unfinished()]
-    others = [spec for spec in specs if spec.cluster.name != shown][:MAX_OTHERS]
-    why = f"{this_program()} why --run"
-    lines = [f"  {why} {spec.run_id}  # on {spec.cluster.name}" for spec in others]
-    title = "launched from here on other clusters, without a proven end on record:"
-    return [title, *lines] if lines else []

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import sys
 
+import click
+
 from runner.control.run.found_run import FoundRun, pull_run
-from runner.core.errors import NotReady, Problem
+from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.wire.codec import encode
+from runner.core.wire.files import OUTPUT, glob_problem
 from runner.ui.output import show, show_prose
 from runner.ui.problems import render_problems
 from runner.ui.reports import tables
@@ -15,18 +18,34 @@ from runner.verbs.shared.selection import Selection, open_run_finder
 from runner.verbs.shared.verb import json_option, run_option, verb
 
 
-@verb("pull")
+@verb(
+    "pull",
+    examples={
+        "pull": "what the latest run lacks here",
+        "pull latest 'checkpoints/*.pt'": "these files from where its ranks ran",
+    },
+)
 @run_option
+@click.option(
+    "--files",
+    multiple=True,
+    metavar="'*.pt'",
+    help="files to download in place of all that is missing; a word with . / or *",
+)
 @json_option
-def pull(selection: Selection, run: str, json_: bool) -> int:
+def pull(selection: Selection, run: str, files: tuple[str, ...], json_: bool) -> int:
     """Download the logs, records and outputs of a run into runs/RUN.
 
     Only what is missing here is downloaded. A launch does so at its end.
     """
+    for pattern in files:
+        if reason := glob_problem(pattern):
+            hint = "it begins where the ranks run, such as --files 'checkpoints/*.pt'"
+            raise ConfigError([Problem("--files", f"{pattern!r} {reason}", hint)])
     composed = selection.contact_for_run(run)
     with open_run_finder(composed, "pull") as finder:
         found = FoundRun(composed, finder)
-        pulled = pull_run(found)
+        pulled = pull_run(found, (OUTPUT,), files) if files else pull_run(found)
     problems = tables.pull_problems(pulled)
     this_attempt = {share.node for share in found.plan.nodes}
     for name in found.all_nodes:
@@ -36,8 +55,10 @@ def pull(selection: Selection, run: str, json_: bool) -> int:
     if json_:
         show(json.dumps(encode(pulled)))
     else:
-        told = tables.render_pull(pulled, str(found.store.display_path), found.plan.outputs)
-        show_prose("\n".join(filter(None, (told, tables.outputs_left(found.plan)))))
+        outputs = files or found.plan.outputs
+        told = tables.render_pull(pulled, str(found.store.display_path), outputs)
+        left = "" if outputs else tables.outputs_left(found.plan)
+        show_prose("\n".join(filter(None, (told, left))))
     if problems:
         show(render_problems(problems), file=sys.stderr)
     is_complete = all(result.is_complete for result in pulled.values())

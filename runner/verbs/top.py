@@ -8,23 +8,18 @@ import signal
 import sys
 import time
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
-from runner.control.record import run_index
-from runner.control.record.file_names import LATEST
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady, Problem
-from runner.core.shell import this_program
-from runner.core.wire.codec import encode
 from runner.ui.output import show
 from runner.verbs.shared.selection import Selection
-from runner.verbs.shared.verb import run_option, verb
+from runner.verbs.shared.verb import verb
 
 if TYPE_CHECKING:
     from runner.control.run.discovery import RunFinder
-    from runner.core.launch_request import LaunchRequest
     from runner.core.results import RemoteRun
     from runner.core.wire.run_info import Sample
     from runner.ui.top import ClusterView
@@ -42,44 +37,34 @@ MAX_GPUS = 64  # of a host
 @verb(
     "top",
     subject="cluster",
-    examples={"top lab3": "its machines", "top --run latest": "those of a run"},
+    examples={"top": "the machines of the last run", "top lab3": "those of a cluster"},
 )
-@run_option
 @click.option("--once", is_flag=True, help="print a table once, as in a pipe")
 @click.option("--json", "json_", is_flag=True, help="print JSON once")
-def top(selection: Selection, run: str, once: bool, json_: bool) -> int:
-    """Watch the hosts of a cluster or of a run: GPUs, whose processes they have, runs.
+def top(selection: Selection, once: bool, json_: bool) -> int:
+    """Watch the hosts of a cluster: GPUs, whose processes they have, runs.
 
     What is unusual comes first. Ctrl-C ends the view, and no run.
     """
     from rich.console import Console
 
-    from runner.ui.layout import fold_names, terminal_width
+    from runner.ui.layout import terminal_width
     from runner.ui.top import render_view
     from runner.verbs.shared.selection import open_run_finder
 
-    word = selection.cluster
-    if not run and (word == LATEST or (word and run_index.record_folder(word))):
-        run = word
-        selection = replace(selection, cluster="")
-    composed = selection.contact_for_run(run) if run else selection.contact_latest()
+    composed = selection.contact_latest()
     is_live = not (once or json_) and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     with open_run_finder(composed, "top", plain=True) as finder:
-        watch = HostWatch(composed, finder, is_run=bool(run))
+        watch = HostWatch(finder)
         watch.poll()
         finder.pool.poll_for_stop(FIRST_POLL_S)
         watch.poll()
         if not watch.samples:
             raise NotReady([*watch.problems.values()])
-        if is_live and watch.end is None:
+        if is_live:
             _follow(watch)
-    end = watch.end
     if json_:
-        show(json.dumps({**watch.view().as_data(), "ended": encode(end) if end else None}))
-    elif end:
-        silent = f"; not answering: {fold_names(end.silent)}" if end.silent else ""
-        show(f"run {end.run_id} has ended: {end.state}{silent}")
-        show(f"  {this_program()} why {composed.run_flags(end.run_id)}")
+        show(json.dumps(watch.view().as_data()))
     elif not is_live:
         width = terminal_width()
         console = Console(width=width, markup=False, highlight=False, emoji=False)
@@ -87,17 +72,8 @@ def top(selection: Selection, run: str, once: bool, json_: bool) -> int:
     return 0
 
 
-@dataclass(frozen=True)
-class RunEnd:
-    """How a run has ended, as the hosts say that answer."""
-
-    run_id: str
-    state: str
-    silent: tuple[str, ...] = ()  # hosts that do not answer, and may have had a part in it
-
-
 def _follow(watch: HostWatch) -> None:
-    """Show the view until Ctrl-C, or until the run that it is about has ended."""
+    """Show the view until Ctrl-C."""
     from rich.console import Console
     from rich.live import Live
 
@@ -105,7 +81,7 @@ def _follow(watch: HostWatch) -> None:
 
     console = Console(markup=False, highlight=False, emoji=False)
     with Live(console=console, screen=True, auto_refresh=False) as live:
-        while watch.end is None:
+        while True:
             view = render_view(watch.view(), console.width, console.height)
             live.update(view, refresh=True)
             try:
@@ -120,15 +96,9 @@ def _follow(watch: HostWatch) -> None:
 class HostWatch:
     """What is known of the hosts."""
 
-    def __init__(self, composed: LaunchRequest, finder: RunFinder, *, is_run: bool) -> None:
+    def __init__(self, finder: RunFinder) -> None:
         self.finder = finder
-        self.end: RunEnd | None = None
         self.problems: dict[str, Problem] = {}  # of hosts that do not answer
-        self._title = composed.spec.cluster.name
-        self._run: RemoteRun | None = None
-        if is_run:
-            self._run = finder.find(composed.spec.run_id, prefer_active=True)
-            self._title = self._run.run_id
         self._runs: list[RemoteRun] = []
         self.samples: dict[str, Sample] = {}  # the newest of each node
         self._runs_due = 0.0
@@ -143,13 +113,10 @@ class HostWatch:
             self._retry_at = time.monotonic() + RETRY_S
         answers, problems = finder.pool.broadcast().collect("sample", {}, "sampled", ANSWER_S)
         self.samples.update((name, answer["sample"]) for name, answer in answers.items())
-        is_due = now >= self._runs_due
-        if is_due:
+        if now >= self._runs_due:
             self._runs_due = now + RUNS_S
-            self._runs = finder.runs(self._run.run_id if self._run else "")
+            self._runs = finder.runs()
         self.problems = {**finder.unreachable, **problems}
-        if is_due:
-            self._look_for_end()
 
     def view(self) -> ClusterView:
         """Return what is known now."""
@@ -165,8 +132,6 @@ class HostWatch:
         hints: dict[str, str] = {}  # told once for the nodes with the same problem
         for name in names:
             problem = self.problems.get(name)
-            if self._run and name not in on_node and problem is None:
-                continue
             silence = problem.message if problem else ""
             sample = None if silence else self.samples.get(name)
             if sample:
@@ -175,12 +140,4 @@ class HostWatch:
             hint = problem.hint if problem and hints.setdefault(kind, name) == name else ""
             nodes.append(NodeView(name, sample, silence, hint, tuple(on_node[name])))
         rows = run_table.rows(self._runs)
-        return ClusterView(self._title, tuple(nodes), tuple(rows))
-
-    def _look_for_end(self) -> None:
-        from runner.core.results import aggregate_state
-
-        run = self._runs[-1] if self._run and self._runs else None
-        if run is not None and run.has_ended():
-            silent = () if run.is_complete else tuple(self.problems)
-            self.end = RunEnd(run.run_id, aggregate_state(run.by_host), silent)
+        return ClusterView(self.finder.pool.spec.cluster.name, tuple(nodes), tuple(rows))

@@ -26,8 +26,8 @@ def why(selection: Selection, run: str, json_: bool) -> int:
     It reads the record here, or the hosts' if there is none here.
     """
     from runner.control.record import run_index
-    from runner.control.record.contact_file import read_contact
     from runner.control.record.file_names import JOB_FILE, RESULT_FILE
+    from runner.control.record.launch_record import read_launch
     from runner.control.record.run_store import RunStore
     from runner.control.run.job_run import job_run
     from runner.core.wire.events import parse
@@ -38,7 +38,7 @@ def why(selection: Selection, run: str, json_: bool) -> int:
     record = record_of(run) if is_here else None
     store = RunStore(record) if record else None
     if store and not store.has_result and (store.folder / JOB_FILE).exists():
-        in_job = job_run(read_contact(store.folder), tell)
+        in_job = job_run(read_launch(store.folder), tell)
         if in_job:
             in_job.complete()
     is_proven = store and store.has_result and not run_index.has_unproven_end(store.folder)
@@ -87,26 +87,27 @@ def _ask_hosts(composed: LaunchRequest, known: RunStore) -> RunStore:
 
     Where they cannot, what is `known` is that, with a note; without an end there it is NotReady.
     """
-    from runner.control.run.found_run import FoundRun, pull_run, record_end
+    from runner.control.run.found_run import FoundRun, pull_run
+    from runner.core.results import BROKEN, aggregate_state
     from runner.core.wire.files import LOG, RECORD, SAMPLES
     from runner.verbs.shared.selection import open_run_finder
 
     try:
         with open_run_finder(composed, "why") as finder:
             found = FoundRun(composed, finder)
-            if found.store.has_result and _has_logs(found.store):
-                record_end(found)
-                for problem in finder.unreachable.values():
-                    note(f"asked again in vain: {problem}")
-                return found.store
-            if not found.has_ended:
-                is_pending = found.reported.relaunch_pending
-                state = "is about to be relaunched" if is_pending else "has not ended"
-                message = f"run {found.plan.run_id} {state}, as far as the hosts say"
-                flags = found.flags
-                hint = f"{this_program()} attach {flags}\n{this_program()} stacks {flags}"
-                raise NotReady([Problem("", message, hint)])
+            if not (found.has_ended or found.store.has_result):
+                state = "has not ended, as far as the hosts say"
+                steps = ["attach", "stacks"]
+                if found.reported.relaunch_pending:
+                    state = "is about to be relaunched, as far as the hosts say"
+                elif aggregate_state(found.reported.by_host) == BROKEN:
+                    state = "is broken: its supervisors are gone, and its record has no end"
+                    steps = ["stop"]
+                hint = "\n".join(f"{this_program()} {verb} {found.flags}" for verb in steps)
+                raise NotReady([Problem("", f"run {found.plan.run_id} {state}", hint)])
             pull_run(found, (RECORD, LOG, SAMPLES))
+            for problem in finder.unreachable.values() if known.has_result else ():
+                note(f"asked again in vain: {problem}")
     except NotReady as error:
         if not known.has_result:
             raise

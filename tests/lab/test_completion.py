@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for file, text in {
         "conf/cluster/mine.yaml": "defaults: [base]\nnodes:\n  gpu7: {}\n",
         "conf/task/training.yaml": "defaults: [base]\nscript: train.py\n",
-        "runs/1122-0815-train-abcd/contact.json": "{}",
+        "runs/1122-0815-train-abcd/config.yaml": "{}",
         "home/.keep": "",
         "train.py": "",
     }.items():

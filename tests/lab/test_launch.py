@@ -70,7 +70,7 @@ def test_records_stand_in_the_run_folder(on_lab: Launcher) -> None:
     words = ("cluster=lab", "cluster.env.WHO=${oc.env:HOME}", "sample_s=off")
     done = on_lab.run_ranks("print=hi", *words)
     assert done.code == 0, done
-    names = "config.yaml overrides.yaml contact.json plan.json events.jsonl result.json logs"
+    names = "config.yaml overrides.yaml plan.json events.jsonl result.json logs"
     empty = "metrics.jsonl"  # the logs have none
     found = {path.name for path in done.folder.iterdir()}
     assert found == {*names.split(), empty, ".gitignore"}

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from runner.control.record import download
-from runner.control.record.download import pull
-from runner.control.rpc.facts import FactsCollector
-from runner.control.rpc.session import BoundedInbox, Connector, HostSession, Inbox
+from runner.control.rpc.session import BoundedInbox
+from runner.control.run import download
+from runner.control.run.download import pull
+from runner.control.run.hosts import HostPool, workdir_request
 from runner.core.results import PullResult
 from runner.core.spec import Cluster as ClusterSpec
 from runner.core.spec import Node, Spec
-from runner.core.wire.facts import FactsRequest
+from runner.core.wire.files import OUTPUT
 from tests.lab.waiting import wait_until
 
 pytestmark = [pytest.mark.promise(6, 12)]
@@ -42,11 +42,10 @@ class Cluster:
         self.home = folder / "runs" / RUN
         self.said: list[tuple[str, str]] = []
         self.on_shown: Callable[[str], None] = lambda _: None
-        self.inbox: Inbox = BoundedInbox()
         self.outputs = ["results", "**/*.pt"]
         for node in ("gpu1", "gpu2"):
             self.make(node)
-        self._reaches: list[Connector] = []
+        self._pools: list[HostPool] = []
 
     def root(self, node: str = "gpu1") -> Path:
         return self.workdir / "runs" / RUN / node
@@ -70,34 +69,24 @@ class Cluster:
         for name, text in files.items():
             write(self.root(node) / name, text)
 
-    def connect(self, *names: str) -> dict[str, HostSession]:
+    def connect(self, *names: str) -> HostPool:
         nodes = tuple(Node(name, "localhost", transport="local") for name in names)
         cluster = ClusterSpec(host_python=sys.executable, workdir=str(self.workdir))
-        spec = Spec(run_id=RUN, cluster=cluster, nodes=nodes)
-        self.inbox = BoundedInbox()
-        reach = Connector(spec, lambda _: None)
-        self._reaches.append(reach)
+        spec = Spec(run_id=RUN, cluster=cluster, nodes=nodes, lost_s=60.0)
+        console: Any = SimpleNamespace(
+            phase=lambda _: None, message=lambda _: None, node_status=self._note
+        )
+        pool = HostPool(spec, console, BoundedInbox())
+        self._pools.append(pool)
+        pool.collect_available_facts(lambda node: workdir_request(spec, node))
+        return pool
 
-        def asked(node: Node) -> FactsRequest:
-            return FactsRequest(node.name, workdir=str(self.workdir), skip_launch_facts=True)
-
-        gathering = FactsCollector(spec, reach, self.inbox, asked, lambda *_: None)
-        gathering.collect()
-        return gathering.sessions
-
-    def pull(self, *names: str) -> dict[str, PullResult]:
-        sessions = self.connect(*names)
+    def pull(self, *names: str, **how: Any) -> dict[str, PullResult]:
+        pool = self.connect(*names)
         try:
-            return self.pull_with(sessions)
+            return pull(pool, RUN, self.home, **how)
         finally:
-            for session in sessions.values():
-                session.close()
-
-    def pull_with(
-        self, sessions: Mapping[str, HostSession], patience_s: float = math.inf
-    ) -> dict[str, PullResult]:
-        rest: dict[str, Any] = {"lost_s": 60, "show": self._note, "patience_s": patience_s}
-        return pull(sessions, self.inbox, RUN, self.home, **rest)
+            pool.close_sessions()
 
     def _note(self, node: str, text: str) -> None:
         self.said.append((node, text))
@@ -107,14 +96,14 @@ class Cluster:
         return self.pull("gpu1")["gpu1"]
 
     def outputs_here(self, node: str = "gpu1") -> set[str]:
-        """The files and links that came, whatever links lead to."""
+        """The files that came, and links that were there."""
         top = self.home / "outputs" / node
         found = [path for path in top.rglob("*") if path.is_symlink() or not path.is_dir()]
         return {str(path.relative_to(top)) for path in found}
 
     def close(self) -> None:
-        for reach in self._reaches:
-            reach.close()
+        for pool in self._pools:
+            pool.close()
 
 
 def write(path: Path, text: str | bytes) -> Path:
@@ -180,33 +169,44 @@ def test_all_of_a_run_comes_home(cluster: Cluster) -> None:
     assert again["gpu1"].existing_count == told["gpu1"].new_count
 
 
-def test_links_stay_links(cluster: Cluster, tmp_path: Path) -> None:
-    """Wherever they lead; what is behind them is neither read nor written."""
+def test_files_that_are_named_come_whatever_the_task_names(cluster: Cluster) -> None:
+    """They alone, below the folder where the ranks ran."""
+    for name in ("checkpoints/3.pt", "checkpoints/3.txt", "results/a"):
+        write(cluster.work() / name, name)
+    write(cluster.root() / "plan.json", json.dumps({"outputs": []}))
+
+    told = cluster.pull("gpu1", kinds=(OUTPUT,), patterns=["checkpoints/*.pt"])["gpu1"]
+
+    assert told.is_complete, told
+    assert cluster.outputs_here() == {"checkpoints/3.pt"}
+    assert [path.name for path in cluster.home.iterdir()] == ["outputs"]
+
+
+def test_no_link_is_followed(cluster: Cluster, tmp_path: Path) -> None:
+    """Wherever it leads, on the host and here: it is named."""
     secret = write(tmp_path / "elsewhere" / "secret.pt", "secret")
-    results = cluster.work() / "results"
-    results.mkdir()
-    links = {"passwd": "/etc/passwd", "broken": "nowhere", "up": "../../../.."}
-    links["folder"] = str(secret.parent)
+    links = {
+        "results/passwd": "/etc/passwd",
+        "results/broken": "nowhere",
+        "linked": str(secret.parent),
+    }
     for name, target in links.items():
-        (results / name).symlink_to(target)
-    (cluster.work() / "linked").symlink_to(secret.parent)
+        place = cluster.work() / name
+        place.parent.mkdir(exist_ok=True)
+        place.symlink_to(target)
+    write(cluster.work() / "results" / "folder" / "secret.pt", "not through the link")
+    home = cluster.home / "outputs" / "gpu1" / "results"
+    home.mkdir(parents=True)
+    (home / "folder").symlink_to(secret.parent)
     wanted = ["results", "**/*.pt", "linked/secret.pt"]
     write(cluster.root() / "plan.json", json.dumps({"outputs": wanted}))
 
     told = cluster.one()
 
-    assert told.is_complete, told
-    assert told.notes == ["linked: is a symbolic link, which is not followed"]
-    assert cluster.outputs_here() == {f"results/{name}" for name in links}
-    for name, target in links.items():
-        assert (cluster.home / "outputs/gpu1/results" / name).readlink() == Path(target)
-    (results / "passwd").unlink()
-    (results / "passwd").symlink_to("/etc/group")
-    (results / "folder").unlink()
-    write(results / "folder" / "secret.pt", "not through the link")
-    told = cluster.one()
-    assert (cluster.home / "outputs/gpu1/results/passwd").readlink() == Path("/etc/group")
-    assert told.new_count == 1
+    assert told.notes == [
+        f"{name}: is a symbolic link, which is not followed" for name in sorted(links)
+    ]
+    assert cluster.outputs_here() == {"results/folder"}
     assert "outputs/gpu1/results/folder is in the way" in str(told.problems)
     assert secret.read_text() == "secret"
 
@@ -218,20 +218,20 @@ def test_a_cut_connection_costs_nothing_that_came(
     monkeypatch.setattr(download, "REPORT_S", 0.0)
     data = os.urandom(50 * MB)
     write(cluster.work() / "results" / "big", data)
-    sessions = cluster.connect("gpu1")
+    pool = cluster.connect("gpu1")
     home = cluster.home / "outputs" / "gpu1" / "results"
 
     def cut(text: str) -> None:
         if text.endswith("%") and int(text[:-1]) >= 40:
-            sessions["gpu1"].close()
+            pool.sessions["gpu1"].close()
 
     cluster.on_shown = cut
-    told = cluster.pull_with(sessions)["gpu1"]
+    told = pull(pool, RUN, cluster.home)["gpu1"]
     cluster.on_shown = lambda _: None
     assert "the connection to it broke" in str(told.problems)
     assert not told.is_complete
     (part,) = (cluster.home / ".partial" / "gpu1").iterdir()
-    assert not home.exists()
+    assert not (home / "big").exists()
     came = part.stat().st_size
     assert 15 * MB < came < 50 * MB
 
@@ -282,7 +282,7 @@ def test_a_file_that_grows_meanwhile(cluster: Cluster) -> None:
     stop.set()
     grower.join()
     assert [str(each).splitlines()[0] for each in told.problems] == [
-        "gpu1: outputs/gpu1/results/growing: keeps changing during the download"
+        "gpu1: outputs/gpu1/results/growing: it changed meanwhile"
     ]
     assert cluster.outputs_here() == set()
     assert log.read_bytes().startswith((cluster.home / "logs/gpu1/rank_0.out").read_bytes())
@@ -308,14 +308,14 @@ def test_one_hosts_trouble_is_no_others(cluster: Cluster) -> None:
 
 def test_a_host_that_sends_nothing_is_not_waited_for(cluster: Cluster) -> None:
     """With a patience, as after a verdict; the other's files come."""
-    sessions = cluster.connect("gpu1", "gpu2")
-    agent = sessions["gpu2"]._channel._process.pid  # type: ignore[attr-defined]
+    pool = cluster.connect("gpu1", "gpu2")
+    agent = pool.sessions["gpu2"]._channel._process.pid  # type: ignore[attr-defined]
     os.killpg(agent, signal.SIGSTOP)
     try:
-        told = cluster.pull_with(sessions, patience_s=1)
+        told = pull(pool, RUN, cluster.home, patience_s=1)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(agent, signal.SIGCONT)
     assert told["gpu1"].is_complete
     assert "did not send all in time" in str(told["gpu2"].problems[-1])
-    assert sessions["gpu2"].closed, "nothing waits for it a second time"
+    assert pool.sessions["gpu2"].closed, "nothing waits for it a second time"

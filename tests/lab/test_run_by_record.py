@@ -72,7 +72,7 @@ def test_a_run_needs_nothing_of_what_launched_it(
     run = run_id(done)
     attach, *_, stop, pull = printed_commands(done)
     assert attach == ["attach", "--run", run], done
-    assert "s3cret" not in (tmp_path / "kept" / "one" / "contact.json").read_text()
+    assert "s3cret" not in (tmp_path / "kept" / "one" / "plan.json").read_text()
     file.unlink()
     verbs: dict[str, Callable[[Result], bool]] = {
         f"logs {run}": lambda said: said.out.count("up") == 2,
@@ -163,7 +163,7 @@ def test_a_run_of_another_machine_is_named_and_asked_about(lab: Lab, on_lab: Lau
     assert laptop("pull", run, "--cluster", "lab").code == 0  # a record of it, not of its launch
     refused = laptop("stop", run, "--cluster", "lab")
     assert refused.code == 2, refused
-    assert re.search(rf"{run}  rank  \d+ s ago  of ann\+", refused.err)
+    assert re.search(rf"{run}  rank  .* ago  of ann\+", refused.err)
     assert "--yes" in refused.err
     argv = [*RUNNER_ARGV, "stop", run, "--cluster", "lab"]
     with closing(Terminal(argv, laptop.folder, laptop.env)) as terminal:
@@ -179,7 +179,7 @@ def test_a_run_of_another_machine_is_named_and_asked_about(lab: Lab, on_lab: Lau
     assert (refused.code, f"{run}  rank  " in refused.err) == (2, True), refused
     assert info.exists()
     cleaned = on_lab(*clean)  # on record here
-    named = re.search(rf"^remove: {run}  rank  \d+ s ago  of ann\+", cleaned.err, re.MULTILINE)
+    named = re.search(rf"^remove: {run}  rank  .* ago  of ann\+", cleaned.err, re.MULTILINE)
     assert (cleaned.code, bool(named)) == (0, True), cleaned
     assert not info.exists()
 

@@ -160,6 +160,9 @@ def test_stop_works_whoever_is_dead(lab: Lab, on_lab: Launcher, detached: Start,
         assert lab["node2"].leftovers()  # who reads changes nothing
         listed = on_lab("ps", "--all", "--cluster", "lab", "cluster.only=[node2]")
         assert "broken" in listed.out, listed
+        why = ("why", "--run", run_id, "--cluster", "lab")
+        wait_until(lambda: f"{run_id} is broken: " in on_lab(*why).err, "the end on node1")
+        assert on_lab(*why).err.endswith(f"runner stop --run {run_id} --cluster lab\n")
     if dead == "stopped":
         lab["node2"].kill(supervisor.pid, signal.SIGSTOP)
     done = on_lab.succeed("stop", "--run", run_id, "--cluster", "lab", seconds=60)
@@ -314,6 +317,10 @@ def test_outputs_come_home(lab: Lab, on_lab: Launcher) -> None:
     assert not [*(done.folder / "outputs").rglob("scratch*")]
     assert "succeeded" in done.err.partition("pulled 2 files")[0], "the verdict waits for no output"
     assert "pulled 2 files" in done.err
+    named = on_lab.succeed("pull", done.folder.name, "scratch_*")
+    assert "pulled 2 files" in named.out
+    assert f"into runs/{done.folder.name}/outputs, from node[1-2]" in named.out
+    assert len([*(done.folder / "outputs").rglob("scratch_*")]) == 2
 
     never = on_lab.succeed(
         *("cluster=lab", "task.outputs=['*.pt']", "pull_outputs=never"),

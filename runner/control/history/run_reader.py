@@ -11,14 +11,14 @@ from pathlib import Path
 
 from runner.control.history.files import Problems, read_as, read_config, read_lines
 from runner.control.history.series import read_loads, read_metrics
-from runner.control.record.contact_file import RunContact
 from runner.control.record.file_names import (
     CONFIG_FILE,
-    CONTACT_FILE,
     HOSTS_FOLDER,
+    JOB_FILE,
     PLAN_FILE,
     RESULT_FILE,
 )
+from runner.control.record.launch_record import Planned
 from runner.control.record.metrics_record import (
     METRICS_FILE,
     RecordedLog,
@@ -81,11 +81,11 @@ def _read_outline(folder: Path, problems: Problems) -> RunData:
     result = read_as(RunResult, folder / RESULT_FILE, problems)
     if last and result and result.attempt < last.attempt:
         result = None
-    contact = None if result else read_as(RunContact, folder / CONTACT_FILE, problems)
-    run = last or result or contact
-    if run is None:
-        problems.add(CONTACT_FILE, "neither it nor a plan can be read")
-    launched_at = result.began if result else getattr(contact, "launched_at", None)
+    begun = None
+    for name in () if result else (PLAN_FILE, JOB_FILE):
+        begun = begun or read_as(Planned, folder / name, problems)
+    run = last or result or (begun and begun.launch.spec)
+    launched_at = begun.launch.launched_at if begun else getattr(result, "began", None)
     files = sorted(folder.glob(f"{HOSTS_FOLDER}/*/run.json"))  # where `pull` has been
     infos = (read_as(RunInfo, file, Problems()) for file in files)
     return RunData(

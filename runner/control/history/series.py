@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from runner.control.history.files import Problems, read_lines
 from runner.control.record.file_names import HOSTS_FOLDER
 from runner.control.record.metrics_record import METRICS_FILE
-from runner.core.history import LOAD_FIGURES, GpuLoad, Metric, NodeLoad, Series
+from runner.core.history import LOAD_FIGURES, Metric, Series
 from runner.core.wire.codec import parse_json
 from runner.core.wire.paths import SAMPLES_FILE
 from runner.core.wire.text import natural_key
@@ -80,32 +80,26 @@ def read_metrics(
 
 def read_loads(
     folder: Path, max_points: int, earliest: float, problems: Problems
-) -> tuple[NodeLoad, ...]:
-    """Return the load of each node; samples before `earliest` are left out."""
-    series: dict[str, dict[int, dict[str, list[Point]]]] = {}  # by node and GPU, -1 for the host
+) -> dict[str, dict[str, Series]]:
+    """Return each load of each node and GPU; samples before `earliest` are left out."""
+    found: dict[str, dict[str, list[Point]]] = {figure.title: {} for figure in LOAD_FIGURES}
 
     def take(node: str, sample: Any) -> None:
         wall = float(sample["wall"])
-        by_index = series.setdefault(node, {})
-        for load in LOAD_FIGURES if wall >= earliest else ():
-            for source in sample.get("gpus", ()) if load.is_gpu else (sample,):
-                if source.get(load.name) is not None:
-                    point = Point(wall, float(source[load.name]))
-                    by_name = by_index.setdefault(int(source.get("index", -1)), {})
-                    by_name.setdefault(load.name, []).append(point)
+        for figure in LOAD_FIGURES if wall >= earliest else ():
+            for source in sample.get("gpus", ()) if figure.is_gpu else (sample,):
+                if source.get(figure.name) is not None:
+                    label = f"{node} GPU {int(source['index'])}" if figure.is_gpu else node
+                    points = found[figure.title].setdefault(label, [])
+                    points.append(Point(wall, float(source[figure.name])))
 
     files = folder.glob(f"{HOSTS_FOLDER}/*/attempt_*/{SAMPLES_FILE}")
     for file in sorted(files, key=lambda path: natural_key(str(path))):
         _read(file, "samples", functools.partial(take, file.parents[1].name), problems)
-    loads = []
-    for node, by_index in series.items():
-        members = {
-            index: {name: _series(points, max_points) for name, points in by_name.items()}
-            for index, by_name in sorted(by_index.items())
-        }
-        of_host = members.pop(-1, {})
-        loads.append(NodeLoad(node, of_host, tuple(GpuLoad(*each) for each in members.items())))
-    return tuple(loads)
+    return {
+        title: {label: _series(points, max_points) for label, points in sources.items()}
+        for title, sources in found.items()
+    }
 
 
 def _read(path: Path, noun: str, take: Callable[[Any], None], problems: Problems) -> None:

@@ -2,8 +2,7 @@
 
 CONFIG_FILE = "config.yaml"
 OVERRIDES_FILE = "overrides.yaml"  # of a launch here
-CONTACT_FILE = "contact.json"
-PLAN_FILE = "plan.json"
+PLAN_FILE = "plan.json"  # and how the hosts are reached
 RESULT_FILE = "result.json"
 JOB_FILE = "job.json"  # where the launch is in a job of Slurm: what it begins with
 

@@ -12,16 +12,16 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from runner.control.record.contact_file import read_contact
 from runner.control.record.file_names import (
     CONFIG_FILE,
-    CONTACT_FILE,
     LATEST,
     PLAN_FILE,
     RESULT_FILE,
     SWEEP_FILE,
 )
+from runner.control.record.launch_record import read_launch
 from runner.core.errors import ConfigError, Problem
+from runner.core.launch_request import LaunchRequest
 from runner.core.shell import expand_home, quote, this_program
 from runner.core.wire.codec import parse_json
 from runner.core.wire.paths import is_run_id
@@ -41,7 +41,7 @@ def record_folder(name: str) -> Path | None:
     """
     found = next(_named(name), None)
     if found is None and name == LATEST and any((place / LATEST).is_symlink() for place in _here()):
-        found = next(launched_here(), None)
+        found = next(iter(launched_here()), None)
         if found:
             set_latest(found)
     return found
@@ -49,28 +49,29 @@ def record_folder(name: str) -> Path | None:
 
 def record_file(folder: Path) -> Path | None:
     """Return the first file of the record of a run, None for a folder that has none."""
-    files = (folder / name for name in (CONTACT_FILE, CONFIG_FILE, PLAN_FILE))
+    files = (folder / name for name in (CONFIG_FILE, PLAN_FILE))
     return next((file for file in files if file.is_file()), None)
 
 
 def record_of(run: RunInfo) -> Path | None:
     """Return the record of a run that hosts have; that of another run with its id is none."""
-    return next((folder for folder in _named(run.run_id) if is_record_of(folder, run)), None)
-
-
-def is_record_of(folder: Path, run: RunInfo) -> bool:
-    """Return whether a folder has the record of this run."""
-    try:
-        return read_contact(folder).launched_at == run.launched_at
-    except ConfigError:
-        return False
+    launch = _launch_of(run)
+    return launch.run_dir if launch else None
 
 
 def folder_of(run: RunInfo) -> Path | None:
     """Return the folder that a run was launched from; None without a launch on record here."""
-    record = record_of(run)
-    place = _launch_place(record) if record else None
-    return place.parent if place else None
+    launch = _launch_of(run)
+    return Path(launch.launched_from) if launch and launch.launched_from else None
+
+
+def _launch_of(run: RunInfo) -> LaunchRequest | None:
+    for folder in _named(run.run_id):
+        with contextlib.suppress(ConfigError):
+            launch = read_launch(folder)
+            if launch.launched_at == run.launched_at:
+                return launch
+    return None
 
 
 def other_folder(run: RunInfo) -> str:
@@ -83,15 +84,22 @@ def other_folder(run: RunInfo) -> str:
 def place_of(run: RunInfo, runs: Path) -> Path:
     """Return where the record of a run is, or would be below `runs`."""
     usual = runs / run.run_id
-    is_free = not usual.exists() or is_record_of(usual, run)
+    try:
+        is_free = read_launch(usual).launched_at == run.launched_at
+    except ConfigError:  # nothing is there, or the rest of a damaged record
+        is_free = True
     apart = runs / f"{run.run_id}-{run.launched_at:.0f}"  # from another run with its id
     return record_of(run) or (usual if is_free else apart)
 
 
 def records() -> dict[Path, str]:
     """Return the names of the records in this folder and in the index, the newest first."""
+    return _records([_index(), *_here()])
+
+
+def _records(places: Sequence[Path]) -> dict[Path, str]:
     names: dict[Path, str] = {}
-    for place in (_index(), *_here()):
+    for place in places:
         for entry in place.glob("[!.]*"):
             folder = entry.resolve()
             names.setdefault(folder, folder.name if entry.name == LATEST else entry.name)
@@ -100,10 +108,9 @@ def records() -> dict[Path, str]:
     return {file.parent: names[file.parent] for file in newest_first}
 
 
-def launched_here() -> Iterator[Path]:
-    """Yield the records of the runs launched from this folder and those in `runs`, newest first."""
-    runs = [place.resolve() for place in _here()]
-    return (f for f in records() if f.parent in runs or _launch_place(f) in _here())
+def launched_here() -> list[Path]:
+    """Return the records in `runs` of this folder, and those to which links lead, newest first."""
+    return [*_records(_here())]
 
 
 def has_unproven_end(folder: Path) -> bool:
@@ -115,17 +122,20 @@ def has_unproven_end(folder: Path) -> bool:
 
 
 def unfinished() -> Iterator[Path]:
-    """Yield those of them without an end on record, or with an unproven one; no damaged ones."""
+    """Yield the records launched here without an end, or with an unproven one; no damaged ones."""
     for folder in launched_here():
         if not (folder / RESULT_FILE).exists() or has_unproven_end(folder):
             with contextlib.suppress(ConfigError):
-                read_contact(folder)
+                read_launch(folder)
                 yield folder
 
 
 def code_places(folder: Path) -> tuple[Path, ...]:
     """Return where the code of a run on record may be: where it was launched, beside it, here."""
-    places = filter(None, (_launch_place(folder), folder.parent, *_here()))
+    places = [folder.parent, *_here()]
+    with contextlib.suppress(ConfigError):
+        if launched_from := read_launch(folder).launched_from:
+            places.insert(0, Path(launched_from, RUNS_FOLDER))
     return tuple(dict.fromkeys(places))
 
 
@@ -207,13 +217,18 @@ def register(run_id: str, folder: Path) -> None:
 
 
 def set_latest(folder: Path) -> None:
-    """Point `runs/latest` of the working folder to a record, as far as the folder allows."""
-    with contextlib.suppress(OSError):
+    """Point `runs/latest` of the working folder to a record, as far as the folder allows.
+
+    A record elsewhere gets a link of its own there, too.
+    """
+    with contextlib.suppress(OSError, ConfigError):
         runs = Path.cwd() / RUNS_FOLDER
         if not runs.exists():
             runs.mkdir(mode=0o700)
             ignore_folder(runs)
         _link(runs / LATEST, Path(folder.name) if folder.parent == runs else folder)
+        if folder.parent != runs:
+            _link(runs / read_launch(folder).spec.run_id, folder)
 
 
 def ignore_folder(folder: Path) -> None:
@@ -226,14 +241,6 @@ def _named(name: str) -> Iterator[Path]:
     for place in _here() if name == LATEST else (*_here(), _index()):
         if record_file(place / name):
             yield (place / name).resolve()
-
-
-def _launch_place(folder: Path) -> Path | None:
-    """Return the folder of records below that from which a run was launched, if it is known."""
-    with contextlib.suppress(ConfigError):
-        if launched_from := read_contact(folder).launched_from:
-            return Path(launched_from, RUNS_FOLDER)
-    return None
 
 
 def _here() -> list[Path]:

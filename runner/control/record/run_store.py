@@ -7,6 +7,7 @@ import fcntl
 import functools
 import json
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,14 @@ from runner.control.atomic_file import replace_file
 from runner.control.code import worktree
 from runner.control.code.code_store import find_release
 from runner.control.record import run_index
-from runner.control.record.contact_file import read_contact, run_contact
 from runner.control.record.file_names import (
     CONFIG_FILE,
-    CONTACT_FILE,
     OVERRIDES_FILE,
     PLAN_FILE,
     RESULT_FILE,
     SWEEP_FILE,
 )
+from runner.control.record.launch_record import planned, read_launch
 from runner.control.record.metrics_record import record_metrics
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.launch_request import LaunchRequest
@@ -56,15 +56,12 @@ def try_lock_folder(folder: Path) -> int | None:
 
 
 class RunStore:
-    """`{config,overrides}.yaml`, `{contact,plan,result}.json`, `events.jsonl`, `logs/`."""
+    """`{config,overrides}.yaml`, `{plan,result}.json`, `events.jsonl`, `logs/`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.logs = folder / "logs"
         self.write_error = ""
-        self._made: list[Path] = []  # folders
-        self._is_reserved = False
-        self._has_begun = False
         self._sizes: dict[Path, int] = {}
         self._known_events: set[tuple[Any, ...]] | None = None
         self._lock_fd: int | None = None
@@ -78,40 +75,27 @@ class RunStore:
             return self.folder if folder.startswith("..") else Path(folder)
         return self.folder
 
-    def reserve(self) -> None:
-        """Create the folder; raise ConfigError if it holds another run or cannot be created."""
-        message = f"{self.folder} exists already; a run never overwrites another"
-        try:
-            missing = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
-            for path in reversed(missing):
-                path.mkdir(mode=0o700, exist_ok=path != self.folder)  # others may make the parents
-                self._made.append(path)
-            if not any(self.folder.iterdir()):
-                self._is_reserved = True
-                for folder in {*self._made[:1], self.folder}:
-                    run_index.ignore_folder(folder)
-                return
-        except OSError as error:
-            self.discard()
-            message = f"cannot create {self.folder}: {error.strerror}"
-        hint = "set run_dir to a new folder, or another run_id"
-        raise ConfigError([Problem("run_dir", message, hint)])
+    def require_free(self) -> None:
+        """Raise ConfigError if the folder holds another run, or cannot be made."""
+        message = ""
+        there = next(path for path in (self.folder, *self.folder.parents) if path.exists())
+        if not there.is_dir():
+            message = f"cannot create {self.folder}: {there} is no folder"
+        elif not os.access(there, os.R_OK | os.W_OK | os.X_OK):
+            message = f"cannot create {self.folder}: you may not write in {there}"
+        elif there == self.folder and any(there.iterdir()):
+            message = f"{self.folder} exists already; a run never overwrites another"
+        if message:
+            hint = "set run_dir to a new folder, or another run_id"
+            raise ConfigError([Problem("run_dir", message, hint)])
 
-    def discard(self) -> None:
-        """Remove what was written, unless the run is on record as begun."""
-        if self._has_begun:
-            return
-        with contextlib.suppress(OSError):
-            for path in self.folder.iterdir() if self._is_reserved else ():
-                if path.is_dir():
-                    path.rmdir()
-                else:
-                    path.unlink()
-            for folder in reversed(self._made):
-                ignore_file = folder / run_index.IGNORE_FILE
-                if [*folder.iterdir()] == [ignore_file]:  # no other run is in it
-                    ignore_file.unlink()
-                folder.rmdir()
+    def make(self) -> None:
+        """Make the folder with its parents, out of git and of snapshots; raise OSError."""
+        missing = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
+        for path in reversed(missing):
+            path.mkdir(mode=0o700, exist_ok=True)
+        for folder in {*missing[-1:], self.folder}:
+            run_index.ignore_folder(folder)
 
     @contextlib.contextmanager
     def required(self) -> Iterator[None]:
@@ -123,27 +107,35 @@ class RunStore:
             problem = Problem("run_dir", message, "free some space, or set run_dir")
             raise NotReady([problem]) from error
 
-    def create(self, request: LaunchRequest, plan: Plan | None = None) -> bool:
-        """Begin the record; return whether its run id finds it; raise OSError."""
-        self._lock_fd = try_lock_folder(self.folder)
-        if not (self.folder / CONFIG_FILE).exists():  # written when its job was submitted
-            self.write_request(request)
-        self.logs.mkdir(mode=0o700, exist_ok=True)
-        self.write_json(CONTACT_FILE, run_contact(request))
-        if plan:
-            self.write_plan(plan)
-        self._has_begun = True
+    def create(self, request: LaunchRequest, plan: Plan) -> bool:
+        """Begin the record; return whether its run id finds it.
+
+        Raises:
+            OSError: It cannot be written; then there is none.
+        """
+        was_submitted = (self.folder / CONFIG_FILE).exists()
+        try:
+            if not was_submitted:
+                self.write_request(request)
+            self._lock_fd = try_lock_folder(self.folder)
+            self.logs.mkdir(mode=0o700, exist_ok=True)
+            self.write_plan(plan, request)
+        except OSError:
+            if not was_submitted:
+                shutil.rmtree(self.folder, ignore_errors=True)
+            raise
         run_id = request.spec.run_id
         run_index.register(run_id, self.folder)
         run_index.set_latest(self.folder)
         return run_index.record_folder(run_id) == self.folder.resolve()
 
     def write_request(self, request: LaunchRequest) -> None:
-        """Record what was asked for; raise OSError."""
+        """Make the folder, and record what was asked for; raise ConfigError or OSError."""
+        self.require_free()
+        self.make()
         self.write_text(CONFIG_FILE, request.config_yaml)
         lines = [f"- {json.dumps(word, ensure_ascii=False)}\n" for word in request.overrides]
         self.write_text(OVERRIDES_FILE, "".join(lines) or "[]\n")
-        self.write_json(CONTACT_FILE, run_contact(request))
         if request.sweep:
             self.write_json(SWEEP_FILE, request.sweep)
 
@@ -157,7 +149,7 @@ class RunStore:
         """
         try:
             if not self.folder.exists():
-                self.reserve()
+                self.make()
             self._lock_fd = try_lock_folder(self.folder)
             if self._lock_fd is None:
                 return False
@@ -166,10 +158,10 @@ class RunStore:
             self.logs.mkdir(mode=0o700, exist_ok=True)
             if not (self.folder / CONFIG_FILE).exists():
                 self.write_text(CONFIG_FILE, request.config_yaml)
-            if not (self.folder / CONTACT_FILE).exists():
-                self.write_json(CONTACT_FILE, run_contact(request))
             if plan.attempt > self._last_planned_attempt():
-                self.write_plan(plan)
+                with contextlib.suppress(ConfigError):  # none is on record
+                    request = read_launch(self.folder)
+                self.write_plan(plan, request)
         except (OSError, ConfigError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             self.write_error = f"cannot write in {self.folder}: {reason}"
@@ -194,7 +186,7 @@ class RunStore:
             os.close(self._lock_fd)
             self._lock_fd = None
 
-    def write_plan(self, plan: Plan) -> None:
+    def write_plan(self, plan: Plan, request: LaunchRequest) -> None:
         """Record the plan of an attempt, before it starts; raise OSError.
 
         The plan of an earlier attempt N is kept as `plan.N.json`.
@@ -204,7 +196,7 @@ class RunStore:
             number = int(json.loads(previous)["attempt"])
             if number < plan.attempt:
                 self.write_text(f"plan.{number}.json", previous)
-        self.write_json(PLAN_FILE, plan)
+        self.write_json(PLAN_FILE, planned(plan, request))
 
     @property
     def has_result(self) -> bool:
@@ -247,7 +239,12 @@ class RunStore:
         except (OSError, ValueError) as error:
             message = f"the record of a run in {self.folder} cannot be read: {error}"
             run_id = run_index.records().get(self.folder.resolve(), self.folder.name)
-            hint = f"`{this_program()} pull --run {run_id}` downloads it again"
+            words = f"--run {run_id}"
+            try:
+                read_launch(self.folder)
+            except ConfigError:
+                words = f"--cluster NAME {words}"
+            hint = f"`{this_program()} pull {words}` downloads it again"
             raise NotReady([Problem("", message, hint)]) from error
 
     def append(self, event: Event) -> None:
@@ -282,27 +279,22 @@ class RunStore:
     def rerun_without_lost(self, plan: Plan, verdict: Verdict) -> str:
         """Return the command that repeats the run without the hosts that it lost, "" for none.
 
-        There is none where the recorded configuration wants those hosts, or so many nodes.
+        There is none where the launch wanted so many nodes, or Slurm chose them.
         """
         lost = (*verdict.unverified, *verdict.unverified_before)
         left = {node.node for node in plan.nodes}.difference(lost)
         if verdict.state != LOST or not (lost and left):
             return ""
-        import yaml  # noqa: PLC0415 (few runs lose a host)
-
         try:
-            config = yaml.safe_load((self.folder / CONFIG_FILE).read_text(encoding="utf-8"))
-            cluster = config["cluster"]
-            wanted = config["task"]["nnodes"]
-            excluded = cluster["exclude"] or []
-            scheduler = cluster["scheduler"]
-        except (OSError, ValueError, LookupError, TypeError, yaml.YAMLError):
+            spec = read_launch(self.folder).spec
+        except ConfigError:
             return ""
-        if wanted is not None or scheduler != "direct" or not isinstance(excluded, list):
+        was_launched_here = (self.folder / OVERRIDES_FILE).exists()
+        if spec.task.nnodes is not None or spec.slurm or not was_launched_here:
             return ""
-        names = dict.fromkeys([*map(str, excluded), *lost])
+        names = dict.fromkeys([*spec.cluster.exclude, *lost])
         words = [f"rerun={plan.run_id}", f"cluster.exclude=[{','.join(names)}]"]
-        if cluster["master"] in lost:
+        if spec.cluster.master in lost:
             words.append("cluster.master=null")
         return f"{this_program()} {command_line(words)}"
 
@@ -313,14 +305,14 @@ class RunStore:
     def _project_files(self, plan: Plan) -> ProjectFiles | None:
         """Return the code that a run pushed, or used here; None if this machine lacks it."""
         with contextlib.suppress(ConfigError, OSError):
-            contact = read_contact(self.folder)
+            launch = read_launch(self.folder)
             if plan.release:
-                here = Path(contact.launched_from)
+                here = Path(launch.launched_from)
                 places = run_index.code_places(self.folder)
                 if release := find_release(places, plan.release):
                     paths = _modules((f.path for f in release.manifest.files), plan.subdirectory)
                     return ProjectFiles(paths, functools.partial(worktree.why_absent, here))
-            elif are_local(contact.spec.nodes):
+            elif are_local(launch.spec.nodes):
                 here = Path(plan.nodes[0].cwd)
                 tree = worktree.scan(here)
                 paths = _modules(tree.files, os.path.relpath(here, tree.root))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.record import run_index
 from runner.control.record.run_store import RunStore
 from runner.control.run.discovery import HostRecord, RunFinder
+from runner.control.run.download import pull
 from runner.control.run.hosts import leave_on_signal
 from runner.control.run.job_run import job_run
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady
@@ -75,8 +76,7 @@ class FoundRun:
     @property
     def has_ended(self) -> bool:
         """Whether it cannot be going on, also where no host has answered."""
-        is_over = self.already_ended and not self.reported.relaunch_pending
-        return is_over or self.reported.has_ended(hub=self.plan.nodes[0].node)
+        return self.reported.has_ended([share.node for share in self.plan.nodes])
 
     @property
     def all_nodes(self) -> tuple[str, ...]:
@@ -178,10 +178,12 @@ class FoundRun:
         return record
 
 
-def pull_run(run: FoundRun, kinds: Collection[str] = FILE_KINDS) -> dict[str, PullResult]:
+def pull_run(
+    run: FoundRun, kinds: Collection[str] = FILE_KINDS, patterns: Sequence[str] = ()
+) -> dict[str, PullResult]:
     """Download what the hosts have of a run; record how it ended, if that is not on record here.
 
-    The `kinds` are those of `download.pull`.
+    The `kinds` and `patterns` are those of `download.pull`.
 
     Raises:
         NotReady: The folder cannot be written to, or another process does so.
@@ -191,7 +193,8 @@ def pull_run(run: FoundRun, kinds: Collection[str] = FILE_KINDS) -> dict[str, Pu
     store.unlock()
     try:
         nodes = run.reported.by_host
-        pulled = run.finder.pool.download(run.plan.run_id, store.folder, kinds, nodes=nodes)
+        pool = run.finder.pool
+        pulled = pull(pool, run.plan.run_id, store.folder, kinds, patterns=patterns, nodes=nodes)
     except Interrupted as error:
         pull_command = f"{this_program()} pull {run.flags}"
         message = f"interrupted; what came is kept, and this continues from there: {pull_command}"

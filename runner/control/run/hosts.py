@@ -9,7 +9,6 @@ import signal
 import time
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from runner.control.attempt import observer
@@ -18,7 +17,7 @@ from runner.control.rpc.session import BoundedInbox, Connector, HostSession, Inb
 from runner.control.rpc.wait import TICK_S, Broadcast, WaitLoop
 from runner.core.errors import NotReady, Problem
 from runner.core.planning.notes import FoldNames
-from runner.core.results import PullResult, RemoteRun
+from runner.core.results import RemoteRun
 from runner.core.spec import Node, Spec
 from runner.core.wire.codec import Frame
 from runner.core.wire.events import Event
@@ -233,37 +232,6 @@ class HostPool:
         observed_by = observer.RunObserver(record, log, say, self.console, self.fold_names)
         return AttemptMonitor(
             self.spec, plan, self.connector, self.sessions, self.inbox, observed_by
-        )
-
-    def download(
-        self,
-        run_id: str,
-        folder: Path,
-        kinds: Collection[str],
-        *,
-        nodes: Container[str] | None = None,
-        limit_s: float = math.inf,
-        patience_s: float = math.inf,
-    ) -> dict[str, PullResult]:
-        """Download from the nodes that are connected, or those of `nodes` among them."""
-        from runner.control.record.download import pull
-
-        self.console.phase("fetching")
-        sessions = {
-            name: session
-            for name, session in self.sessions.items()
-            if not session.closed and (nodes is None or name in nodes)
-        }
-        return pull(
-            sessions,
-            self.inbox,
-            run_id,
-            folder,
-            lost_s=self.spec.lost_s,
-            show=self.console.node_status,
-            kinds=kinds,
-            limit_s=limit_s,
-            patience_s=patience_s,
         )
 
     def close_sessions(self) -> None:

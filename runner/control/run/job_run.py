@@ -22,6 +22,7 @@ from runner.control.history import files
 from runner.control.history.run_reader import read_events
 from runner.control.record import run_index
 from runner.control.record.file_names import JOB_FILE, PLAN_FILE, RESULT_FILE
+from runner.control.record.launch_record import planned
 from runner.control.record.run_store import RunStore
 from runner.control.run.own_job import past_attempts
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady, Problem, StopUnverified
@@ -29,7 +30,7 @@ from runner.core.launch_request import LaunchRequest
 from runner.core.outcome.verdict import fold_events
 from runner.core.planning.slurm_job import ERR_FILE, NEVER_STARTS, OUT_FILE, SIZES_FILE, Job
 from runner.core.shell import this_program
-from runner.core.wire.codec import decode, encode
+from runner.core.wire.codec import decode
 from runner.core.wire.events import TimedEvent
 from runner.core.wire.plan import Plan
 from runner.core.wire.states import (
@@ -78,7 +79,7 @@ def submit(request: LaunchRequest, source: CodeSource, store: RunStore, script: 
     request = replace(request, launched_at=time.time(), launched_from=str(Path.cwd()))
     with store.required():
         store.write_request(request)
-        store.write_json(JOB_FILE, plan)
+        store.write_json(JOB_FILE, planned(plan, request))
         for name in (OUT_FILE, ERR_FILE):  # whoever looks in vain for a file sees it late on NFS
             store.write_text(name, "")
     if keeper := source.keep(CodeStore(Path.cwd() / run_index.RUNS_FOLDER / STORE)):
@@ -92,7 +93,7 @@ def submit(request: LaunchRequest, source: CodeSource, store: RunStore, script: 
         hint = "sinfo lists partitions; sacctmgr show associations user=$USER lists accounts"
         problem = problem or f"sbatch answered {last!r}"
         raise NotReady([Problem("cluster.slurm", problem, hint)])
-    store.write_json(JOB_FILE, {**encode(plan), "job_id": job_id})
+    store.write_json(JOB_FILE, {**planned(plan, request), "job_id": job_id})
     run_index.register(spec.run_id, store.folder)
     run_index.set_latest(store.folder)
     return job_id
@@ -285,19 +286,8 @@ class JobRun:
             raise Interrupted(exit_code, self._left_text())
         if self._is_stopping or not job_of(self.job_id).is_queued:
             self._begin_stop(is_urgent=self._is_stopping)
-        elif exit_code == SIGNAL_EXIT_BASE + signal.SIGINT and self._is_left():
-            raise Interrupted(exit_code, self._left_text())
         else:
             raise Interrupted(exit_code, self.stop())
-
-    def _is_left(self) -> bool:
-        """Ask at a terminal whether Ctrl-C leaves the job in the queue; once more says no."""
-        if not (sys.stdin and sys.stdin.isatty()):
-            return False
-        self.say(f"cancel job {self.job_id}, or leave it in the queue? c or l, and Enter (c)")
-        with contextlib.suppress(Interrupted):
-            return sys.stdin.readline().strip().lower() in ("l", "leave")
-        return False
 
     def _begin_stop(self, *, is_urgent: bool) -> None:
         """Have the launch end its run, and prove it; at the second time have Slurm do so."""

@@ -13,7 +13,7 @@ import json
 import posixpath
 import re
 from dataclasses import dataclass
-from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Optional, Set, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Set, Tuple
 
 from runner.core.wire.paths import EVENTS_FILE, SAMPLES_FILE
 
@@ -149,8 +149,8 @@ APPEND_ONLY = (EVENTS_FILE, "supervisor.log")
 CHUNK = 256 << 10
 """Bytes of a log or a file that a host sends at a time, at most."""
 
-MAX_FILES = 200_000
-"""Files of one run that a host lists, at most."""
+MAX_LIST = 8 << 20
+"""Bytes of the list of a run's files on one host, at most: some 80,000 files."""
 
 MAX_INT = 1 << 62
 """Larger than any size in bytes and any time in nanoseconds."""
@@ -177,17 +177,16 @@ ANY_DEPTH = "**"
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file or a symbolic link on a host."""
+    """A file on a host."""
 
     kind: str  # of `FILE_KINDS`
     path: str  # below the run folder; of an output, below the working folder of the ranks
     size: int  # in bytes
     mtime_ns: int
     mode: int  # its permissions
-    link_target: Optional[str] = None  # None for a file
 
     def to_row(self) -> List[Any]:
-        return [self.kind, self.path, self.size, self.mtime_ns, self.mode, self.link_target]
+        return [self.kind, self.path, self.size, self.mtime_ns, self.mode]
 
     @staticmethod
     def from_row(row: Any) -> RemoteFile:
@@ -197,19 +196,15 @@ class RemoteFile:
             ValueError: It is no such row, or leads out of its folder.
         """
         try:
-            kind, path, size, mtime_ns, mode, link_target = row
-            file = RemoteFile(kind, path, int(size), int(mtime_ns), int(mode) & 0o777, link_target)
+            kind, path, size, mtime_ns, mode = row
+            file = RemoteFile(kind, path, int(size), int(mtime_ns), int(mode) & 0o777)
         except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"no file in an inventory: {error}") from error
         validate(kind, path)
-        is_link = kind == OUTPUT and isinstance(link_target, str) and not file.size
-        if link_target is not None and not is_link:
-            raise ValueError(f"{path!r} is no link")
         max_size = 2 * MAX_SAMPLE_FILE if kind == SAMPLES else MAX_INT
         if not 0 <= file.size < max_size or not -MAX_INT < file.mtime_ns < MAX_INT:
             raise ValueError(f"{path!r} has no such size or time")
-        for text in (path, link_target or ""):
-            text.encode("utf-8", "surrogateescape")
+        file.path.encode("utf-8", "surrogateescape")
         return file
 
 

@@ -19,7 +19,6 @@ from runner.core.history import (
     LOAD_FIGURES,
     LoadFigure,
     RunData,
-    Series,
     code_text,
     flat_config,
     gpu_hours,
@@ -176,16 +175,10 @@ def _members(run: RunData, figure: LoadFigure) -> dict[str, Points]:
     """Return the figure of each GPU or host that has it, by time after the launch."""
     members: dict[str, Points] = {}
     origin = launch_time(run)
-    for node in run.loads:
-        sources = {node.node: node.series}
-        if figure.is_gpu:
-            sources = {f"{node.node} GPU {gpu.index}": gpu.series for gpu in node.gpus}
-        for label, by_name in sources.items():
-            series = by_name.get(figure.name, Series())
-            pairs = zip(series.at, series.values, strict=True)
-            points = [(at - origin, value) for at, value in pairs]
-            if points:
-                members[label] = sorted(points, key=lambda point: point[0])
+    for label, series in run.loads.get(figure.title, {}).items():
+        pairs = zip(series.at, series.values, strict=True)
+        if points := [(at - origin, value) for at, value in pairs]:
+            members[label] = sorted(points, key=lambda point: point[0])
     return members
 
 

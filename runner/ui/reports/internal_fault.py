@@ -28,7 +28,7 @@ CRASH_FILE = "crash.txt"
 
 
 def report_fault(error: Exception, folder: Path | None = None, hint: str = "") -> RunnerError:
-    """Return the error to report, after the traceback was written to `folder`, or to /tmp.
+    """Return the error to report, after the traceback was written to `folder`, or below /tmp.
 
     Where no file can be written, it is on standard error.
     """
@@ -43,9 +43,11 @@ def report_fault(error: Exception, folder: Path | None = None, hint: str = "") -
     text = f"{versions}\n{''.join(traceback.format_exception(error))}"
     where = "the lines above"
     try:
-        path = (folder or Path(tempfile.mkdtemp(prefix="runner-"))) / CRASH_FILE
+        has_record = folder is not None and folder.is_dir()
+        place = folder if folder and has_record else Path(tempfile.mkdtemp(prefix="runner-"))
+        path = place / CRASH_FILE
         path.write_text(text, encoding="utf-8", errors="backslashreplace")
-        where = os.path.relpath(path) if folder else str(path)
+        where = os.path.relpath(path) if has_record else str(path)
     except OSError:
         show(text, file=sys.stderr)
     kind = "".join(traceback.format_exception_only(error)).strip().partition("\n")[0]

@@ -13,6 +13,7 @@ from typing import Any
 from runner.core.errors import Problem
 from runner.core.outcome.stacks import StackGroup, StackReport, summary
 from runner.core.results import CommandResult, Origin, PullResult, SweepRun
+from runner.core.shell import this_program
 from runner.core.wire.paths import RunPaths
 from runner.core.wire.plan import Plan
 from runner.core.wire.run_info import RunInfo
@@ -146,7 +147,7 @@ def render_pull(results: Mapping[str, PullResult], folder: str, outputs: Sequenc
     elif existing:
         lines = [f"nothing new; {counted(existing, 'file')} in {folder}"]
     if outputs and not any(result.output_count for result in results.values()):
-        lines.append(f"  no file that is new or changed matched task.outputs: {', '.join(outputs)}")
+        lines.append(f"  no file that is new or changed matched {', '.join(outputs)}")
     for name, result in results.items():
         lines += [f"  {name}: {note}" for note in result.notes]
         if omitted := result.omitted_count:
@@ -157,12 +158,11 @@ def render_pull(results: Mapping[str, PullResult], folder: str, outputs: Sequenc
 
 
 def outputs_left(plan: Plan) -> str:
-    """Return where the files of ranks stay if no key names them, "" if one does."""
-    if plan.outputs:
-        return ""
+    """Return where the files of ranks stay that no key names."""
     work = RunPaths(plan.nodes[0].order.workdir, plan.run_id, "NODE").work
     place = work if plan.release else plan.nodes[0].cwd
-    return f"  task.outputs names nothing: what the ranks wrote stays in {place} on each host"
+    told = f"  task.outputs names nothing: what the ranks wrote stays in {place} on each host"
+    return f"{told}\n  {this_program()} pull {plan.run_id} 'checkpoints/*'  # such files of it"
 
 
 def pull_problems(results: Mapping[str, PullResult]) -> list[Problem]:

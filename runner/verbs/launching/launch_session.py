@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import sys
 import time
@@ -44,7 +45,7 @@ from runner.control.run.job_run import JobRun, submit
 from runner.control.run.notifier import LaunchNotifier
 from runner.control.run.own_job import OwnJob, is_own_job, past_attempts, with_lease
 from runner.control.run.reporters import AttemptReporter
-from runner.core.errors import InternalFault, Interrupted, NotReady, RunnerError, StopUnverified
+from runner.core.errors import Interrupted, NotReady, StopUnverified
 from runner.core.launch_request import LaunchRequest
 from runner.core.outcome.verdict import Verdict, fold_events
 from runner.core.planning.build_plan import build_plan
@@ -55,7 +56,6 @@ from runner.core.wire.codec import encode
 from runner.core.wire.facts import Facts
 from runner.core.wire.files import OUTPUT
 from runner.core.wire.plan import Plan, run_info
-from runner.core.wire.run_info import RunInfo
 from runner.core.wire.states import STOPPED
 from runner.core.wire.text import format_ranges
 from runner.ui.console.console import open_console
@@ -84,18 +84,13 @@ def run(request: LaunchRequest, source: CodeSource | None = None) -> int:
     if is_submitted:
         request = with_lease(request)
     else:
-        store.reserve()
+        store.require_free()
     try:
         with _open_pool(request) as pool:
             job = OwnJob(request.run_dir, request.spec, pool.inbox) if is_submitted else None
             session = LaunchSession(request, source, store, pool, job)
             with reporting_faults(store.folder, lambda: session.fault_hint):
                 return session.run()
-    except InternalFault:
-        raise
-    except RunnerError:
-        store.discard()
-        raise
     finally:
         store.unlock()
 
@@ -112,12 +107,10 @@ def _submit(request: LaunchRequest, source: CodeSource) -> int:
         return 0
     for text in launch_notes(request, source):
         note(text)
-    store = RunStore(request.run_dir)
-    store.reserve()
     try:
-        run = JobRun(request, submit(request, source, store, script), tell)
-    except RunnerError:
-        store.discard()
+        run = JobRun(request, submit(request, source, RunStore(request.run_dir), script), tell)
+    except NotReady:  # nothing was submitted
+        shutil.rmtree(request.run_dir, ignore_errors=True)
         raise
     attach = f"{this_program()} attach --run {spec.run_id}"
     run.say(f"run {spec.run_id}: submitted as job {run.job_id}")
@@ -208,7 +201,7 @@ class LaunchSession:
             while upcoming := self._attempts.next(attempt.facts, monitor, verdict):
                 attempt = upcoming
                 with self._store.required():
-                    self._store.write_plan(attempt.plan)
+                    self._store.write_plan(attempt.plan, self._request)
                 monitor, verdict = self._run_attempt(attempt)
         except NotReady as error:
             self._console.message(f"not relaunching:\n{error}")
@@ -306,13 +299,11 @@ class LaunchSession:
             verdict = self._job.explain(plan, verdict)
         return monitor, verdict
 
-    def _run_info(self, plan: Plan) -> RunInfo:
-        return run_info(plan, user_at_host(), self._request.launched_at, self._attempts.past)
-
     def _packed_record(self, plan: Plan) -> bytes:
         """Return what every host is to have on record of the whole run, packed."""
-        info = encode(self._run_info(plan))
-        record = {"info": info, "plan": encode(plan), "config": self._request.config_yaml}
+        info = run_info(plan, user_at_host(), self._request.launched_at, self._attempts.past)
+        config = self._request.config_yaml
+        record = {"info": encode(info), "plan": encode(plan), "config": config}
         return zlib.compress(json.dumps(record).encode())
 
     def _follow_hosts(self, monitor: AttemptMonitor) -> int:

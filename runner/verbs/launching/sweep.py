@@ -31,25 +31,6 @@ STOPPING_CODES = (5, 70, 129, 130, 143)
 run may be left, as after a closed terminal."""
 
 
-class SweepLauncher:
-    """Launches each run of a sweep, with the code as it was at the first."""
-
-    def __init__(self) -> None:
-        self._snapshot: Snapshot | None = None
-
-    def launch(self, request: LaunchRequest) -> int:
-        """Launch a run; return its exit code, after its errors were shown."""
-        return exit_code(functools.partial(self._launch, request))
-
-    def _launch(self, request: LaunchRequest) -> int:
-        if self._snapshot and request.spec.pushes_code and not request.recorded_code:
-            return run(request, self._snapshot.for_task(request.spec, Path.cwd()))
-        source = open_code_source(request)
-        if isinstance(source, Snapshot):
-            self._snapshot = source
-        return run(request, source)
-
-
 def run_sweep(requests: Sequence[LaunchRequest]) -> int:
     """Launch each run; return the first code but 0, or the one that ended the sweep."""
     first = requests[0]
@@ -60,13 +41,23 @@ def run_sweep(requests: Sequence[LaunchRequest]) -> int:
         note(f"{message}; cluster.project=null gives all of them the code of the first")
     folder = first.run_dir.parent / first.sweep.sweep if first.sweep else None
     runs = [SweepRun(r.spec.run_id, r.sweep.changes if r.sweep else ()) for r in requests]
-    launcher = SweepLauncher()
+    snapshot: Snapshot | None = None  # the code as it was at the first
+
+    def launch(request: LaunchRequest) -> int:
+        nonlocal snapshot
+        if snapshot and request.spec.pushes_code and not request.recorded_code:
+            return run(request, snapshot.for_task(request.spec, Path.cwd()))
+        source = open_code_source(request)
+        if isinstance(source, Snapshot):
+            snapshot = source
+        return run(request, source)
+
     code = 0
     for index, request in enumerate(requests):
         words = " ".join(runs[index].changes)
         show(f"run {index + 1} of {len(requests)}: {words}", file=sys.stderr)
         started_at = time.monotonic()
-        run_code = launcher.launch(request)
+        run_code = exit_code(functools.partial(launch, request))
         seconds = round(time.monotonic() - started_at, 3)
         runs[index] = replace(runs[index], exit_code=run_code, seconds=seconds)
         if folder and (request.run_dir / CONFIG_FILE).exists():
@@ -102,5 +93,5 @@ def _record_sweep(folder: Path, runs: Sequence[SweepRun]) -> None:
     store = RunStore(folder)
     with contextlib.suppress(ConfigError, OSError):  # a full disk ends no sweep
         if not folder.exists():
-            store.reserve()
+            store.make()
         store.write_json(SWEEP_FILE, {"sweep": folder.name, "runs": runs})

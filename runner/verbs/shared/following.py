@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.record.run_store import RunStore
+from runner.control.run.download import pull
 from runner.control.run.found_run import FoundRun
 from runner.control.run.hosts import FLUSH_TIMEOUT_S, HostPool, enqueue_signal
 from runner.control.run.reporters import AttemptReporter
@@ -194,9 +195,8 @@ class Ending:
     def _download(
         self, plan: Plan, kinds: Collection[str], limit_s: float, patience_s: float
     ) -> dict[str, PullResult]:
-        run_id = plan.run_id
         folder = self.store.folder
-        return self.pool.download(run_id, folder, kinds, limit_s=limit_s, patience_s=patience_s)
+        return pull(self.pool, plan.run_id, folder, kinds, limit_s=limit_s, patience_s=patience_s)
 
     def _fetched(self, plan: Plan, kinds: Collection[str]) -> str:
         """Download; return a summary, in which problems are named, not raised."""

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from runner.config.words import chosen_cluster, hydra_value, key_of
 from runner.control.record import run_index
-from runner.control.record.contact_file import read_contact
-from runner.control.record.file_names import LATEST
+from runner.control.record.file_names import LATEST, OVERRIDES_FILE
+from runner.control.record.launch_record import read_launch
 from runner.control.record.said_notes import unsaid
 from runner.core.errors import ConfigError, Problem
 from runner.core.launch_request import LaunchRequest
-from runner.core.shell import this_program
+from runner.core.shell import line, this_program
 from runner.core.wire.paths import is_run_id
 from runner.core.wire.text import join_some
 from runner.ui.layout import fold_names
@@ -110,9 +110,14 @@ class Selection:
 
     def contact_by_record(self, folder: Path) -> LaunchRequest:
         """Return how the hosts of a run on record are reached, changed by the words given."""
-        recorded = read_contact(folder)
+        recorded = read_launch(folder)
         if not self.settings and not self.config_dirs:
             return recorded
+        if not (folder / OVERRIDES_FILE).exists():  # what hosts say is not composed
+            message = f"run {recorded.spec.run_id} was not launched here, so no word changes it"
+            by_cluster = ["--run", recorded.spec.run_id, *self.settings]
+            hint = f"{this_program()} {self.verb} --cluster NAME {line(by_cluster)}"
+            raise ConfigError([Problem(" ".join(self.settings), message, hint)])
         folders = tuple(dict.fromkeys((*self.config_dirs, *recorded.config_dirs)))
         words = (f"rerun={hydra_value(str(folder))}", *self.settings)
         changed = replace(self, settings=words, config_dirs=folders).compose(())

@@ -17,6 +17,7 @@ import click
 
 from runner.config.words import is_override
 from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, Problem, RunnerError
+from runner.core.wire.paths import is_run_id
 from runner.ui.output import show
 from runner.ui.problems import render_problems
 from runner.verbs.shared.selection import Selection
@@ -81,12 +82,13 @@ class Verb(click.Command):
         """Take a bare word as a value of the option that it stands for."""
         if not self.subject:
             raise click.BadArgumentUsage(f"it takes flags alone, not {word!r}", ctx)
-        given = values[self.subject]
+        name = "files" if "files" in values and not is_run_id(word) else self.subject
+        given = values[name]
         if given and not isinstance(given, tuple):
             hint = "; a command of several words comes after `--`" if self.takes_words else ""
-            message = f"{word!r} is one word too many: --{self.subject} is {given!r}{hint}"
+            message = f"{word!r} is one word too many: --{name} is {given!r}{hint}"
             raise click.UsageError(message, ctx)
-        values[self.subject] = (*given, word) if isinstance(given, tuple) else word
+        values[name] = (*given, word) if isinstance(given, tuple) else word
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write what the verb is for, and lines that show its use."""
@@ -171,6 +173,8 @@ def verb(
         made.selects_hosts = "selection" in parameters
         made.takes_words = "words" in parameters
         bare_words = [f"[{subject.upper()}]"] if subject else []
+        if "files" in parameters:
+            bare_words.append("[FILES]...")
         if made.selects_hosts:
             for add_option in SELECTION_OPTIONS:
                 add_option(made)

@@ -17,8 +17,8 @@ CLUSTER = "defaults: [base]\ntransport: local\nnodes: {gpu7: {}}\n"
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write(tmp_path, dict.fromkeys(("conf/cluster/hy.yaml", "more/cluster/new.yaml"), CLUSTER))
-    write(tmp_path, dict.fromkeys(("runs/here/contact.json", "runs/sweep/s.json"), "{}"))
-    write(Path(os.environ["XDG_STATE_HOME"]), {"runner/runs/there/contact.json": "{}"})
+    write(tmp_path, dict.fromkeys(("runs/here/config.yaml", "runs/sweep/s.json"), "{}"))
+    write(Path(os.environ["XDG_STATE_HOME"]), {"runner/runs/there/config.yaml": "{}"})
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -277,22 +277,21 @@ def record(_: dict[str, Any]) -> list[Answer]:
 
 
 def inventory(_: dict[str, Any]) -> list[Answer]:
-    rows = [["log", "attempt_0/rank_0.out", 5, 7, 0o600, None]]
-    rows += [["record", "events.jsonl", 5, 7, 0o600, None], ["output", "d/l", 0, 7, 0o777, "x"]]
-    rows += [["samples", "attempt_0/samples.jsonl", len(sampled(LIAR)), 7, 0o600, None]]
-    rows += [["output", f"d/{name}", 5, 7, 0o600, None] for name in ("model.pt", "gone")]
-    end = {"omitted_count": 0, "skip_count": 1, "skipped": [["d/socket", "it is no file"]]}
-    page = zlib.compress(json.dumps(rows).encode())
-    return [Answer("inventory_page", {}, page), Answer("inventory_end", end)]
+    rows = [["log", "attempt_0/rank_0.out", 5, 7, 0o600]]
+    rows += [["record", "events.jsonl", 5, 7, 0o600], ["output", "d/l", 0, 7, 0o777]]
+    rows += [["samples", "attempt_0/samples.jsonl", len(sampled(LIAR)), 7, 0o600]]
+    rows += [["output", f"d/{name}", 5, 7, 0o600] for name in ("model.pt", "gone")]
+    listed = {"omitted_count": 0, "skipped": ["d/socket: it is no file"]}
+    return [Answer("inventory", listed, zlib.compress(json.dumps(rows).encode()))]
 
 
 def fetched(request: dict[str, Any]) -> list[Answer]:
     answers = []
-    for _, path, offset, size, _ in request["files"]:
+    for _, path, offset, _, _ in request["files"]:
         data = b"12345"[offset:]
         if path.endswith("samples.jsonl"):
             data = sampled(LIAR)  # both hosts send it, though one is not it
-        file = {"file": path, "offset": offset, "eof": True, "size": size, "mtime_ns": 7}
+        file = {"file": path, "offset": offset, "eof": True}
         if path.endswith("gone"):
             file = {"file": path, "offset": 0, "eof": True, "error": "no such file"}
             data = b""

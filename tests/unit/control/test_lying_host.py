@@ -32,9 +32,6 @@ from runner.control.code.push import CodePush
 from runner.control.code.source import CodeOnHosts
 from runner.control.history.files import Problems
 from runner.control.history.series import read_loads
-from runner.control.record import log_dump
-from runner.control.record.download import pull
-from runner.control.record.log_dump import LogDump
 from runner.control.record.run_store import RunStore
 from runner.control.remote_exec import RemoteCommand
 from runner.control.rpc import wait
@@ -43,6 +40,7 @@ from runner.control.rpc.session import HostSession
 from runner.control.rpc.wait import WaitLoop
 from runner.control.run.attempts import Attempts
 from runner.control.run.discovery import RunFinder
+from runner.control.run.download import pull
 from runner.control.run.hosts import enqueue_signal
 from runner.core.errors import NotReady, RunnerError
 from runner.core.launch_request import LaunchRequest
@@ -61,7 +59,7 @@ from runner.ui.problems import render_findings, render_problems
 from runner.ui.reports import report, run_table, tables
 from runner.ui.reports.dry_run import render_dry_run
 from runner.ui.top import render_view
-from runner.verbs import stacks, top
+from runner.verbs import logs, stacks, top
 from runner.verbs.check import probe_network
 from runner.verbs.launching.launch_session import launch_warnings
 from runner.verbs.top import HostWatch
@@ -94,7 +92,7 @@ LYING_FRAMES = 20_000
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """Return a new one; it is as it was in the end."""
     monkeypatch.setattr(WaitLoop, "ping_interval_s", 0.003)
-    for module in (wait, monitor, log_dump):
+    for module in (wait, monitor, logs):
         monkeypatch.setattr(module, "TICK_S", 0.002)
     monkeypatch.setattr(top, "RUNS_S", 0.0)
     world = World(tmp_path / "base")
@@ -175,19 +173,19 @@ def listing_of_a_liar(pool: Pool) -> None:
 
 def files_of_a_liar(pool: Pool) -> None:
     pool.connect()
-    pulled = pull(pool.sessions, pool.inbox, RUN_ID, pool.folder, lost_s=5, show=lambda *_: None)
+    pulled = pull(pool, RUN_ID, pool.folder)
     shown(tables.render_pull(pulled, "runs/x"))
     shown(render_problems(tables.pull_problems(pulled)))
-    for load in read_loads(pool.folder, 100, 0.0, Problems()):
-        assert load.node in (HONEST, LIAR)
+    for sources in read_loads(pool.folder, 100, 0.0, Problems()).values():
+        assert {label.partition(" ")[0] for label in sources} <= {HONEST, LIAR}
 
 
 def logs_of_a_liar(pool: Pool) -> None:
     pool.connect()
     plan = elastic(PLAN) if pool.chance.random() < 0.3 else PLAN
-    dump = LogDump(pool.sessions, pool.inbox, 5.0, lambda *_: None, None, lambda: False)
-    dump.run(plan.nodes, (0, 1))
-    shown(render_problems(dump.problems.values()))
+    for share in plan.nodes:
+        node_logs = logs.NodeLogs(pool, share, lambda *_: None, lambda: False)
+        shown(node_logs.show((0, 1), None))
 
 
 def answers_of_a_liar(pool: Pool) -> None:
@@ -244,8 +242,7 @@ def stacks_of_a_liar(pool: Pool) -> None:
 
 
 def view_of_a_liar(pool: Pool) -> None:
-    request = LaunchRequest(SPEC, pool.folder, "")
-    watch = HostWatch(request, RunFinder(pool, ""), is_run=pool.chance.choice([True, False]))
+    watch = HostWatch(RunFinder(pool, ""))
     watch.poll()
     watch.poll()
     for width in (80, 10_000):
@@ -355,8 +352,7 @@ def test_pattern_of_a_host_is_not_used_here(plan_of: PlanOf) -> None:
 
 def test_a_host_whose_connection_broke_is_not_shown_as_it_was(world: World) -> None:
     """It is asked all the same, and has a problem."""
-    request = LaunchRequest(SPEC, world.folder, "")
-    watch = HostWatch(request, RunFinder(Pool(None, world.folder), ""), is_run=False)
+    watch = HostWatch(RunFinder(Pool(None, world.folder), ""))
     watch.poll()
     assert (watch.problems, LIAR in watch.samples) == ({}, True)
     watch.finder.pool.sessions[LIAR].close()

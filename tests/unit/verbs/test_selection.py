@@ -35,11 +35,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "conf" / "cluster" / "mine.yaml").write_text("defaults: [base]\nnodes: {b: {}}\n")
     monkeypatch.chdir(folder)
     store = RunStore(folder / "runs" / "first")
-    store.reserve()
     asked = request(store.folder, CONFIG, cluster="gone", workdir="/there")
     nodes = (Node("a", "10.0.0.1"),)
-    store.create(replace(asked, spec=replace(asked.spec, nodes=nodes)))
-    store.write_plan(replace(plan(1), run_id="first", cluster="gone"))
+    asked = replace(asked, spec=replace(asked.spec, nodes=nodes))
+    store.create(asked, replace(plan(1), run_id="first", cluster="gone"))
     store.unlock()
     return folder
 
@@ -74,6 +73,14 @@ def test_words_change_what_is_on_record(project: Path) -> None:
     assert moved in found.run_flags("first")
 
 
+def test_words_change_nothing_of_a_run_that_was_pulled(project: Path) -> None:
+    """Its configuration is what hosts say."""
+    (project / "runs" / "first" / "overrides.yaml").unlink()
+    with pytest.raises(ConfigError, match="first was not launched here.*\n.*--cluster NAME"):
+        Selection(settings=("lost_s=3",), verb="logs").contact_for_run("first")
+    assert Selection().contact_for_run("first").spec.run_id == "first"
+
+
 def test_a_cluster_that_is_named_wins(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its YAML of now says where the run is looked for; without an id it is the latest there."""
     assert project.is_dir()
@@ -94,8 +101,7 @@ def test_the_beginning_of_an_id_will_do(project: Path, capsys: pytest.CaptureFix
     told = "error: --run: fi is but the beginning of an id\n    runner stop --run first\n"
     assert capsys.readouterr().err.endswith(told)
     copied = RunStore(project / "runs" / "firm")
-    copied.reserve()
-    copied.create(request(copied.folder, CONFIG))
+    copied.create(request(copied.folder, CONFIG), plan(1))
     copied.unlock()
     with pytest.raises(ConfigError, match="so begin firm, first"):
         Selection().contact_for_run("fi")
@@ -127,26 +133,6 @@ def test_which_hosts_are_asked_is_said_once(
     )
     Selection().contact_latest()
     assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize(
-    ("word", "told"),
-    [
-        ("latest", "error: --run: no run was launched from this folder"),
-        ("nosuch", "error: cluster=nosuch: Could not find 'cluster/nosuch'"),
-    ],
-)
-def test_a_word_is_a_cluster_or_a_run(
-    word: str,
-    told: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """`latest` is a run, also where none was launched."""
-    monkeypatch.chdir(tmp_path)
-    assert main(["top", word, "--once"]) == 2
-    assert capsys.readouterr().err.startswith(told)
 
 
 def test_a_host_that_answers_pings_alone_is_awaited_once() -> None:

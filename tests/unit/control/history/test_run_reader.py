@@ -26,7 +26,7 @@ BEGAN = 1.7e9
 RUN_ID = "0101-1200-train-abcd"
 SAMPLES = "hosts/a/attempt_1/samples.jsonl"
 FILES = [
-    *("contact.json", "plan.json", "plan.0.json", "result.json", "config.yaml"),
+    *("plan.json", "plan.0.json", "result.json", "config.yaml"),
     *("events.jsonl", "metrics.jsonl", SAMPLES),
 ]
 
@@ -36,12 +36,11 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
     """The record of a run of two attempts that failed."""
     monkeypatch.chdir(tmp_path)
     store = RunStore(tmp_path / RUN_ID)
-    store.reserve()
     yaml = "task:\n  args: {lr: 0.1, steps: [1, 2]}\nrun_id: x\n"
-    store.create(replace(request(store.folder, yaml), launched_at=BEGAN))
+    asked = replace(request(store.folder, yaml), launched_at=BEGAN)
     first = replace(plan(1, 1), run_id=RUN_ID)
-    store.write_plan(first)
-    store.write_plan(replace(first, attempt=1))
+    store.create(asked, first)
+    store.write_plan(replace(first, attempt=1), asked)
     verdict = Verdict("failed", 1, 20.0, Failure("b", 1, "exited with 3"))
     past = PastAttempt(0, ("a", "b"), "lost b", 10.0)
     store.write_result(plan(1, 1), replace(verdict, past_attempts=(past,)), BEGAN, None)
@@ -85,9 +84,8 @@ def test_a_whole_record_is_read_without_problems(store: RunStore) -> None:
     assert (data.step, data.steps) == (1, 9)
     assert data.verdict is not None
     assert data.verdict.past_attempts[0].seconds == 10
-    (load,) = data.loads
-    assert load.series["cpu"].values == (0.0, 10.0, 20.0)
-    assert load.gpus[0].series["utilization"].values == (90.0, 90.0, 90.0)
+    assert data.loads["CPU"]["a"].values == (0.0, 10.0, 20.0)
+    assert data.loads["GPU utilization"]["a GPU 0"].values == (90.0, 90.0, 90.0)
     ends = [(log.attempt, log.node, log.source, log.text) for log in data.logs]
     assert ends[0] == (1, "b", "rank_1", "y\nz\n"), "that of the failed rank comes first"
     assert len(ends) == 4
@@ -98,8 +96,6 @@ def test_a_damaged_file_is_a_problem_and_the_rest_is_read(store: RunStore, name:
     """Whatever it has become: cut off, of other types, binary, nested without end, or a pipe."""
     whole = read_run(store.folder)
     path = store.folder / name
-    if name == "contact.json":  # with an end on record nobody reads it
-        (store.folder / "result.json").unlink()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
     typed = b'{"v": 1, "node": 3, "runs": 1}\n'
@@ -221,8 +217,9 @@ def test_metrics_are_made_where_the_logs_are_newer(store: RunStore) -> None:
 
 def test_a_run_id_of_a_record_is_no_path(store: RunStore) -> None:
     """Names of files are made of it."""
-    contact = json.loads((store.folder / "contact.json").read_text())
-    contact["run_id"] = "../../x"
-    (store.folder / "contact.json").write_text(json.dumps(contact))
+    recorded = json.loads((store.folder / "plan.json").read_text())
+    recorded["run_id"] = recorded["launch"]["spec"]["run_id"] = "../../x"
+    (store.folder / "plan.json").write_text(json.dumps(recorded))
+    (store.folder / "result.json").unlink()
 
     assert read_run(store.folder).run_id == RUN_ID

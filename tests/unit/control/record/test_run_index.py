@@ -28,8 +28,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def record(folder: Path, run_id: str, **fields: Any) -> Path:
     store = RunStore(folder)
-    store.reserve()
-    store.create(replace(request(folder, run_id=run_id), **{"launched_at": 5.0, **fields}))
+    asked = replace(request(folder, run_id=run_id), **{"launched_at": 5.0, **fields})
+    store.create(asked, replace(plan(1), run_id=run_id))
     store.unlock()
     return folder
 
@@ -67,14 +67,15 @@ def test_unfinished_runs_are_found_wherever_their_records_are(
     lost = record(project / "runs" / "lost", "lost", launched_from=here)
     (lost / "result.json").write_text('{"unverified": ["b"]}')
     damaged = record(project / "runs" / "damaged", "damaged", launched_from=here)
-    (damaged / "contact.json").write_text("[]")
+    (damaged / "plan.json").write_text("[]")
+    monkeypatch.chdir(tmp_path)
     record(tmp_path / "data" / "three", "third", launched_from=str(tmp_path))
+    monkeypatch.chdir(project)
     for age, folder in enumerate((second, first, pulled, lost)):
-        os.utime(folder / "contact.json", (1000 - age, 1000 - age))
+        os.utime(folder / "config.yaml", (1000 - age, 1000 - age))
     assert list(run_index.unfinished()) == [second, first, pulled, lost]
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "none"))  # an index that was not written
-    run_index.set_latest(first)
-    assert list(run_index.unfinished()) == [first, pulled, lost]
+    assert list(run_index.unfinished()) == [second, first, pulled, lost]
 
 
 SWEEP = "0101-1200-sweep-abcd"
@@ -89,7 +90,7 @@ def test_the_beginning_of_a_sweeps_id_means_its_runs(project: Path) -> None:
         for number, run_id in enumerate(RUNS, start=1)
     ]
     sweep = RunStore(runs / SWEEP)
-    sweep.reserve()
+    sweep.make()
     sweep.write_json("sweep.json", {"sweep": SWEEP, "runs": [{"run_id": each} for each in RUNS]})
     for word in (SWEEP, SWEEP[:-1], SWEEP[:11]):
         assert run_index.named_records([word]) == folders

@@ -26,7 +26,7 @@ from runner.core.wire.plan import Plan
 from runner.core.wire.run_info import PastAttempt
 from tests.golden.builders import RUN_ID, plan, request
 
-RECORD = {".gitignore", "config.yaml", "overrides.yaml", "contact.json", "logs"}
+RECORD = {".gitignore", "config.yaml", "overrides.yaml", "plan.json", "logs"}
 
 
 @pytest.fixture(autouse=True)
@@ -42,8 +42,7 @@ def store(tmp_path: Path) -> RunStore:
 
 def created(folder: Path) -> RunStore:
     store = RunStore(folder)
-    store.reserve()
-    store.create(replace(request(folder), overrides=("a=1", "b='é \"x\"'")))
+    store.create(replace(request(folder), overrides=("a=1", "b='é \"x\"'")), plan(1))
     return store
 
 
@@ -73,11 +72,6 @@ def test_record_ignores_itself_in_a_folder_that_was_there_before(tmp_path: Path)
     found = scan(tmp_path)
     assert {*found.files, *found.folders, *found.links} == {"runs", "runs/tensorboard"}
 
-    refused = RunStore(tmp_path / "runs" / "refused")
-    refused.reserve()
-    refused.discard()
-    assert names(tmp_path / "runs") == {RUN_ID, "latest", "tensorboard"}
-
 
 def test_record_is_the_users_alone(store: RunStore) -> None:
     """Others on this machine read neither configuration nor logs."""
@@ -90,12 +84,13 @@ def test_record_is_the_users_alone(store: RunStore) -> None:
 def test_a_record_that_was_cut_off_is_made_good(store: RunStore) -> None:
     """Whoever joins adds what is missing; `latest` stays that of the last launch."""
     (store.folder / "config.yaml").unlink()
+    (store.folder / "plan.json").unlink()
     store.unlock()
     created(store.folder.parent / "second")
 
     assert RunStore(store.folder).reopen(request(store.folder, config_yaml="seed: 2\n"), plan(1))
 
-    assert names(store.folder) == {*RECORD, "plan.json"}
+    assert names(store.folder) == RECORD
     assert (store.folder.parent / "latest").readlink() == Path("second")
 
 
@@ -112,7 +107,7 @@ def test_a_record_has_one_writer(store: RunStore) -> None:
     ("place", "told"),
     [
         ("full", "exists already; a run never overwrites another"),
-        ("full/file/x", "cannot create .*/full/file/x: Not a directory"),
+        ("full/file/x", "cannot create .*/full/file/x: .*/full/file is no folder"),
     ],
 )
 def test_a_folder_that_cannot_be_the_runs(tmp_path: Path, place: str, told: str) -> None:
@@ -120,49 +115,15 @@ def test_a_folder_that_cannot_be_the_runs(tmp_path: Path, place: str, told: str)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     with pytest.raises(ConfigError, match=told):
-        RunStore(tmp_path / place).reserve()
-
-
-@pytest.mark.parametrize("place", ["there", "not/there/new"])
-def test_run_that_never_started_leaves_no_trace(tmp_path: Path, place: str) -> None:
-    """The folder is reserved with its parents; abandoned, what was there before is there."""
-    (tmp_path / "there").mkdir()
-    store = RunStore(tmp_path / place)
-
-    store.reserve()
-    reserved = store.folder.is_dir()
-    store.discard()
-
-    assert reserved
-    assert list(tmp_path.rglob("*")) == [tmp_path / "there"]
-
-
-def test_a_record_that_stays_keeps_every_file(store: RunStore) -> None:
-    """Also where the launch was left, such as with a job in the queue."""
-    other = created(store.folder.parent / "other")
-    kept = {*store.folder.parent.rglob("*")}
-    store.discard()
-    other.discard()
-    assert {*store.folder.parent.rglob("*")} == kept
-
-
-def test_a_folder_is_ignored_as_long_as_it_holds_records(tmp_path: Path) -> None:
-    """The launch that made `runs` fails, and another one goes on in it."""
-    failed = RunStore(tmp_path / "runs" / "failed")
-    failed.reserve()
-    created(tmp_path / "runs" / "other")
-    failed.discard()
-    assert names(tmp_path / "runs") == {".gitignore", "other", "latest"}
+        RunStore(tmp_path / place).require_free()
 
 
 def test_a_run_whose_plan_cannot_be_written_has_not_begun(store: RunStore) -> None:
     """No id finds it, and the latest run is the one before."""
     failed = RunStore(store.folder.parent / "failed")
-    failed.reserve()
     asked = replace(request(failed.folder), spec=replace(request(failed.folder).spec, run_id="f"))
     with room_for(2000), pytest.raises(OSError, match="File too large"):
         failed.create(asked, replace(plan(1), cluster="x" * 2000))
-    failed.discard()
     assert names(store.folder.parent) == {RUN_ID, "latest", ".gitignore"}
     assert run_index.record_folder("f") is None
     assert run_index.record_folder("latest") == store.folder
@@ -171,13 +132,13 @@ def test_a_run_whose_plan_cannot_be_written_has_not_begun(store: RunStore) -> No
 def test_the_end_of_an_attempt_is_not_that_of_the_next(store: RunStore) -> None:
     """Where the hosts relaunched the run after it was read."""
     verdict = Verdict("lost", 4, 12.5, unverified=("b",))
-    store.write_plan(plan(2))
+    store.write_plan(plan(2), request(store.folder))
     store.write_result(plan(2), verdict, 1e9, None)
     result = json.loads((store.folder / "result.json").read_text())
     of = {"run_id": RUN_ID, "attempt": 0, "began": 1e9, "ended": 1e9 + 12.5}
     assert result == {**of, **encode(verdict), "diagnosis": None}
     found = [store.has_result]
-    store.write_plan(replace(plan(2), attempt=1))
+    store.write_plan(replace(plan(2), attempt=1), request(store.folder))
     assert [*found, store.has_result] == [True, False]
     with pytest.raises(NotReady, match="there is no end of its last attempt"):
         store.read_result()
@@ -248,13 +209,13 @@ def test_an_event_after_a_torn_one_can_be_read(store: RunStore) -> None:
 
 def test_record_is_replaced_whole_or_not_at_all(store: RunStore) -> None:
     """What fails half-way leaves the earlier record, and no half of a new one."""
-    store.write_plan(plan(1))
+    wrong = replace(plan(1), cluster=cast("str", Secret("hunter2")))
 
     with pytest.raises(TypeError, match="Secret"):
-        store.write_plan(replace(plan(1), cluster=cast("str", Secret("hunter2"))))
+        store.write_plan(wrong, request(store.folder))
 
     assert decode(Plan, json.loads((store.folder / "plan.json").read_text())) == plan(1)
-    assert names(store.folder) == {*RECORD, "plan.json"}
+    assert names(store.folder) == RECORD
 
 
 def test_a_tail_shows_the_cr_that_a_shell_quotes(tmp_path: Path) -> None:
@@ -268,27 +229,31 @@ PAST = (PastAttempt(0, ("a", "x"), "lost x", 20.0, ("x",)),)
 
 
 @pytest.mark.parametrize(
-    ("cluster", "more", "lost", "words"),
+    ("fields", "nnodes", "lost", "words"),
     [
-        ({}, {}, ("b",), "'cluster.exclude=[b,x]'"),
-        ({"exclude": ["gpu[7-8]"]}, {}, ("b",), "'cluster.exclude=[gpu[7-8],b,x]'"),
-        ({"master": "a"}, {}, ("a",), "'cluster.exclude=[a,x]' cluster.master=null"),
-        ({"exclude": "${x}"}, {}, ("b",), ""),
-        ({}, {"task": {"nnodes": 2}}, ("b",), ""),
-        ({}, {}, ("a", "b"), ""),
+        ({}, None, ("b",), "'cluster.exclude=[b,x]'"),
+        ({"exclude": ("gpu[7-8]",)}, None, ("b",), "'cluster.exclude=[gpu[7-8],b,x]'"),
+        ({"master": "a"}, None, ("a",), "'cluster.exclude=[a,x]' cluster.master=null"),
+        ({}, (2, 2), ("b",), ""),
+        ({}, None, ("a", "b"), ""),
     ],
 )
 def test_a_run_is_repeated_without_what_it_lost(
     tmp_path: Path,
-    cluster: dict[str, object],
-    more: dict[str, object],
+    fields: dict[str, object],
+    nnodes: tuple[int, int] | None,
     lost: tuple[str, ...],
     words: str,
 ) -> None:
     """In this attempt and before, and what was excluded already; if that can be known to do."""
-    usual: dict[str, object] = {"exclude": [], "master": None, "scheduler": "direct"}
-    config = {"task": {"nnodes": None}, **more}
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump({**config, "cluster": usual | cluster}))
+    asked = request(tmp_path)
+    cluster = replace(asked.spec.cluster, **fields)  # type: ignore[arg-type]  # its own fields
+    task = replace(asked.spec.task, nnodes=nnodes)
+    asked = replace(asked, spec=replace(asked.spec, cluster=cluster, task=task))
+    store = RunStore(tmp_path / "runs" / RUN_ID)
+    store.create(asked, plan(1, 1))
     verdict = Verdict("lost", 4, 65.0, unverified=lost, past_attempts=PAST)
-    command = RunStore(tmp_path).rerun_without_lost(plan(1, 1), verdict)
+    command = store.rerun_without_lost(plan(1, 1), verdict)
     assert command == (words and f"runner rerun={RUN_ID} {words}")
+    (store.folder / "overrides.yaml").unlink()  # as in a record of a launch elsewhere
+    assert store.rerun_without_lost(plan(1, 1), verdict) == ""

@@ -110,4 +110,4 @@ def test_a_run_has_ended_if_it_cannot_go_on_elsewhere(
         node: status(node, info=info, state=state, alive=False) for node, state in states.items()
     }
     run = RemoteRun(info, by_host)
-    assert run.has_ended("a") == has_ended
+    assert run.has_ended(["a", "b", "c"]) == has_ended

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from runner.core.history import NodeLoad, RunData, Series
+from runner.core.history import RunData, Series
 from runner.core.wire import events
 from runner.core.wire.events import Event, StopCause
 from runner.core.wire.states import State
@@ -82,9 +82,9 @@ def test_charts_have_a_line_for_each_run() -> None:
 
 def test_load_of_many_hosts_is_their_spread_and_of_several_runs_their_mean() -> None:
     """A host counts as long as it has samples; a time that nobody knows is a gap."""
-    nodes = [NodeLoad(f"n{n}", {"cpu": Series((LAUNCH, LAUNCH + 10), (n, n))}) for n in range(8)]
-    late = NodeLoad("late", {"cpu": Series((LAUNCH + 30, LAUNCH + 30), (50.0, None))})
-    run = RunData("r", "/r", launched_at=LAUNCH, loads=(*nodes, late))
+    sources = {f"n{n}": Series((LAUNCH, LAUNCH + 10), (n, n)) for n in range(8)}
+    sources["late"] = Series((LAUNCH + 30, LAUNCH + 30), (50.0, None))
+    run = RunData("r", "/r", launched_at=LAUNCH, loads={"CPU": sources})
     lines = charts_of(render_page([run]))["load"][0]["lines"]
     assert [line["label"] for line in lines] == ["least", "mean", "most"]
     assert [line["table"][1][0] for line in lines] == [0.0, 3.5, 7.0]

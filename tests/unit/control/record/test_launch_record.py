@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from runner.control.record.contact_file import read_contact, run_contact
-from runner.control.record.file_names import CONTACT_FILE
+from runner.control.record.file_names import PLAN_FILE
+from runner.control.record.launch_record import planned, read_launch
 from runner.core.errors import ConfigError
-from runner.core.spec import Node, Progress, Secret, Ssh
-from runner.core.wire.codec import encode
-from tests.golden.builders import request
+from runner.core.spec import Node, Progress, Secret, Ssh, Task
+from tests.golden.builders import plan, request
 
 
 def test_what_reaches_the_hosts_comes_back(tmp_path: Path) -> None:
@@ -34,26 +33,27 @@ def test_what_reaches_the_hosts_comes_back(tmp_path: Path) -> None:
     secret = {"KEY": Secret("s-1")}
     asked = request(tmp_path, **fields, env={"HF_TOKEN": "e-1"}, secrets=secret)
     asked = replace(asked, config_dirs=("more",))
-    text = json.dumps(encode(run_contact(asked)))
-    assert not [word for word in ("s-1", "e-1", "t-1", "train.py") if word in text]
-    (tmp_path / CONTACT_FILE).write_text(text)
-    found = read_contact(tmp_path)
+    text = json.dumps(planned(plan(1), asked))
+    assert not [word for word in ("s-1", "e-1", "t-1") if word in text]
+    (tmp_path / PLAN_FILE).write_text(text)
+    found = read_launch(tmp_path)
     assert found.spec.nodes == (*asked.spec.nodes, replace(spare, env={}))
     for name in ("run_id", "lost_s", "pull_outputs", "ui", "console_ranks"):
         assert getattr(found.spec, name) == getattr(asked.spec, name)
     assert found.spec.cluster == replace(asked.spec.cluster, env={})
     assert found.spec.progress.pattern == r"it (\d+)"
     assert (found.config_dirs, found.run_dir) == ((str(Path("more").absolute()),), tmp_path)
+    assert found.spec.task == Task(nnodes=asked.spec.task.nnodes)
     assert found.selector == ""
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps({"run_id": "x"})])
+@pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps({"launch": {}})])
 def test_a_damaged_file_is_one_problem(tmp_path: Path, text: str) -> None:
     """It names the file, and the way on."""
-    (tmp_path / CONTACT_FILE).write_text(text)
+    (tmp_path / PLAN_FILE).write_text(text)
     with pytest.raises(ConfigError) as caught:
-        read_contact(tmp_path)
+        read_launch(tmp_path)
     (problem,) = caught.value.problems
-    assert problem.subject == str(tmp_path / CONTACT_FILE)
+    assert problem.subject == str(tmp_path / PLAN_FILE)
     assert "--cluster NAME" in problem.hint
     assert not re.search(r"__|\b_|argument", problem.message)
