@@ -44,7 +44,7 @@ def rendezvous(context: CheckContext) -> Iterator[Finding]:
     for node, _ in context.ready:
         yield from context.unmet("rendezvous", node)
     risk = context.spec.rendezvous.store_risk
-    if risk and not context.spec.task.is_plain:
+    if risk and not context.spec.task.without_torchrun:
         message = f"whoever reaches the store that the nodes meet at can {risk}"
         hint = "choose rendezvous=static, or a network that only people you trust can reach"
         yield warning("", message, hint)

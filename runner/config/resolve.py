@@ -256,7 +256,7 @@ def _check_rendezvous(problems: Problems, spec: Spec) -> None:
         problems.report("rendezvous.endpoint", message, "set rendezvous.endpoint=HOST:PORT")
     if rendezvous.endpoint and not rendezvous.uses_etcd:
         problems.report("rendezvous.endpoint", f"{backend} takes none", "it is for rendezvous=etcd")
-    if backend == "static" and spec.torchrun.max_restarts and not spec.task.is_plain:
+    if backend == "static" and spec.torchrun.max_restarts and not spec.task.without_torchrun:
         message = "with a static rendezvous torchrun cannot restart the ranks"
         hint = f"set relaunch.max={spec.torchrun.max_restarts}, or choose rendezvous=c10d"
         problems.report("torchrun.max_restarts", message, hint)
@@ -266,6 +266,9 @@ def _check_entry(problems: Problems, spec: Spec) -> None:
     """Report settings that are not for what starts the ranks."""
     task = spec.task
     entry = f"entry {task.entry}"
+    if task.entry == "srun" and spec.slurm is None:
+        hint = "choose task.entry=torchrun or plain, or a cluster with scheduler: slurm"
+        problems.report("task.entry", "srun is for clusters that Slurm schedules", hint)
     if task.args_expand and not task.is_plain:
         message = f"{entry} decides on the ranks after the plan is made"
         hint = "set task.entry=plain, or leave it out: programs read RANK from their environment"
@@ -277,11 +280,11 @@ def _check_entry(problems: Problems, spec: Spec) -> None:
     if task.decides and task.decides not in names:
         message = f"{task.decides} is no node of this run; choose one of {listed(names)}"
         problems.report("task.decides", message, suggest(task.decides, names))
-    if not task.is_plain:
+    if not task.without_torchrun:
         return
     # A number of ranks above 1 counts where a node has it of its own.
     harmless = (None, 1, spec.cluster.nproc_per_node)
-    for node in (*spec.nodes, *spec.spares):
+    for node in (*spec.nodes, *spec.spares) if task.is_plain else ():
         if node.nproc_per_node not in harmless:
             message = "entry plain starts one process per node, which may start its own workers"
             hint = "set it to 1 or auto, or task.entry=torchrun"

@@ -286,8 +286,8 @@ class Task:
     args_before: tuple[str, ...] = setting("words before them, such as a subcommand", "words", ())
     args_after: tuple[str, ...] = setting("words after them, such as paths", "words", ())
     entry: str = setting(
-        "launch is torch.distributed.launch; plain: a process per node",
-        ("torchrun", "launch", "plain"),
+        "launch is torch.distributed.launch; plain: a process per node; srun: one per rank",
+        ("torchrun", "launch", "plain", "srun"),
     )
     local_rank_arg: str = setting("a flag for the local rank, such as `--local_rank`", "text", "")
     preload: tuple[str, ...] = setting(
@@ -319,6 +319,11 @@ class Task:
     def is_plain(self) -> bool:
         """Whether the supervisor starts the one process of each node itself."""
         return self.entry == "plain"
+
+    @property
+    def without_torchrun(self) -> bool:
+        """Whether ranks are started without it or its predecessor."""
+        return self.entry in ("plain", "srun")
 
     @property
     def shipped_file(self) -> str:

@@ -48,9 +48,12 @@ def test_first_failure_ends_all(slurm: Slurm, hpc: HpcLauncher) -> None:
     assert again.code == 0, again
 
 
-def test_ranks_have_no_numbers_of_slurm(hpc: HpcLauncher) -> None:
-    """Those of the step that their agent is say nothing about them."""
+def test_ranks_of_srun_have_its_numbers(hpc: HpcLauncher) -> None:
+    """Where a program wants them; no other rank has those of the step that its agent is."""
     words = "env=SLURM_PROCID env=SLURM_LOCALID env=SLURM_NTASKS env=SLURM_STEP_ID env=SLURM_NNODES"
+    by_srun = hpc.run_ranks(words, HPC, "task.entry=srun", "cluster.nproc_per_node=2")
+    assert by_srun.code == 0, by_srun
+    assert "SLURM_PROCID=3\nSLURM_LOCALID=1\nSLURM_NTASKS=4\n" in by_srun.log("node2", 3)
     plain = hpc.run_ranks(words, HPC)
     assert re.findall(r"\w+=\d", plain.log("node2", 1)) == ["SLURM_NNODES=2"]
 

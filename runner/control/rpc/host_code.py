@@ -28,6 +28,7 @@ BOOT_ANSWER = re.compile(rb"\nrunner-boot: code ([0-9a-f]*)\n")
 
 PROGRAMS = (
     "ranks/shim",
+    "ranks/spawner",
     "ranks/rank_facts",
     "ranks/sitecustomize",
     "ranks/preload/preload",

@@ -82,7 +82,7 @@ def node_program(
     env = {**NO_SHARED_STORE, **rank_env} if spec.elastic else {**rank_env}
     hidden: tuple[str, ...] = spec.removed_env_of(node)
     launcher: tuple[str, ...] = ()
-    if not task.is_plain:
+    if not task.without_torchrun:
         internal_env = _internal_env(spec, node, facts)
         env.update(internal_env)
         internal_names = ("PET_LOG_DIR", *internal_env)
@@ -138,6 +138,9 @@ def typed_command(
         without_removed.insert(0, "env")
     if task.is_plain:
         return (*without_removed, *program.words, *rank_args(order)), len(program.args)
+    if order.spawns_ranks:
+        words = (*program.words, *program.args)
+        return ("srun", f"--ntasks-per-node={order.nproc}", *words), len(program.args)
     python = facts.python
     module = LAUNCHER_MODULES[task.entry]
     launcher = (python.executable, *_module_start(python, module), *torchrun_options(order))

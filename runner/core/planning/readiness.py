@@ -81,7 +81,7 @@ def facts_request(spec: Spec, node: Node, code: CodeRef) -> FactsRequest:
 
 def needs_python(task: Task) -> bool:
     """Return whether the task, or its launcher, runs in the task's interpreter."""
-    return not (task.is_plain and task.kind == "command")
+    return not (task.without_torchrun and task.kind == "command")
 
 
 def without_removed_env(spec: Spec, node: Node, facts: Facts) -> Facts:
@@ -257,7 +257,7 @@ REQUIREMENTS: dict[str, Requirement] = {
     "container": container_problems,
     "python": _python_problems,
     "torch": lambda spec, node, facts: (
-        [] if spec.task.is_plain else without_torch(node, facts)  # it may do without
+        [] if spec.task.without_torchrun else without_torch(node, facts)  # it may do without
     ),
     "storage": _storage_problems,
     "gpus": _gpu_problems,

@@ -21,8 +21,8 @@ from runner.core.wire.text import bracket_ipv6
 MAX_NPROC = 1 << 16
 """Limit of a decoded number of processes: `Order.ranks` lists as many."""
 
-LAUNCHERS = {"torchrun": "torchrun", "launch": "torch.distributed.launch"}
-"""What starts the ranks in messages, by `Program.entry`."""
+LAUNCHERS = {"torchrun": "torchrun", "launch": "torch.distributed.launch", "srun": "srun"}
+"""What starts the ranks in messages, by `Program.entry`; for srun it is our spawner."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Notify:
 class Program:
     """What an order starts, as far as it is the same in every attempt; large on purpose."""
 
-    entry: str = "plain"  # or torchrun, launch
+    entry: str = "plain"  # or torchrun, launch, srun
     launcher: Tuple[str, ...] = ()  # the words that start torchrun, up to its options
     options: Tuple[str, ...] = ()  # torchrun's, after those of the rendezvous
     rdzv_backend: str = "static"
@@ -129,6 +129,10 @@ class Order:
         return LAUNCHERS.get(self.program.entry, "")
 
     @property
+    def spawns_ranks(self) -> bool:
+        return self.program.entry == "srun"
+
+    @property
     def restarts_ranks(self) -> bool:
         return self.first_rank is None and self.program.max_restarts > 0
 
@@ -162,6 +166,9 @@ def command_words(order: Order) -> Tuple[str, ...]:
     rank = (*program.words, *rank_args(order))
     if program.entry == "plain":
         return (*shim, *rank)
+    if order.spawns_ranks:
+        numbers = (str(order.nproc), str(order.first_rank or 0))
+        return (*python, paths.spawner, *numbers, *shim, *rank)
     # torchrun takes the first word, the program, as it is.
     started = (shim[0], *map(escape, (*shim[1:], *rank)))
     return (*program.launcher, *torchrun_options(order), *NO_PYTHON[program.entry], *started)
@@ -206,14 +213,15 @@ def _meeting(order: Order) -> Dict[str, str]:
     (Lightning, accelerate) conclude that somebody else has. TORCHELASTIC_* is left out as well:
     ranks would look for a store that torchrun serves.
     """
-    return {
+    env = {
         "MASTER_ADDR": order.master_addr,
         "MASTER_PORT": str(order.master_port),
         "NODE_RANK": str(order.node_rank),
         "NNODES": str(order.nnodes),
-        "RANK": str(order.node_rank),
-        "WORLD_SIZE": str(order.nnodes),
     }
+    if order.program.entry == "plain":
+        return {**env, "RANK": str(order.node_rank), "WORLD_SIZE": str(order.nnodes)}
+    return {**env, "WORLD_SIZE": str(order.world_size)}
 
 
 def escape(arg: str) -> str:

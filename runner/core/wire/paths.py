@@ -100,6 +100,7 @@ class RunPaths:
         self.checked_out = posixpath.join(self.root, "checked_out")
         self.shim = posixpath.join(self.root, "rank.py")
         self.rank_facts = posixpath.join(self.root, "rank_facts.py")
+        self.spawner = posixpath.join(self.root, "spawner.py")
         self.home = posixpath.join(self.root, "home")
         self.site = posixpath.join(self.root, "site")
         self.preload = posixpath.join(self.root, "preload.py")

@@ -104,7 +104,7 @@ def create_run_folder(
 ) -> None:
     """Make the run folder of a new attempt; that of a node that rejoins keeps its content.
 
-    `programs` are the texts of `shim`, `rank_facts`, `sitecustomize` and so on; `record`
+    `programs` are the texts of `shim`, `rank_facts`, `spawner`, `sitecustomize` and so on; `record`
     has the `info`, `plan` and `config` of the whole run.
 
     OSError: no file can be written, or there is a run of this id.
@@ -134,6 +134,8 @@ def create_run_folder(
     write_atomic(folder.shim, programs["shim"])
     write_atomic(folder.rank_facts, programs["rank_facts"])
     write_atomic(os.path.join(folder.site, "sitecustomize.py"), programs["sitecustomize"])
+    if order.spawns_ranks:
+        write_atomic(folder.spawner, programs["spawner"])
     if preloads:
         write_atomic(folder.preload, programs["preload"])
         for name in PRELOAD_MODULES:

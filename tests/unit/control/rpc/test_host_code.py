@@ -39,7 +39,7 @@ def test_only_wire_and_host_travel(key: str) -> None:
     assert "runner.host.agent.server" in modules
     assert modules["runner.host"][0] is True
     assert sent.key == (key if key == host_code.KEY else SOURCE)
-    assert {"shim", "sitecustomize", "preload"} <= set(sent.programs)
+    assert {"shim", "spawner", "sitecustomize", "preload"} <= set(sent.programs)
 
 
 def booted(home: Path, *, sends: bool) -> bytes:

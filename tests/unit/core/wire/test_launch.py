@@ -68,7 +68,7 @@ def asked(names: str, spares: str, entry: str) -> Spec:
     )
 
 
-@pytest.mark.parametrize("entry", ["torchrun", "launch", "plain"])
+@pytest.mark.parametrize("entry", ["torchrun", "launch", "plain", "srun"])
 def test_another_attempt_takes_other_numbers_and_no_plan(entry: str) -> None:
     """A spare's order with them starts what the planner would have it start; it has its pause."""
     told = {
