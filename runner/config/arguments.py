@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig, OmegaConf
 
 from runner.config.kinds import Problems, read_value, scalar_text
-from runner.config.source import DOTTED
-from runner.config.words import as_word, escaped, hydra_value, key_of, literal
+from runner.config.words import as_word, hydra_value, key_of, literal
 from runner.core.errors import ConfigError, Problem
 from runner.core.spec import GROUPS, Spec, Task, keys_of
 from runner.core.wire.order import LOCAL_RANK_MACRO
@@ -30,8 +29,7 @@ ARGS_PREFIX = "task.args."
 INERT = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\$`])*\"""", re.DOTALL)
 """Quoted text in which a shell replaces nothing."""
 
-VARIABLE = re.compile(r"\$\{?[A-Za-z_]\w*\}?")
-NEEDS_SHELL = re.compile(r"\n|&&|\|\||[|&;<>`]|\$\(|(?<!\S)~(?=/|\s|\Z)|" + VARIABLE.pattern)
+NEEDS_SHELL = re.compile(r"\n|&&|\|\||[|&;<>`]|\$\(|(?<!\S)~(?=/|\s|\Z)|\$\{?[A-Za-z_]\w*\}?")
 SHELL_WORD = re.compile(
     r"[A-Za-z_]\w*=\S*|(?:\.|cd|eval|exec|export|set|source|ulimit|unset)(?!\S)"
 )
@@ -58,36 +56,63 @@ def take_words(config: DictConfig, overrides: Sequence[str], arguments: Sequence
     style = scalar_text(task.get("args_style")) or "argparse"
     _refuse_ours(arguments, style)
     words = literal(arguments)
+    after = task.get("args_after") or []
+    if not isinstance(after, list):  # what it is made of may be one
+        if words:
+            message = "no word can follow it unless it is a list"
+            raise ConfigError([Problem("task.args_after", message, "such as [a, b]")])
+        return
     given = _flags(words, style)
     typed = [key_of(word) for word in overrides]
-    after = task.get("args_after") or []
     replaced = [key.removeprefix(ARGS_PREFIX) for key in typed if key.startswith(ARGS_PREFIX)]
-    replaced += given
-    if replaced and "task.args_after" not in typed and "${" not in after:
-        own_words = after if isinstance(after, list) else _split(after)
-        after = _without(own_words, replaced, style)
+    if "task.args_after" not in typed:
+        after = _without(after, {*replaced, *given}, style)
     args = task.get("args") or {}
-    known = {key for key, _ in _leaves(args)} if isinstance(args, dict) else set()
-    if dotted := next(filter(DOTTED.fullmatch, args if isinstance(args, dict) else ()), ""):
-        hint = f"as a word of its own: {ARGS_PREFIX}{dotted}=VALUE"
-        raise ConfigError([Problem("task.args", f"a typed mapping cannot have {dotted}", hint)])
+    known = dict(_leaves(args)) if isinstance(args, dict) else {}
     # Else a list would take in the next.
     is_first = not after or str(after[0]) == "--" or FLAG.fullmatch(str(after[0]))
-    can_be_args = is_first and isinstance(args, dict) and _come_out_of(given, style, words)
-    for key, other in itertools.product(given, known):
-        if key.startswith(f"{other}.") or other.startswith(f"{key}."):  # no mapping has both
-            can_be_args = False
-    if words and not can_be_args:
+    can_be_args = isinstance(args, dict) and not any(_clash(args, key.split(".")) for key in given)
+    if not (is_first and can_be_args and _come_out_of(given, style, words)):
         # They are passed on as they were typed; values made of `${task.args.NAME}` follow them.
         given = {key: value for key, value in given.items() if key in known}
-        if isinstance(after, str):  # of an interpolation, which stays as it is
-            after = f"{after} {shlex.join(map(escaped, arguments))}"
-        else:
-            after = [*after, *words]
+        after = [*after, *words]
     for key, value in given.items():
         OmegaConf.update(config, f"{ARGS_PREFIX}{key}", value, force_add=True, merge=False)
     if after != (task.get("args_after") or []):
-        OmegaConf.update(config, "task.args_after", after, force_add=True, merge=False)
+        config.task.args_after = after
+
+
+def refuse_clash(problems: Problems, args: object, word: str, value: object) -> None:
+    """Report a word for a flag that would take the place of one above or below it in `task.args`.
+
+    No mapping has both `--model` and `--model.lr`.
+    """
+    key = key_of(word)
+    if not f"{key}.".startswith(ARGS_PREFIX) or value is None:
+        return
+    flags = [key]
+    if isinstance(value, Mapping):
+        flags = [f"{key}.{name}" for name, _ in _leaves(value)]
+        if dotted := next((name for name in value if "." in name), ""):
+            hint = f"as a word of its own: {key}.{dotted}=VALUE"
+            problems.report(word, f"a typed mapping cannot have {dotted}", hint)
+    for flag in flags:
+        name = flag.removeprefix(ARGS_PREFIX)
+        if other := _clash(args, name.split(".")):
+            message = f"takes the place of {ARGS_PREFIX}{other}: no mapping has both"
+            taken_out = f"~{ARGS_PREFIX}{min(name, other, key=len)} in front takes that out"
+            hint = f"to pass both, put this one after `--`; {taken_out}"
+            problems.report(word, message, hint)
+
+
+def _clash(args: Any, names: Sequence[str]) -> str:
+    for depth, name in enumerate(names):
+        if not isinstance(args, Mapping):
+            return "" if args is None else ".".join(names[:depth])
+        args = args.get(name)
+    leaves = _leaves(args) if isinstance(args, Mapping) else ()
+    below = next((name for name, value in leaves if value is not None), "")
+    return ".".join((*names, below)) if below else ""
 
 
 def _refuse_ours(arguments: Sequence[str], style: str) -> None:
@@ -97,29 +122,6 @@ def _refuse_ours(arguments: Sequence[str], style: str) -> None:
         if equals and (key in GROUPS or key.partition(".")[0] in keys_of(Spec)):
             message = "comes after the program or `--`, so the program would get it"
             hint = f"put it first; for a program that takes it: task.args_after=[{word}]"
-            raise ConfigError([Problem(word, message, hint)])
-
-
-def refuse_both(overrides: Sequence[str], written: Iterable[object]) -> None:
-    """Refuse a word for a flag that takes the place of one below or above it.
-
-    No mapping has `--model` and `--model.lr`. `written` are the arguments of files.
-    """
-    is_flag = re.compile(re.escape(ARGS_PREFIX) + r"[^=]+=(?!\{|null$)")
-    typed = {key_of(word): word for word in overrides if is_flag.match(word)}
-    removed = [key_of(word) for word in overrides if word.startswith("~") or word.endswith("=null")]
-    flags = dict(typed)
-    for args in written:
-        for name, value in _leaves(args) if isinstance(args, Mapping) else ():
-            key = f"{ARGS_PREFIX}{name}"
-            if value is not None and not any(f"{key}.".startswith(f"{each}.") for each in removed):
-                flags.setdefault(key, f"{key} in the YAML")
-    for (key, word), other in itertools.product(typed.items(), flags):
-        if key.startswith(f"{other}.") or (other.startswith(f"{key}.") and other not in typed):
-            message = f"takes the place of {flags[other]}: no mapping has both"
-            hint = "to pass both, put this one after `--`"
-            if other not in typed:
-                hint = f"{hint}; ~{min(key, other, key=len)} in front takes that out"
             raise ConfigError([Problem(word, message, hint)])
 
 
@@ -199,18 +201,13 @@ def _without(words: Sequence[Any], keys: Collection[str], style: str) -> list[st
 
 def words_of(problems: Problems, task: Task) -> tuple[str, tuple[str, ...]]:
     """Return the program of a task, and the words that it gets."""
-    for key in ("command", "args", "args_before", "args_after"):
-        value = getattr(task, key)
-        if isinstance(value, str):
-            _refuse_shell_syntax(problems, key, value.strip(), expands=task.args_expand)
     target, *own = _program(problems, task)
-    after = _raw_words(problems, "task.args_after", task.args_after)
     words = (
         *own,
-        *_raw_words(problems, "task.args_before", task.args_before),
+        *task.args_before,
         *([f"{task.local_rank_arg}={LOCAL_RANK_MACRO}"] if task.local_rank_arg else []),
-        *render(problems, task.args, task, given_later=_flags(after, task.args_style)),
-        *after,
+        *render(problems, task.args, task, given_later=_flags(task.args_after, task.args_style)),
+        *task.args_after,
     )
     if any("\0" in word for word in words):
         problems.report("task.args", "no command line can hold a NUL character")
@@ -244,20 +241,14 @@ def render(
 
     argparse: `lr: 0.1` is `--lr 0.1`, true is the flag alone, null is nothing, a list is a flag
     with several values, a list of lists a flag several times, a mapping dotted flags. equals:
-    `--lr=0.1`, `--amp=True`. hydra: `lr=0.1`. raw: a list of words, or a text that is split as a
-    shell does.
+    `--lr=0.1`, `--amp=True`. hydra: `lr=0.1`.
     """
     if args in (None, "", [], {}):
         return []
-    if (task.args_style == "raw") == isinstance(args, Mapping):
-        legal = "words such as [--lr, 0.1]"
-        if task.args_style != "raw":
-            legal = "a mapping such as {lr: 0.1}"
-        hint = "args_style: raw takes words, the others a mapping"
-        problems.report("task.args", f"must be {legal}, not {args!r}", hint)
-        return []
     if not isinstance(args, Mapping):
-        return _raw_words(problems, "task.args", args)
+        message = f"must be a mapping such as {{lr: 0.1}}, not {args!r}"
+        problems.report("task.args", message, "task.args_after takes words as they are")
+        return []
     words: list[str] = []
     for key, value in _leaves(args):
         if given_later and key in given_later and given_later[key] == value:
@@ -313,28 +304,20 @@ def _word(problems: Problems, where: str, value: object) -> str:
     return text or ""
 
 
-def _raw_words(problems: Problems, where: str, value: object) -> list[str]:
-    """Return the words of a list as they are, or of a text that is split as a shell does."""
-    if isinstance(value, (list, tuple)):
-        return [_word(problems, f"{where}.{n}", item) for n, item in enumerate(value)]
-    try:
-        return _split(scalar_text(value) or "")
-    except ValueError as error:
-        message = f"{value!r} cannot be split into words: {str(error).lower()}"
-        problems.report(where, message)
-        return []
-
-
-def _split(text: str) -> list[str]:
-    return shlex.split(text.replace("\\\n", ""))
-
-
 def _program(problems: Problems, task: Task) -> list[str]:
     """Return the words of the program."""
     where = f"task.{task.kind}"
     value = getattr(task, task.kind)
     if task.kind == "command":
-        words = value if isinstance(value, list) else _raw_words(problems, where, value)
+        words = value
+        if not isinstance(value, list):
+            text = scalar_text(value) or ""
+            _refuse_shell_syntax(problems, text.strip())
+            try:
+                words = shlex.split(text.replace("\\\n", ""))
+            except ValueError as error:
+                message = f"{value!r} cannot be split into words: {str(error).lower()}"
+                problems.report(where, message)
         return list(read_value(problems, where, "texts", words) or [""])
     target = value or ""
     cures = {
@@ -347,22 +330,16 @@ def _program(problems: Problems, task: Task) -> list[str]:
     return [target]
 
 
-def _refuse_shell_syntax(problems: Problems, key: str, text: str, *, expands: bool) -> None:
-    """Report what only a shell understands; `expands`: variables are replaced without one."""
+def _refuse_shell_syntax(problems: Problems, text: str) -> None:
+    """Report what only a shell understands of a command."""
     bare = INERT.sub("_", text.replace(LOCAL_RANK_MACRO, "_").replace("\\\n", ""))
-    if expands:
-        bare = VARIABLE.sub("_", bare)
-    hint = f"a list passes words as they are, such as task.{key}=[a, b]"
-    found = None
-    if key == "command":
-        found = SHELL_WORD.match(bare)
-        words = ["bash", "-c", *literal([text])]
-        hint = shlex.quote(as_word("task.command", words))
-        if "\n" in text:
-            hint = f"in YAML: command: {json.dumps(words, ensure_ascii=False)}"
-    else:
-        bare = bare.replace("\n", " ")
-    if found := found or NEEDS_SHELL.search(bare):
-        what = "a second line" if found[0] == "\n" else f"'{found[0]}'"
-        message = f"{what} needs a shell, and programs start without one"
-        problems.report(f"task.{key}", message, hint)
+    found = SHELL_WORD.match(bare) or NEEDS_SHELL.search(bare)
+    if found is None:
+        return
+    words = ["bash", "-c", *literal([text])]
+    hint = shlex.quote(as_word("task.command", words))
+    if "\n" in text:
+        hint = f"in YAML: command: {json.dumps(words, ensure_ascii=False)}"
+    what = "a second line" if found[0] == "\n" else f"'{found[0]}'"
+    message = f"{what} needs a shell, and programs start without one"
+    problems.report("task.command", message, hint)

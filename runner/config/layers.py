@@ -159,8 +159,6 @@ def refusal(error: Exception, files: ConfigFiles, typed: Sequence[str]) -> Probl
         named = [word for word in typed if words.key_of(word) == words.key_of(str(error.override))]
         text = [text, text, *rest][-2]  # before the address of a page
         hint = """quote a text for Hydra, and the whole for the shell: 'KEY=["a (b)", c]'"""
-    if named and text.startswith("Cannot merge"):
-        hint = f"~{words.key_of(named[-1])} in front takes out what is there"
     if isinstance(error, RecursionError):
         text = "its defaults lead back to it"
         hint = "`defaults` names other files"

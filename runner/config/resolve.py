@@ -269,10 +269,6 @@ def _check_entry(problems: Problems, spec: Spec) -> None:
     if task.entry == "srun" and spec.slurm is None:
         hint = "choose task.entry=torchrun or plain, or a cluster with scheduler: slurm"
         problems.report("task.entry", "srun is for clusters that Slurm schedules", hint)
-    if task.args_expand and not task.is_plain:
-        message = f"{entry} decides on the ranks after the plan is made"
-        hint = "set task.entry=plain, or leave it out: programs read RANK from their environment"
-        problems.report("task.args_expand", message, hint)
     if task.decides and not task.is_plain:
         message = f"with {entry} the ranks of all nodes end together"
         problems.report("task.decides", message, "set task.entry=plain, or leave it out")

@@ -41,7 +41,7 @@ def test_any_script_with_any_argument(on_lab: Launcher, tmp_path: Path) -> None:
     script.write_text("import json, sys; print(json.dumps(sys.argv[1:]))")
     awkward = ["--n", "--log", "$HOME", "$$", "a b", "it's", '"', "line\nbreak", "*", "-x", ""]
     awkward.append("${local_rank}")
-    task = {"defaults": ["base"], "script": str(script), "args_style": "raw", "args": awkward}
+    task = {"defaults": ["base"], "script": str(script), "args_after": awkward}
     (on_lab.conf / "task").mkdir()
     written = json.dumps(task).replace("${", "\\\\${")  # OmegaConf's own escape, in JSON's
     (on_lab.conf / "task" / "awkward.yaml").write_text(written)

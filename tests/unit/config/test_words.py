@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from runner.config.words import as_word, is_override, parse, plain, runs_of_sweep, split_values
+from runner.config.words import as_word, is_override, runs_of_sweep, split_values, value_of
 from runner.core.errors import ConfigError
-
-
-def value_of(word: str) -> Any:
-    (override,) = parse([word])
-    return plain(override.value())
 
 
 @pytest.mark.promise(14)
@@ -39,7 +32,7 @@ def test_several_values_are_a_sweep() -> None:
     ]
     assert runs_of_sweep(["task.args.n=range(1,3)"]) == [["task.args.n=1"], ["task.args.n=2"]]
     with pytest.raises(ConfigError, match=r"task.args.lr=\[1,2\]"):
-        parse(["task.args.lr=1,2"])
+        value_of("task.args.lr=1,2")
 
 
 @given(st.lists(st.text("ab,[]{}'\" ", max_size=5), min_size=1))
