@@ -16,7 +16,15 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig, OmegaConf
 
 from runner.config.kinds import Problems, read_value, scalar_text
-from runner.config.words import as_word, hydra_value, key_of, literal
+from runner.config.words import (
+    ARGS_PREFIX,
+    as_word,
+    hydra_value,
+    key_of,
+    leaves,
+    literal,
+    value_of,
+)
 from runner.core.errors import ConfigError, Problem
 from runner.core.spec import GROUPS, Spec, Task, keys_of
 from runner.core.wire.order import LOCAL_RANK_MACRO
@@ -25,7 +33,6 @@ FLAG = re.compile(r"--?[A-Za-z][^\s=]*")
 NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 """A negative number, which argparse takes for a value."""
 
-ARGS_PREFIX = "task.args."
 INERT = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\$`])*\"""", re.DOTALL)
 """Quoted text in which a shell replaces nothing."""
 
@@ -68,51 +75,49 @@ def take_words(config: DictConfig, overrides: Sequence[str], arguments: Sequence
     if "task.args_after" not in typed:
         after = _without(after, {*replaced, *given}, style)
     args = task.get("args") or {}
-    known = dict(_leaves(args)) if isinstance(args, dict) else {}
+    known = args if isinstance(args, dict) else {}
     # Else a list would take in the next.
     is_first = not after or str(after[0]) == "--" or FLAG.fullmatch(str(after[0]))
-    can_be_args = isinstance(args, dict) and not any(_clash(args, key.split(".")) for key in given)
-    if not (is_first and can_be_args and _come_out_of(given, style, words)):
+    problems = Problems()
+    made = render(problems, given, Task(args_style=style, args_false="omit"))
+    if not is_first or not isinstance(args, dict) or made != words or problems:
         # They are passed on as they were typed; values made of `${task.args.NAME}` follow them.
         given = {key: value for key, value in given.items() if key in known}
         after = [*after, *words]
-    for key, value in given.items():
-        OmegaConf.update(config, f"{ARGS_PREFIX}{key}", value, force_add=True, merge=False)
+    if given:
+        config.task.args = {**known, **given}
     if after != (task.get("args_after") or []):
         config.task.args_after = after
 
 
-def refuse_clash(problems: Problems, args: object, word: str, value: object) -> None:
-    """Report a word for a flag that would take the place of one above or below it in `task.args`.
+def set_argument(problems: Problems, config: DictConfig, word: str) -> None:
+    """Put a word about arguments into a composed configuration.
 
-    No mapping has both `--model` and `--model.lr`.
+    null, as `~`, takes those out as well that are below a name.
     """
-    key = key_of(word)
-    if not f"{key}.".startswith(ARGS_PREFIX) or value is None:
+    name = key_of(word).removeprefix(ARGS_PREFIX.rstrip(".")).removeprefix(".")
+    task: Any = OmegaConf.to_container(config.task, resolve=False)
+    args = task.get("args") or {}
+    value = None if word.startswith("~") else value_of(word)
+    kept = args
+    if isinstance(args, dict):
+        kept = {key: item for key, item in args.items() if not f"{key}.".startswith(f"{name}.")}
+    elif name or isinstance(value, Mapping):
+        problems.report(word, "task.args is no mapping", "~task.args in front takes it out")
         return
-    flags = [key]
-    if isinstance(value, Mapping):
-        flags = [f"{key}.{name}" for name, _ in _leaves(value)]
-        if dotted := next((name for name in value if "." in name), ""):
-            hint = f"as a word of its own: {key}.{dotted}=VALUE"
-            problems.report(word, f"a typed mapping cannot have {dotted}", hint)
-    for flag in flags:
-        name = flag.removeprefix(ARGS_PREFIX)
-        if other := _clash(args, name.split(".")):
-            message = f"takes the place of {ARGS_PREFIX}{other}: no mapping has both"
-            taken_out = f"~{ARGS_PREFIX}{min(name, other, key=len)} in front takes that out"
-            hint = f"to pass both, put this one after `--`; {taken_out}"
-            problems.report(word, message, hint)
-
-
-def _clash(args: Any, names: Sequence[str]) -> str:
-    for depth, name in enumerate(names):
-        if not isinstance(args, Mapping):
-            return "" if args is None else ".".join(names[:depth])
-        args = args.get(name)
-    leaves = _leaves(args) if isinstance(args, Mapping) else ()
-    below = next((name for name, value in leaves if value is not None), "")
-    return ".".join((*names, below)) if below else ""
+    if word.startswith("~"):
+        if len(kept) == len(args):
+            problems.report(word, f"there is no {key_of(word)} to take out")
+        args = kept
+    elif isinstance(value, Mapping):
+        args.update({f"{name}.{below}".lstrip("."): item for below, item in leaves(value)})
+    elif name and value is None:
+        args = {**kept, name: None}
+    elif name:
+        args[name] = value
+    else:
+        args = value
+    config.task.args = args
 
 
 def _refuse_ours(arguments: Sequence[str], style: str) -> None:
@@ -123,17 +128,6 @@ def _refuse_ours(arguments: Sequence[str], style: str) -> None:
             message = "comes after the program or `--`, so the program would get it"
             hint = f"put it first; for a program that takes it: task.args_after=[{word}]"
             raise ConfigError([Problem(word, message, hint)])
-
-
-def _come_out_of(flags: Mapping[str, Any], style: str, words: Sequence[str]) -> bool:
-    """Return whether flags, as `task.args` has them, give exactly these words."""
-    made = OmegaConf.create()
-    for key, value in flags.items():
-        OmegaConf.update(made, key, value, force_add=True, merge=False)
-    problems = Problems()
-    args = OmegaConf.to_container(made, resolve=False)
-    rendered = render(problems, args, Task(args_style=style, args_false="omit"))
-    return rendered == [*words] and not problems
 
 
 def _arguments(words: Iterable[str], style: str) -> Iterator[Argument]:
@@ -222,16 +216,7 @@ def drops_false(task: Task) -> str:
     """Return an argument that is false and left out because no key says what becomes of it."""
     if task.args_false or task.args_style != "argparse" or not isinstance(task.args, Mapping):
         return ""
-    return next((key for key, value in _leaves(task.args) if value is False), "")
-
-
-def _leaves(args: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each argument with its dotted name."""
-    for name, value in args.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
+    return next((key for key, value in leaves(task.args) if value is False), "")
 
 
 def render(
@@ -250,7 +235,7 @@ def render(
         problems.report("task.args", message, "task.args_after takes words as they are")
         return []
     words: list[str] = []
-    for key, value in _leaves(args):
+    for key, value in leaves(args):
         if given_later and key in given_later and given_later[key] == value:
             continue
         if task.args_style == "hydra":

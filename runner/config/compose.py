@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.config import rerun, words
-from runner.config.arguments import drops_false, refuse_clash, take_words
+from runner.config.arguments import drops_false, set_argument, take_words
 from runner.config.contact import CONTACT_KEYS, contact_words, is_among
 from runner.config.kinds import Problems, suggest
 from runner.config.layers import (
@@ -361,12 +361,12 @@ def apply_words(config: DictConfig, typed: Sequence[str]) -> None:
         try:
             if word in of_nodes:
                 set_on_nodes(problems, config, word, words.value_of(word))
-            elif not word.startswith("~"):
-                value = words.value_of(word)
-                refuse_clash(problems, unresolved(config.task).get("args"), word, value)
-                OmegaConf.update(config, key, value, force_add=True)
-            elif option and not section_of(option):
+            elif word.startswith("~") and option and not section_of(option):
                 OmegaConf.update(config, key, written_default(option), force_add=True)
+            elif f"{key}.".startswith(words.ARGS_PREFIX):
+                set_argument(problems, config, word)
+            elif not word.startswith("~"):
+                OmegaConf.update(config, key, words.value_of(word), force_add=True)
             else:
                 above, _, name = key.rpartition(".")
                 place = OmegaConf.select(config, above) if above else config

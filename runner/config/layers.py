@@ -109,7 +109,7 @@ def layers_of(composed: Composed) -> list[Layer]:
         key, _, value = word.partition("=")
         key = words.key_of(key)
         if key not in GROUPS:
-            layers.append(Layer("", f"command line: {word}", nest(key.split("."), value)))
+            layers.append(Layer("", f"command line: {word}", nest(words.path_of(key), value)))
     return layers
 
 
@@ -127,7 +127,7 @@ def value_at(content: Any, path: KeyPath) -> tuple[Any] | None:
 
 def place_of(key: str, layers: Sequence[Layer]) -> str:
     """Return `FILE:LINE: KEY` for the file that sets a key, or the key alone."""
-    path = tuple(key.split("."))
+    path = words.path_of(key)
     for layer in reversed(layers):
         if path in layer.lines:
             return f"{layer.place}:{layer.lines[path]}: {key}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ MISSING_TEXT = "${oc.decode:'\"???\"'}"
 """The text `???`, which alone means in OmegaConf that a value is missing."""
 
 NODES_PREFIX = "cluster.nodes."
+ARGS_PREFIX = "task.args."
 CLOSING = {"[": "]", "{": "}", "(": ")"}
 
 
@@ -53,6 +54,13 @@ def names_file(word: str) -> bool:
 def key_of(word: str) -> str:
     """Return the key or the group that a word overrides, without a package."""
     return word.lstrip("+~").partition("=")[0].partition("@")[0]
+
+
+def path_of(key: str) -> tuple[str, ...]:
+    """Return the parts of a key; the name of an argument is one, whatever dots it has."""
+    if key.startswith(ARGS_PREFIX):
+        return (*ARGS_PREFIX.split(".")[:2], key.removeprefix(ARGS_PREFIX))
+    return tuple(key.split("."))
 
 
 def chosen_cluster(words: Sequence[str]) -> str:
@@ -148,6 +156,15 @@ def _values_of_word(word: str) -> list[str]:
         if override.is_sweep_override():
             values = [*override.sweep_string_iterator()]
     return [f"{plus}{key}={value}" for value in values]
+
+
+def leaves(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each value below a mapping with its dotted name."""
+    for name, value in mapping.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
 
 
 def plain(value: Any) -> Any:
