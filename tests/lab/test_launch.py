@@ -93,7 +93,7 @@ def test_dry_run_contacts_hosts_and_leaves_nothing(lab: Lab, on_lab: Launcher) -
     before = {name: host.sh(files) for name, host in lab.hosts.items()}
     done = on_lab.run_ranks("env=RANK", "cluster=lab", "dry_run=true")
     assert done.code == 0, done
-    assert "\nmy_node=node2 " in done.out
+    assert "\n# node2" in done.out
     assert "GLOO_SOCKET_IFNAME=eth0" in done.out
     assert "NCCL_SOCKET_IFNAME='=eth0'" in done.out
     assert {path.name for path in on_lab.folder.iterdir()} == {"conf"}
