@@ -75,7 +75,7 @@ def take_words(config: DictConfig, overrides: Sequence[str], arguments: Sequence
     if "task.args_after" not in typed:
         after = _without(after, {*replaced, *given}, style)
     args = task.get("args") or {}
-    known = args if isinstance(args, dict) else {}
+    known = dict(leaves(args)) if isinstance(args, dict) else {}
     # Else a list would take in the next.
     is_first = not after or str(after[0]) == "--" or FLAG.fullmatch(str(after[0]))
     problems = Problems()
@@ -101,6 +101,7 @@ def set_argument(problems: Problems, config: DictConfig, word: str) -> None:
     value = None if word.startswith("~") else value_of(word)
     kept = args
     if isinstance(args, dict):
+        args = dict(leaves(args))  # a package of Hydra's may nest them
         kept = {key: item for key, item in args.items() if not f"{key}.".startswith(f"{name}.")}
     elif name or isinstance(value, Mapping):
         problems.report(word, "task.args is no mapping", "~task.args in front takes it out")
@@ -258,7 +259,15 @@ def _flag(problems: Problems, where: str, flag: str, value: object, task: Task) 
     if isinstance(value, bool) and task.args_false != "value":
         negative = [f"--no-{flag.lstrip('-')}"] if task.args_false == "no" else []
         return [flag] if value else negative
-    texts = [_word(problems, where, item) for item in _as_list(value)]
+    texts = []
+    for item in _as_list(value):
+        text = scalar_text(item)
+        if text is None:
+            hint = "task.args_after takes words"
+            if item is None:
+                hint = 'quotes make a text of null: "null" or "~"'
+            problems.report(where, f"{item!r} has no form as one word", hint)
+        texts.append(text or "")
     if is_equals and len(texts) > 1:
         problems.report(where, f"{value!r} has no form as one word", "task.args_after takes words")
     if is_equals or (not isinstance(value, list) and texts[0].startswith("-")):
@@ -277,16 +286,6 @@ def _in_hydra_grammar(value: object) -> str:
     if isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9_/.:@%+-]+", value):
         return value
     return hydra_value(value)
-
-
-def _word(problems: Problems, where: str, value: object) -> str:
-    text = scalar_text(value)
-    if text is None:
-        hint = "task.args_after takes words"
-        if value is None:
-            hint = 'quotes make a text of null: "null" or "~"'
-        problems.report(where, f"{value!r} has no form as one word", hint)
-    return text or ""
 
 
 def _program(problems: Problems, task: Task) -> list[str]:

@@ -174,7 +174,12 @@ class Composer:
             # A program without `task=` stands alone: nothing of the default task is kept.
             choices = ("task=base", *choices)
         hydra_words = [word for word in choices if words.key_of(word) not in keys]
-        hydra_words += [words.to_hydra(word) for word in typed if not words.is_value(word)]
+        # Our groups are there already: a `+` before one is none of Hydra's.
+        hydra_words += [
+            word.lstrip("+") if words.key_of(word) in GROUPS else word
+            for word in typed
+            if not words.is_value(word)
+        ]
         self.files.loaded.clear()
         if record:
             ConfigStore.instance().store(RECORD, record.primary_config(keys))
@@ -266,7 +271,10 @@ class Composer:
         if record and is_contact:
             config.run_id = record.plan.run_id
         if not OmegaConf.is_interpolation(config, "run_id") and config.get("run_id") is None:
-            config.run_id = self._new_run_id(composed.task)
+            while (run_id := new_run_id(composed.task)) in self._run_ids:  # of a sweep
+                pass
+            self._run_ids.add(run_id)
+            config.run_id = run_id
         problems = Problems()
         try:
             values = self._values(composed, contact_keys, problems)
@@ -339,13 +347,6 @@ class Composer:
             problems.report(rerun.KEY, "is for the command line only", example)
         return values
 
-    def _new_run_id(self, task: str) -> str:
-        """Return an id that no other run of a sweep has."""
-        while (run_id := new_run_id(task)) in self._run_ids:
-            pass
-        self._run_ids.add(run_id)
-        return run_id
-
 
 def apply_words(config: DictConfig, typed: Sequence[str]) -> None:
     """Put the values of words into a composed configuration, those of single nodes last.
@@ -354,7 +355,11 @@ def apply_words(config: DictConfig, typed: Sequence[str]) -> None:
         ConfigError: There is no such node, or nothing to take out; with every such word.
     """
     problems = Problems()
-    of_nodes = [word for word in typed if words.sets_node(word)]
+    of_nodes = [
+        word
+        for word in typed
+        if words.key_of(word).startswith(words.NODES_PREFIX) and not word.startswith("~")
+    ]
     for word in [*(word for word in typed if word not in of_nodes), *of_nodes]:
         key = words.key_of(word)
         option = words.option_of(key)

@@ -77,16 +77,6 @@ def is_value(word: str) -> bool:
     return is_ours and (word.startswith("~") or ASSIGNMENT.fullmatch(word) is not None)
 
 
-def to_hydra(word: str) -> str:
-    """Return a word that chooses a file as Hydra takes it: our groups are there already."""
-    return word.lstrip("+") if key_of(word) in GROUPS else word
-
-
-def sets_node(word: str) -> bool:
-    """Return whether a word sets something of one node, whose name may have dots and brackets."""
-    return key_of(word).startswith(NODES_PREFIX) and not word.startswith("~")
-
-
 def value_of(word: str) -> Any:
     """Return the value that a word sets as plain data: all but true, false and null is text.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from runner.core.errors import ConfigError, Problem
@@ -108,11 +107,9 @@ def render_runs(runs: Sequence[RunData], width: int) -> str:
     if len({*commits}) == len({*columns["code"]}):
         columns["code"] = commits
     found = ["cluster", "task", *map(printable, differing_values(runs))]
-    alike = {key: max(Counter(columns[key]).values()) for key in found if key in columns}
-    keys = sorted(alike, key=alike.__getitem__)
-    dull = [key for key in keys if 2 * alike[key] > len(rows)]  # most runs have one value
+    keys = [key for key in found if key in columns]
     results = [name for name in columns if name not in ("seconds", *STAYING, *keys)]
-    giving_way = [*results[::-1], *dull[::-1], "seconds", *keys[::-1]]
+    giving_way = [*results[::-1], "seconds", *keys[::-1]]
     return "\n".join(fitted(columns, giving_way, width, "--csv"))
 
 

@@ -138,13 +138,13 @@ def typed_command(
 
 def _module_start(python: Interpreter) -> tuple[str, ...]:
     """Return the words that start torchrun; `python -m` alone prefers the user's modules."""
-    version = torch_version(python.version)
-    if version and version < (3, 11):
-        return (
-            "-c",
-            f"import sys; del sys.path[0]; from {TORCHRUN_MODULE} import main; sys.exit(main())",
-        )
-    return ("-P", "-m", TORCHRUN_MODULE) if version else ("-m", TORCHRUN_MODULE)
+    match = re.match(r"(\d+)\.(\d+)", python.version)
+    if match is None:  # no host was asked
+        return ("-m", TORCHRUN_MODULE)
+    if (int(match[1]), int(match[2])) >= (3, 11):
+        return ("-P", "-m", TORCHRUN_MODULE)
+    call = f"from {TORCHRUN_MODULE} import main; sys.exit(main())"
+    return ("-c", f"import sys; del sys.path[0]; {call}")
 
 
 def _internal_env(spec: Spec, node: Node, facts: Facts) -> dict[str, str]:
@@ -158,12 +158,6 @@ def _internal_env(spec: Spec, node: Node, facts: Facts) -> dict[str, str]:
     if spec.rendezvous.backend == "c10d" and not is_own:
         env[CPP_LOG_LEVEL] = "ERROR"
     return env
-
-
-def torch_version(torch: str) -> tuple[int, int] | None:
-    """Return the first two numbers of a version, None if it cannot be parsed."""
-    match = re.match(r"(\d+)\.(\d+)", torch)
-    return (int(match[1]), int(match[2])) if match else None
 
 
 def _path_folder(spec: Spec, node: Node, facts: Facts) -> str:
