@@ -51,7 +51,6 @@ def run_contact(request: LaunchRequest) -> RunContact:
         spec.cluster,
         nodes={},
         env={},
-        pass_env=(),
         secrets=(),
         project="" if spec.deploy.enabled else spec.cluster.project,
     )
