@@ -79,7 +79,7 @@ def test_a_value_that_cannot_be_read_is_refused() -> None:
 
 def test_arguments_are_set_by_the_names_of_their_flags() -> None:
     """No flag takes the place of another; null and `~` take out what is below a name, too."""
-    typed = {
+    typed: dict[str, dict[str, Any]] = {
         "task.args.o=Adam": {"o.lr": 1, "m": {"x": 2}, "o": "Adam"},
         "task.args.o=null": {"m": {"x": 2}, "o": None},
         "~task.args.o": {"m": {"x": 2}},
@@ -91,5 +91,6 @@ def test_arguments_are_set_by_the_names_of_their_flags() -> None:
         apply_words(config, [word])
         found: Any = OmegaConf.to_container(config.task.args)
         assert dict(leaves(found)) == dict(leaves(made)), word
+    config = OmegaConf.create({"task": {"args": None}})
     with pytest.raises(ConfigError, match="there is no task.args.n to take out"):
         apply_words(config, ["~task.args.n"])
