@@ -16,8 +16,15 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig, OmegaConf
 
 from runner.config.kinds import Problems, read_value, scalar_text
-from runner.config.source import DOTTED
-from runner.config.words import as_word, escaped, hydra_value, key_of, literal
+from runner.config.words import (
+    ARGS_PREFIX,
+    as_word,
+    hydra_value,
+    key_of,
+    leaves,
+    literal,
+    value_of,
+)
 from runner.core.errors import ConfigError, Problem
 from runner.core.spec import GROUPS, Spec, Task, keys_of
 from runner.core.wire.order import LOCAL_RANK_MACRO
@@ -26,12 +33,10 @@ FLAG = re.compile(r"--?[A-Za-z][^\s=]*")
 NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 """A negative number, which argparse takes for a value."""
 
-ARGS_PREFIX = "task.args."
 INERT = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\$`])*\"""", re.DOTALL)
 """Quoted text in which a shell replaces nothing."""
 
-VARIABLE = re.compile(r"\$\{?[A-Za-z_]\w*\}?")
-NEEDS_SHELL = re.compile(r"\n|&&|\|\||[|&;<>`]|\$\(|(?<!\S)~(?=/|\s|\Z)|" + VARIABLE.pattern)
+NEEDS_SHELL = re.compile(r"\n|&&|\|\||[|&;<>`]|\$\(|(?<!\S)~(?=/|\s|\Z)|\$\{?[A-Za-z_]\w*\}?")
 SHELL_WORD = re.compile(
     r"[A-Za-z_]\w*=\S*|(?:\.|cd|eval|exec|export|set|source|ulimit|unset)(?!\S)"
 )
@@ -58,36 +63,62 @@ def take_words(config: DictConfig, overrides: Sequence[str], arguments: Sequence
     style = scalar_text(task.get("args_style")) or "argparse"
     _refuse_ours(arguments, style)
     words = literal(arguments)
+    after = task.get("args_after") or []
+    if not isinstance(after, list):  # what it is made of may be one
+        if words:
+            message = "no word can follow it unless it is a list"
+            raise ConfigError([Problem("task.args_after", message, "such as [a, b]")])
+        return
     given = _flags(words, style)
     typed = [key_of(word) for word in overrides]
-    after = task.get("args_after") or []
     replaced = [key.removeprefix(ARGS_PREFIX) for key in typed if key.startswith(ARGS_PREFIX)]
-    replaced += given
-    if replaced and "task.args_after" not in typed and "${" not in after:
-        own_words = after if isinstance(after, list) else _split(after)
-        after = _without(own_words, replaced, style)
+    if "task.args_after" not in typed:
+        after = _without(after, {*replaced, *given}, style)
     args = task.get("args") or {}
-    known = {key for key, _ in _leaves(args)} if isinstance(args, dict) else set()
-    if dotted := next(filter(DOTTED.fullmatch, args if isinstance(args, dict) else ()), ""):
-        hint = f"as a word of its own: {ARGS_PREFIX}{dotted}=VALUE"
-        raise ConfigError([Problem("task.args", f"a typed mapping cannot have {dotted}", hint)])
+    known = dict(leaves(args)) if isinstance(args, dict) else {}
     # Else a list would take in the next.
     is_first = not after or str(after[0]) == "--" or FLAG.fullmatch(str(after[0]))
-    can_be_args = is_first and isinstance(args, dict) and _come_out_of(given, style, words)
-    for key, other in itertools.product(given, known):
-        if key.startswith(f"{other}.") or other.startswith(f"{key}."):  # no mapping has both
-            can_be_args = False
-    if words and not can_be_args:
+    problems = Problems()
+    made = render(problems, given, Task(args_style=style, args_false="omit"))
+    if not is_first or not isinstance(args, dict) or made != words or problems:
         # They are passed on as they were typed; values made of `${task.args.NAME}` follow them.
         given = {key: value for key, value in given.items() if key in known}
-        if isinstance(after, str):  # of an interpolation, which stays as it is
-            after = f"{after} {shlex.join(map(escaped, arguments))}"
-        else:
-            after = [*after, *words]
-    for key, value in given.items():
-        OmegaConf.update(config, f"{ARGS_PREFIX}{key}", value, force_add=True, merge=False)
+        after = [*after, *words]
+    if given:
+        config.task.args = {**known, **given}
     if after != (task.get("args_after") or []):
-        OmegaConf.update(config, "task.args_after", after, force_add=True, merge=False)
+        config.task.args_after = after
+
+
+def set_argument(problems: Problems, config: DictConfig, word: str) -> None:
+    """Put a word about arguments into a composed configuration.
+
+    null, as `~`, takes those out as well that are below a name.
+    """
+    name = key_of(word).removeprefix(ARGS_PREFIX.rstrip(".")).removeprefix(".")
+    task: Any = OmegaConf.to_container(config.task, resolve=False)
+    args = task.get("args") or {}
+    value = None if word.startswith("~") else value_of(word)
+    kept = args
+    if isinstance(args, dict):
+        args = dict(leaves(args))  # a package of Hydra's may nest them
+        kept = {key: item for key, item in args.items() if not f"{key}.".startswith(f"{name}.")}
+    elif name or isinstance(value, Mapping):
+        problems.report(word, "task.args is no mapping", "~task.args in front takes it out")
+        return
+    if word.startswith("~"):
+        if len(kept) == len(args):
+            problems.report(word, f"there is no {key_of(word)} to take out")
+        args = kept
+    elif isinstance(value, Mapping):
+        args.update({f"{name}.{below}".lstrip("."): item for below, item in leaves(value)})
+    elif name and value is None:
+        args = {**kept, name: None}
+    elif name:
+        args[name] = value
+    else:
+        args = value
+    config.task.args = args
 
 
 def _refuse_ours(arguments: Sequence[str], style: str) -> None:
@@ -98,40 +129,6 @@ def _refuse_ours(arguments: Sequence[str], style: str) -> None:
             message = "comes after the program or `--`, so the program would get it"
             hint = f"put it first; for a program that takes it: task.args_after=[{word}]"
             raise ConfigError([Problem(word, message, hint)])
-
-
-def refuse_both(overrides: Sequence[str], written: Iterable[object]) -> None:
-    """Refuse a word for a flag that takes the place of one below or above it.
-
-    No mapping has `--model` and `--model.lr`. `written` are the arguments of files.
-    """
-    is_flag = re.compile(re.escape(ARGS_PREFIX) + r"[^=]+=(?!\{|null$)")
-    typed = {key_of(word): word for word in overrides if is_flag.match(word)}
-    removed = [key_of(word) for word in overrides if word.startswith("~") or word.endswith("=null")]
-    flags = dict(typed)
-    for args in written:
-        for name, value in _leaves(args) if isinstance(args, Mapping) else ():
-            key = f"{ARGS_PREFIX}{name}"
-            if value is not None and not any(f"{key}.".startswith(f"{each}.") for each in removed):
-                flags.setdefault(key, f"{key} in the YAML")
-    for (key, word), other in itertools.product(typed.items(), flags):
-        if key.startswith(f"{other}.") or (other.startswith(f"{key}.") and other not in typed):
-            message = f"takes the place of {flags[other]}: no mapping has both"
-            hint = "to pass both, put this one after `--`"
-            if other not in typed:
-                hint = f"{hint}; ~{min(key, other, key=len)} in front takes that out"
-            raise ConfigError([Problem(word, message, hint)])
-
-
-def _come_out_of(flags: Mapping[str, Any], style: str, words: Sequence[str]) -> bool:
-    """Return whether flags, as `task.args` has them, give exactly these words."""
-    made = OmegaConf.create()
-    for key, value in flags.items():
-        OmegaConf.update(made, key, value, force_add=True, merge=False)
-    problems = Problems()
-    args = OmegaConf.to_container(made, resolve=False)
-    rendered = render(problems, args, Task(args_style=style, args_false="omit"))
-    return rendered == [*words] and not problems
 
 
 def _arguments(words: Iterable[str], style: str) -> Iterator[Argument]:
@@ -199,18 +196,13 @@ def _without(words: Sequence[Any], keys: Collection[str], style: str) -> list[st
 
 def words_of(problems: Problems, task: Task) -> tuple[str, tuple[str, ...]]:
     """Return the program of a task, and the words that it gets."""
-    for key in ("command", "args", "args_before", "args_after"):
-        value = getattr(task, key)
-        if isinstance(value, str):
-            _refuse_shell_syntax(problems, key, value.strip(), expands=task.args_expand)
     target, *own = _program(problems, task)
-    after = _raw_words(problems, "task.args_after", task.args_after)
     words = (
         *own,
-        *_raw_words(problems, "task.args_before", task.args_before),
+        *task.args_before,
         *([f"{task.local_rank_arg}={LOCAL_RANK_MACRO}"] if task.local_rank_arg else []),
-        *render(problems, task.args, task, given_later=_flags(after, task.args_style)),
-        *after,
+        *render(problems, task.args, task, given_later=_flags(task.args_after, task.args_style)),
+        *task.args_after,
     )
     if any("\0" in word for word in words):
         problems.report("task.args", "no command line can hold a NUL character")
@@ -225,16 +217,7 @@ def drops_false(task: Task) -> str:
     """Return an argument that is false and left out because no key says what becomes of it."""
     if task.args_false or task.args_style != "argparse" or not isinstance(task.args, Mapping):
         return ""
-    return next((key for key, value in _leaves(task.args) if value is False), "")
-
-
-def _leaves(args: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each argument with its dotted name."""
-    for name, value in args.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
+    return next((key for key, value in leaves(task.args) if value is False), "")
 
 
 def render(
@@ -244,22 +227,16 @@ def render(
 
     argparse: `lr: 0.1` is `--lr 0.1`, true is the flag alone, null is nothing, a list is a flag
     with several values, a list of lists a flag several times, a mapping dotted flags. equals:
-    `--lr=0.1`, `--amp=True`. hydra: `lr=0.1`. raw: a list of words, or a text that is split as a
-    shell does.
+    `--lr=0.1`, `--amp=True`. hydra: `lr=0.1`.
     """
     if args in (None, "", [], {}):
         return []
-    if (task.args_style == "raw") == isinstance(args, Mapping):
-        legal = "words such as [--lr, 0.1]"
-        if task.args_style != "raw":
-            legal = "a mapping such as {lr: 0.1}"
-        hint = "args_style: raw takes words, the others a mapping"
-        problems.report("task.args", f"must be {legal}, not {args!r}", hint)
-        return []
     if not isinstance(args, Mapping):
-        return _raw_words(problems, "task.args", args)
+        message = f"must be a mapping such as {{lr: 0.1}}, not {args!r}"
+        problems.report("task.args", message, "task.args_after takes words as they are")
+        return []
     words: list[str] = []
-    for key, value in _leaves(args):
+    for key, value in leaves(args):
         if given_later and key in given_later and given_later[key] == value:
             continue
         if task.args_style == "hydra":
@@ -282,7 +259,15 @@ def _flag(problems: Problems, where: str, flag: str, value: object, task: Task) 
     if isinstance(value, bool) and task.args_false != "value":
         negative = [f"--no-{flag.lstrip('-')}"] if task.args_false == "no" else []
         return [flag] if value else negative
-    texts = [_word(problems, where, item) for item in _as_list(value)]
+    texts = []
+    for item in _as_list(value):
+        text = scalar_text(item)
+        if text is None:
+            hint = "task.args_after takes words"
+            if item is None:
+                hint = 'quotes make a text of null: "null" or "~"'
+            problems.report(where, f"{item!r} has no form as one word", hint)
+        texts.append(text or "")
     if is_equals and len(texts) > 1:
         problems.report(where, f"{value!r} has no form as one word", "task.args_after takes words")
     if is_equals or (not isinstance(value, list) and texts[0].startswith("-")):
@@ -303,38 +288,20 @@ def _in_hydra_grammar(value: object) -> str:
     return hydra_value(value)
 
 
-def _word(problems: Problems, where: str, value: object) -> str:
-    text = scalar_text(value)
-    if text is None:
-        hint = "task.args_after takes words"
-        if value is None:
-            hint = 'quotes make a text of null: "null" or "~"'
-        problems.report(where, f"{value!r} has no form as one word", hint)
-    return text or ""
-
-
-def _raw_words(problems: Problems, where: str, value: object) -> list[str]:
-    """Return the words of a list as they are, or of a text that is split as a shell does."""
-    if isinstance(value, (list, tuple)):
-        return [_word(problems, f"{where}.{n}", item) for n, item in enumerate(value)]
-    try:
-        return _split(scalar_text(value) or "")
-    except ValueError as error:
-        message = f"{value!r} cannot be split into words: {str(error).lower()}"
-        problems.report(where, message)
-        return []
-
-
-def _split(text: str) -> list[str]:
-    return shlex.split(text.replace("\\\n", ""))
-
-
 def _program(problems: Problems, task: Task) -> list[str]:
     """Return the words of the program."""
     where = f"task.{task.kind}"
     value = getattr(task, task.kind)
     if task.kind == "command":
-        words = value if isinstance(value, list) else _raw_words(problems, where, value)
+        words = value
+        if not isinstance(value, list):
+            text = scalar_text(value) or ""
+            _refuse_shell_syntax(problems, text.strip())
+            try:
+                words = shlex.split(text.replace("\\\n", ""))
+            except ValueError as error:
+                message = f"{value!r} cannot be split into words: {str(error).lower()}"
+                problems.report(where, message)
         return list(read_value(problems, where, "texts", words) or [""])
     target = value or ""
     cures = {
@@ -347,22 +314,16 @@ def _program(problems: Problems, task: Task) -> list[str]:
     return [target]
 
 
-def _refuse_shell_syntax(problems: Problems, key: str, text: str, *, expands: bool) -> None:
-    """Report what only a shell understands; `expands`: variables are replaced without one."""
+def _refuse_shell_syntax(problems: Problems, text: str) -> None:
+    """Report what only a shell understands of a command."""
     bare = INERT.sub("_", text.replace(LOCAL_RANK_MACRO, "_").replace("\\\n", ""))
-    if expands:
-        bare = VARIABLE.sub("_", bare)
-    hint = f"a list passes words as they are, such as task.{key}=[a, b]"
-    found = None
-    if key == "command":
-        found = SHELL_WORD.match(bare)
-        words = ["bash", "-c", *literal([text])]
-        hint = shlex.quote(as_word("task.command", words))
-        if "\n" in text:
-            hint = f"in YAML: command: {json.dumps(words, ensure_ascii=False)}"
-    else:
-        bare = bare.replace("\n", " ")
-    if found := found or NEEDS_SHELL.search(bare):
-        what = "a second line" if found[0] == "\n" else f"'{found[0]}'"
-        message = f"{what} needs a shell, and programs start without one"
-        problems.report(f"task.{key}", message, hint)
+    found = SHELL_WORD.match(bare) or NEEDS_SHELL.search(bare)
+    if found is None:
+        return
+    words = ["bash", "-c", *literal([text])]
+    hint = shlex.quote(as_word("task.command", words))
+    if "\n" in text:
+        hint = f"in YAML: command: {json.dumps(words, ensure_ascii=False)}"
+    what = "a second line" if found[0] == "\n" else f"'{found[0]}'"
+    message = f"{what} needs a shell, and programs start without one"
+    problems.report("task.command", message, hint)

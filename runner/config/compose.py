@@ -16,11 +16,11 @@ from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.config import rerun, words
-from runner.config.arguments import drops_false, refuse_both, take_words
+from runner.config.arguments import drops_false, set_argument, take_words
 from runner.config.contact import CONTACT_KEYS, contact_words, is_among
 from runner.config.kinds import Problems, suggest
 from runner.config.layers import (
@@ -33,7 +33,7 @@ from runner.config.layers import (
     unresolved,
     unresolved_problem,
 )
-from runner.config.nodes import apply_words
+from runner.config.nodes import set_on_nodes
 from runner.config.resolve import (
     PROGRAM_KEYS,
     Context,
@@ -58,7 +58,14 @@ from runner.config.source import (
 from runner.core.errors import ConfigError, Problem
 from runner.core.launch_request import LaunchRequest, SweepPlace
 from runner.core.shell import expand_home, this_program
-from runner.core.spec import GROUPS, Spec, keys_of, written_defaults
+from runner.core.spec import (
+    GROUPS,
+    Spec,
+    keys_of,
+    section_of,
+    written_default,
+    written_defaults,
+)
 
 CONTACT_CHOICES = ("task=base", "rendezvous=static", "container=none")
 """Choices for groups that reach no host: a file of a launch alone may be wrong or missing."""
@@ -161,14 +168,18 @@ class Composer:
         """Compose a configuration without judging its values; `choices` are for groups untyped."""
         typed = [self._by_name(word) for word in typed]
         self._refuse_unknown(typed)
-        others, node_words = words.node_words(typed)
         record = self._record(typed)
         keys = {words.key_of(word) for word in typed}
         if record is None and _sets_program(typed):
             # A program without `task=` stands alone: nothing of the default task is kept.
             choices = ("task=base", *choices)
         hydra_words = [word for word in choices if words.key_of(word) not in keys]
-        hydra_words += [words.to_hydra(word) for word in others]
+        # Our groups are there already: a `+` before one is none of Hydra's.
+        hydra_words += [
+            word.lstrip("+") if words.key_of(word) in GROUPS else word
+            for word in typed
+            if not words.is_value(word)
+        ]
         self.files.loaded.clear()
         if record:
             ConfigStore.instance().store(RECORD, record.primary_config(keys))
@@ -181,20 +192,11 @@ class Composer:
             if os.environ.get("HYDRA_FULL_ERROR") == "1":
                 sys.excepthook(type(error), error, error.__traceback__)
             raise ConfigError([refusal(error, self.files, typed)]) from error
-        tasks = [record.config.task] if record and "task" not in keys else []
-        for file in self.files.loaded.values():
-            tasks += [file.content, file.content.get("task", {})]
-        refuse_both(typed, [task.get("args") for task in tasks])
         chosen = dict(config.hydra.runtime.choices)
         with open_dict(config):
             del config["hydra"]
         OmegaConf.set_struct(config, value=False)
-        try:
-            if config.cluster.get("nodes") is None:
-                config.cluster.nodes = {}  # words may add some
-            apply_words(config, node_words)
-        except OmegaConfBaseException as error:
-            raise ConfigError([unresolved_problem("cluster.nodes", error)]) from error
+        apply_words(config, [word for word in typed if words.is_value(word)])
         cluster = chosen.get("cluster") or (record.plan.cluster if record else "")
         if not cluster:
             message = f"choose one file; there are {', '.join(self.files.options('cluster'))}"
@@ -223,7 +225,9 @@ class Composer:
             section = re.split(r"[./]", words.key_of(word))[0]
             if section == "hydra":
                 problems.report(word, NOT_OF_HYDRA, "run_dir is where records go")
-            elif section and section not in legal and not self.files.has_group(section):
+            elif not section:
+                problems.report(word, "names no key", "such as KEY=VALUE, or ~KEY to take it out")
+            elif section not in legal and not self.files.has_group(section):
                 problems.append(no_such_key("", section, legal))
         problems.raise_any()
 
@@ -267,7 +271,10 @@ class Composer:
         if record and is_contact:
             config.run_id = record.plan.run_id
         if not OmegaConf.is_interpolation(config, "run_id") and config.get("run_id") is None:
-            config.run_id = self._new_run_id(composed.task)
+            while (run_id := new_run_id(composed.task)) in self._run_ids:  # of a sweep
+                pass
+            self._run_ids.add(run_id)
+            config.run_id = run_id
         problems = Problems()
         try:
             values = self._values(composed, contact_keys, problems)
@@ -340,12 +347,44 @@ class Composer:
             problems.report(rerun.KEY, "is for the command line only", example)
         return values
 
-    def _new_run_id(self, task: str) -> str:
-        """Return an id that no other run of a sweep has."""
-        while (run_id := new_run_id(task)) in self._run_ids:
-            pass
-        self._run_ids.add(run_id)
-        return run_id
+
+def apply_words(config: DictConfig, typed: Sequence[str]) -> None:
+    """Put the values of words into a composed configuration, those of single nodes last.
+
+    Raises:
+        ConfigError: There is no such node, or nothing to take out; with every such word.
+    """
+    problems = Problems()
+    of_nodes = [
+        word
+        for word in typed
+        if words.key_of(word).startswith(words.NODES_PREFIX) and not word.startswith("~")
+    ]
+    for word in [*(word for word in typed if word not in of_nodes), *of_nodes]:
+        key = words.key_of(word)
+        option = words.option_of(key)
+        try:
+            if word in of_nodes:
+                set_on_nodes(problems, config, word, words.value_of(word))
+            elif word.startswith("~") and option and not section_of(option):
+                OmegaConf.update(config, key, written_default(option), force_add=True)
+            elif f"{key}.".startswith(words.ARGS_PREFIX):
+                set_argument(problems, config, word)
+            elif not word.startswith("~"):
+                OmegaConf.update(config, key, words.value_of(word), force_add=True)
+            else:
+                above, _, name = key.rpartition(".")
+                place = OmegaConf.select(config, above) if above else config
+                if isinstance(place, DictConfig) and name in place:
+                    del place[name]
+                else:
+                    problems.report(word, f"there is no {key} to take out")
+        except OmegaConfBaseException as error:
+            problem = unresolved_problem("cluster.nodes" if word in of_nodes else word, error)
+            if problem.message.startswith("Cannot merge"):
+                problem = replace(problem, hint=f"~{key} in front takes out what is there")
+            problems.append(problem)
+    problems.raise_any()
 
 
 def _sets_program(typed: Sequence[str]) -> bool:

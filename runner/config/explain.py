@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -21,14 +20,11 @@ from runner.config.layers import (
     unresolved_problem,
     value_at,
 )
-from runner.config.nodes import expand_range
 from runner.config.source import KeyPath, one_line
 from runner.config.words import option_of, plain
 from runner.core.errors import ConfigError, Problem
 from runner.core.results import Origin, Setting
 from runner.core.spec import section_of, written_default
-
-NODES = ("cluster", "nodes")
 
 
 def origins(composer: Composer, typed: Sequence[str], key: str) -> list[Origin]:
@@ -55,36 +51,14 @@ def _locate(tree: Any, key: str) -> tuple[KeyPath, Any]:
         below = tree if isinstance(tree, Mapping) else {}
         if isinstance(tree, list):
             below = {str(index): item for index, item in enumerate(tree)}
-        legal = list(below)
-        if path == NODES:
-            below = _nodes(below)
         names = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
         name = next((each for each in names if each in below), None)
         if name is None:
-            raise ConfigError([_unknown(".".join(path), parts[0], legal)])
+            raise ConfigError([_unknown(".".join(path), parts[0], list(below))])
         path = (*path, name)
         parts = parts[name.count(".") + 1 :]
         tree = below[name]
     return path, tree
-
-
-def _nodes(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is said of each entry, and of each node by all of its entries."""
-    nodes: dict[str, Any] = {}
-    for entry, written in entries.items():
-        body = written if isinstance(written, Mapping) else {}
-        for name in {entry, *_members(entry)}:
-            known = nodes.get(name, {})
-            nodes[name] = {**known, **body}
-            if "env" in nodes[name]:
-                nodes[name]["env"] = {**(known.get("env") or {}), **(body.get("env") or {})}
-    return nodes
-
-
-def _members(entry: str) -> list[str]:
-    with contextlib.suppress(ValueError):
-        return expand_range(entry)
-    return []
 
 
 def _unknown(where: str, name: str, legal: Sequence[str]) -> Problem:
@@ -107,33 +81,22 @@ def _leaves(value: Any, path: KeyPath) -> Iterator[KeyPath]:
 
 def _origin(composed: Composed, layers: Sequence[Layer], path: KeyPath, tree: Any) -> Origin:
     key = ".".join(path)
-    paths = [path]
-    if path[:2] == NODES and path[3:]:
-        entries = [each for each in tree["cluster"]["nodes"] if path[2] in (each, *_members(each))]
-        paths = [(*NODES, entry, *path[3:]) for entry in reversed(entries)]
-        paths = [each for each in paths if value_at(tree, each)]
-    # A word about a node wins over all of its entries, and a later entry over an earlier one.
-    typed = [layer for layer in reversed(layers) if not layer.config]
-    files = [layer for layer in reversed(layers) if layer.config]
-    places = [(layer, each) for layer in typed for each in paths]
-    places += [(layer, each) for each in paths for layer in files]
-    found = [(layer, each) for layer, each in places if value_at(layer.content, each)]
     settings = []
-    for layer, each in found:
-        line = layer.line(each)
-        where = f"{layer.place}:{line}" if line else layer.place
-        settings.append(Setting(where, ".".join(each), _text(layer.content, each)))
+    for layer in reversed(layers):
+        if value_at(layer.content, path):
+            line = layer.line(path)
+            where = f"{layer.place}:{line}" if line else layer.place
+            settings.append(Setting(where, _text(layer.content, path)))
     option = option_of(key)
     if option is not None and section_of(option) is None:
-        settings.append(Setting("default", key, one_line(plain(written_default(option)))))
-    winner = found[0][1] if found else paths[0]
-    written = _text(tree, winner)
+        settings.append(Setting("default", one_line(plain(written_default(option)))))
+    written = _text(tree, path)
     meaning = f"{option.metadata['help']} ({legal_values(option)})" if option else ""
     problems = Problems()
     value = written
     try:
         node: Any = composed.config
-        for name in winner:
+        for name in path:
             node = node[int(name)] if OmegaConf.is_list(node) else node[name]
         value = one_line(plain(_masked(composed, plain_values(node, key, problems))))
     except OmegaConfBaseException as error:

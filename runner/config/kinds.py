@@ -36,6 +36,7 @@ LAUNCHER_ENV = re.compile(
 )
 LINE = r"[^\n\r\0]+"
 PATH = r"(?!~[^/])[^\n\r\0]+"
+TORCHRUN_OPTION = r"--(?!n[nop]|rdzv|ma|mod|sta(?!r)|run|lo|red|tee|h)[a-z][\w-]*(=[^\0]*)?"
 SHELL_VALUE = re.compile(r"\$\w+|(?<![^:])~(?=/|$)")
 
 
@@ -96,6 +97,13 @@ def _texts(value: object, form: str = r"[^\0]+", separator: str | None = None) -
     if separator and isinstance(value, str):
         value = [part.strip() for part in value.split(separator)]
     return tuple(_text(item, form) for item in _items(value))
+
+
+def _words(value: object) -> tuple[str, ...]:
+    """Read a list of texts, which may be empty; a text alone is a list of one."""
+    if isinstance(value, str) and re.search(r"\s", value):
+        raise Illegal(hint=f"such as [{', '.join(value.split())}]")
+    return _texts(value, r"[^\0]*")
 
 
 def _items(value: object) -> list[Any]:
@@ -160,13 +168,6 @@ def _mounts(value: object) -> tuple[Mount, ...]:
     return tuple(Mount(part[0], part[1], read_only=part[2:] == ["ro"]) for part in parts)
 
 
-def _signals(value: object) -> tuple[str, ...]:
-    names = _texts(value, SIGNALS, separator=",")
-    if names and "SIGTERM" not in names:
-        raise Illegal
-    return names
-
-
 def _globs(value: object) -> tuple[str, ...]:
     patterns = _texts(value)
     for pattern in patterns:
@@ -229,7 +230,7 @@ WORDS: Mapping[str, Words] = {"null": NULL, "auto": AUTO, "never": {"never": 0.0
 SIGNALS = "|".join(signal.Signals.__members__.keys() - {"SIGKILL", "SIGSTOP"})
 KINDS: Mapping[str, Kind] = {
     "address": Kind("a name, an address or null", _address, NULL),
-    "arguments": Kind("a mapping; texts where args_style is raw; or null", _as_it_is),
+    "arguments": Kind("a mapping or null", _as_it_is),
     "bool": Kind("true or false", "(?!)", {True: True, False: False}),
     "command": Kind("a text, a list of texts or null", _as_it_is),
     "commands of a shell": Kind("a list of shell commands", _texts),
@@ -244,7 +245,6 @@ KINDS: Mapping[str, Kind] = {
     "gpus": Kind("a whole number from 0, a list of devices such as [0, 2], or auto", _gpus, AUTO),
     "interval": Kind("seconds, 1 to 3600", partial(_seconds, least=1, most=3600)),
     "jump hosts": Kind("a text, a list of texts or null", partial(_texts, separator=",")),
-    "memory": Kind("a number with K, M, G or T such as 8G, or null", r"[1-9]\d*[KMGT]"),
     "modules": Kind(
         "true, false, or a list of modules such as [torch, transformers]",
         partial(_texts, form=r"[^\W\d]\w*(\.[^\W\d]\w*)*"),
@@ -257,6 +257,10 @@ KINDS: Mapping[str, Kind] = {
     "nnodes": Kind("a whole number from 1, a range such as 2:4, or null", _nnodes, AUTO),
     "node or master": Kind("the name of a node, master (the first), or null for all", LINE),
     "nodes": Kind("a mapping of names or ranges to nodes, or a number", _as_it_is),
+    "options of torchrun": Kind(
+        "a list of long options that the runner does not choose, such as [--role=trainer]",
+        partial(_texts, form=TORCHRUN_OPTION),
+    ),
     "path": Kind("a path without ~NAME", PATH),
     "pattern of lines": Kind("a regular expression such as `epoch (\\d+)`, or null", _pattern),
     "patterns of files": Kind("a list of paths or patterns such as results/*.pt", _globs),
@@ -277,14 +281,13 @@ KINDS: Mapping[str, Kind] = {
         "a mapping such as {join_timeout: 600}", r"[^,=\s]+", each="a text without , = and spaces"
     ),
     "signal": Kind("a signal to handle, such as SIGUSR1", SIGNALS),
-    "signals": Kind("a list of signals with SIGTERM, which stops a run, or null", _signals),
     "size": Kind("a number with b, k, m or g such as 16g, or null", r"[1-9]\d*[bkmg]?"),
     "text": Kind("a text of one line, or null", LINE, NULL),
     "texts": Kind("a list of texts", _texts),
     "time limit": Kind(
         "minutes, 2:30:00 or 1-12:00:00, or null", r"\d+|\d+:\d\d(:\d\d)?|\d+-\d\d?(:\d\d){0,2}"
     ),
-    "words": Kind("a list of texts, or a text that is split as a shell does", _as_it_is),
+    "words": Kind("a list of texts", _words),
 }
 
 

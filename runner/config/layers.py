@@ -109,7 +109,7 @@ def layers_of(composed: Composed) -> list[Layer]:
         key, _, value = word.partition("=")
         key = words.key_of(key)
         if key not in GROUPS:
-            layers.append(Layer("", f"command line: {word}", nest(key.split("."), value)))
+            layers.append(Layer("", f"command line: {word}", nest(words.path_of(key), value)))
     return layers
 
 
@@ -127,7 +127,7 @@ def value_at(content: Any, path: KeyPath) -> tuple[Any] | None:
 
 def place_of(key: str, layers: Sequence[Layer]) -> str:
     """Return `FILE:LINE: KEY` for the file that sets a key, or the key alone."""
-    path = tuple(key.split("."))
+    path = words.path_of(key)
     for layer in reversed(layers):
         if path in layer.lines:
             return f"{layer.place}:{layer.lines[path]}: {key}"
@@ -159,8 +159,6 @@ def refusal(error: Exception, files: ConfigFiles, typed: Sequence[str]) -> Probl
         named = [word for word in typed if words.key_of(word) == words.key_of(str(error.override))]
         text = [text, text, *rest][-2]  # before the address of a page
         hint = """quote a text for Hydra, and the whole for the shell: 'KEY=["a (b)", c]'"""
-    if named and text.startswith("Cannot merge"):
-        hint = f"~{words.key_of(named[-1])} in front takes out what is there"
     if isinstance(error, RecursionError):
         text = "its defaults lead back to it"
         hint = "`defaults` names other files"

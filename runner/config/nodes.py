@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -59,45 +59,41 @@ def _expand(problems: Problems, where: str, entry: str) -> list[str]:
     return names
 
 
-def apply_words(config: DictConfig, words: Sequence[tuple[str, Any]]) -> None:
-    """Put words about single nodes, and their values, into a composed configuration.
+def set_on_nodes(problems: Problems, config: DictConfig, word: str, value: Any) -> None:
+    """Put a word about a node, and its value, into a composed configuration.
 
     A word about a range holds for each of its nodes that has an entry of its own, too.
-
-    Raises:
-        ConfigError: There is no such node; with every one that is misspelt.
     """
-    problems = Problems()
+    if config.cluster.get("nodes") is None:
+        config.cluster.nodes = {}
     entries = config.cluster.get("nodes")
-    for word, value in words:
-        if not isinstance(entries, DictConfig):
-            message = "cluster.nodes is no mapping of nodes"
-            problems.report(word, message, "set it in the YAML")
-            continue
-        path = key_of(word).removeprefix(NODES_PREFIX)
-        members = {str(entry): _expand(Problems(), "", str(entry)) for entry in entries}
-        names = [name for each in members.values() for name in each]
-        parts = path.split(".")
-        heads = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
-        name = next((head for head in heads if head in (*members, *names)), parts[0])
-        key = path[len(name) + 1 :]
-        if name not in (*members, *names) and not word.startswith("+"):
-            hint = f"+{NODES_PREFIX}{name}.host=ADDRESS adds one"
-            if near := suggest(name, names, NODES_PREFIX):
-                hint = f"{near}\n{hint}"
-            message = f"there is no node {name}; the nodes are {listed(dict.fromkeys(names))}"
-            problems.report(f"{NODES_PREFIX}{path}", message, hint)
-            continue
-        for entry in {name, *members.keys() & {*members.get(name, [])}}:
-            if not isinstance(entries.get(entry), DictConfig):
-                entries[entry] = {}
-            if key:
-                OmegaConf.update(entries[entry], key, value, force_add=True)
-            elif isinstance(value, Mapping):
-                entries[entry] = OmegaConf.merge(entries[entry], value)
-            elif value is not None:  # which is refused where entries are read
-                entries[entry] = value
-    problems.raise_any()
+    if not isinstance(entries, DictConfig):
+        message = "cluster.nodes is no mapping of nodes"
+        problems.report(word, message, "set it in the YAML")
+        return
+    path = key_of(word).removeprefix(NODES_PREFIX)
+    members = {str(entry): _expand(Problems(), "", str(entry)) for entry in entries}
+    names = [name for each in members.values() for name in each]
+    parts = path.split(".")
+    heads = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
+    name = next((head for head in heads if head in (*members, *names)), parts[0])
+    key = path[len(name) + 1 :]
+    if name not in (*members, *names) and not word.startswith("+"):
+        hint = f"+{NODES_PREFIX}{name}.host=ADDRESS adds one"
+        if near := suggest(name, names, NODES_PREFIX):
+            hint = f"{near}\n{hint}"
+        message = f"there is no node {name}; the nodes are {listed(dict.fromkeys(names))}"
+        problems.report(f"{NODES_PREFIX}{path}", message, hint)
+        return
+    for entry in {name, *members.keys() & {*members.get(name, [])}}:
+        if not isinstance(entries.get(entry), DictConfig):
+            entries[entry] = {}
+        if key:
+            OmegaConf.update(entries[entry], key, value, force_add=True)
+        elif isinstance(value, Mapping):
+            entries[entry] = OmegaConf.merge(entries[entry], value)
+        elif value is not None:  # which is refused where entries are read
+            entries[entry] = value
 
 
 def read_nodes(problems: Problems, cluster: Cluster) -> dict[str, Node]:
@@ -160,11 +156,7 @@ def select_nodes(
     The master is the first, then the order of the YAML holds. The fewest is None for all of them.
     """
     names = list(nodes)
-    filters = {
-        "cluster.only": cluster.only,
-        "cluster.exclude": cluster.exclude,
-        "task.nodes": task.nodes,
-    }
+    filters = {"cluster.only": cluster.only, "cluster.exclude": cluster.exclude}
     for key, words in filters.items():
         chosen = {name for word in words for name in _expand(problems, key, word)}
         missing = sorted(chosen - nodes.keys())
@@ -208,11 +200,7 @@ def read_slurm(
     With them, what the job asks for, and the task by the nodes that it got. `task.nnodes` wins over
     `cluster.nodes`, of which the rest are asked for, too, if `spares` are wanted.
     """
-    ignored = {
-        "cluster.only": cluster.only,
-        "task.nodes": task.nodes,
-        "cluster.master": cluster.master,
-    }
+    ignored = {"cluster.only": cluster.only, "cluster.master": cluster.master}
     for key in filter(ignored.get, ignored):
         hint = "the first node of the job has rank 0; cluster.slurm.extra may have --nodelist=NAMES"
         problems.report(key, "Slurm chooses the nodes", hint)

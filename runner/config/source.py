@@ -18,6 +18,7 @@ from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import OmegaConf
 from yaml.constructor import ConstructorError
 
+from runner.config.words import leaves
 from runner.core.errors import NO_FOLDER, ConfigError, Problem, reason_of
 from runner.core.shell import expand_home
 from runner.core.spec import GROUPS, Spec, keys_of, section_of
@@ -32,7 +33,6 @@ KeyPath = tuple[str, ...]
 
 BOOL = re.compile(r"(true|True|TRUE|false|False|FALSE)\Z")
 NULL = re.compile(r"(~|null|Null|NULL|)\Z")
-DOTTED = re.compile(r"[^.]+(\.[^.]+)+")
 
 
 @dataclass
@@ -137,7 +137,7 @@ def _plain(loader: _Loader, node: yaml.Node, where: KeyPath, lines: dict[KeyPath
             below = (*where, str(key.value))
             lines[below] = key.start_mark.line + 1
             content[below[-1]] = _plain(loader, value, below, lines)
-        return _nested(content, node.start_mark) if "args" in where[-1:] else content
+        return _flat(content, where, lines, node.start_mark) if "args" in where[-1:] else content
     if isinstance(node, yaml.SequenceNode):
         items = []
         for index, item in enumerate(node.value):
@@ -153,18 +153,17 @@ def _plain(loader: _Loader, node: yaml.Node, where: KeyPath, lines: dict[KeyPath
     return node.value
 
 
-def _nested(arguments: Mapping[str, Any], mark: yaml.Mark) -> dict[str, Any]:
-    """Return arguments with `model.lr` as `model: {lr: …}`, as a typed word has it."""
-    nested: dict[str, Any] = {}
-    for name, value in arguments.items():
-        names = name.split(".") if DOTTED.fullmatch(name) else [name]
-        both = merged(nested, nest(names, value))
-        if merged(both, nested) != both:
-            message = f"{name} takes the place of another argument: no mapping has both"
-            hint = "args_after takes the words of one, such as [--model, big]"
-            raise ConstructorError(None, None, f"{message}; {hint}", mark)
-        nested = both
-    return nested
+def _flat(
+    content: Mapping[str, Any], where: KeyPath, lines: dict[KeyPath, int], mark: yaml.Mark
+) -> dict[str, Any]:
+    """Return arguments with `model: {lr: …}` as `model.lr`, which is how a flag is called."""
+    arguments: dict[str, Any] = {}
+    for name, value in leaves(content):
+        if name in arguments:
+            raise ConstructorError(None, None, f"{name} is there twice", mark)
+        arguments[name] = value
+        lines.setdefault((*where, name), lines.get((*where, *name.split(".")), mark.line + 1))
+    return arguments
 
 
 def nest(names: Sequence[str], value: Any) -> Any:
@@ -172,18 +171,6 @@ def nest(names: Sequence[str], value: Any) -> Any:
     for name in reversed(names):
         value = {name: value}
     return value
-
-
-def merged(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
-    """Return two mappings as one, also below their keys; the later one wins."""
-    result = dict(earlier)
-    for name, value in later.items():
-        below = result.get(name)
-        if isinstance(below, Mapping) and isinstance(value, Mapping):
-            result[name] = merged(below, value)
-        else:
-            result[name] = value
-    return result
 
 
 def display_path(file: Path) -> str:

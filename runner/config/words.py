@@ -1,7 +1,7 @@
-"""Words of a command line: what they override, and as Hydra is to read them.
+"""Words of a command line: what they override, and the values that they set.
 
-Hydra's grammar decides on lists and mappings. Texts are quoted for it, so that they reach the run
-as they were written: `3.10`, `0123`, `2024_11_05` and `off` are texts.
+Lists and mappings are written as for Hydra. Texts reach the run as they were written: `3.10`,
+`0123`, `2024_11_05` and `off` are texts.
 """
 
 from __future__ import annotations
@@ -9,29 +9,29 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from runner.config.kinds import scalar_text
 from runner.core.errors import ConfigError, Problem
-from runner.core.spec import GROUPS, Spec, keys_of, section_of, written_default
-
-if TYPE_CHECKING:
-    from hydra.core.override_parser.types import Override
+from runner.core.spec import GROUPS, Spec, keys_of, section_of
 
 ASSIGNMENT = re.compile(r"(\+{0,2})([^\s=]+?)=(.*)", re.DOTALL)
 NULL = re.compile("null|Null|NULL")
 LITERAL = re.compile("true|True|TRUE|false|False|FALSE|" + NULL.pattern)
-"""The spellings that have a meaning in YAML; Hydra knows more of them."""
+"""The spellings that have a meaning in YAML."""
 
-FUNCTION = re.compile(r"(choice|range|glob|sort|shuffle|interval|tag|extend_list)\(.*\)", re.DOTALL)
-"""What Hydra computes values by."""
+FUNCTION = re.compile(r"(choice|range|glob|sort|shuffle|interval|tag)\(.*\)", re.DOTALL)
+"""What Hydra computes the values of a sweep by."""
+
+QUOTED = re.compile(r"""(['"])((?:\\.|(?!\1)[^\\])*)\1""", re.DOTALL)
 
 MISSING_TEXT = "${oc.decode:'\"???\"'}"
 """The text `???`, which alone means in OmegaConf that a value is missing."""
 
 NODES_PREFIX = "cluster.nodes."
+ARGS_PREFIX = "task.args."
 CLOSING = {"[": "]", "{": "}", "(": ")"}
 
 
@@ -56,52 +56,75 @@ def key_of(word: str) -> str:
     return word.lstrip("+~").partition("=")[0].partition("@")[0]
 
 
+def path_of(key: str) -> tuple[str, ...]:
+    """Return the parts of a key; the name of an argument is one, whatever dots it has."""
+    if key.startswith(ARGS_PREFIX):
+        return (*ARGS_PREFIX.split(".")[:2], key.removeprefix(ARGS_PREFIX))
+    return tuple(key.split("."))
+
+
 def chosen_cluster(words: Sequence[str]) -> str:
     """Return what the last of the words that choose a cluster chooses, as typed, or ""."""
     return next((w.partition("=")[2] for w in reversed(words) if key_of(w) == "cluster"), "")
 
 
-def to_hydra(word: str) -> str:
-    """Return a word as Hydra is to read it; raise ConfigError for several values.
+def is_value(word: str) -> bool:
+    """Return whether a word sets a value or takes one out; by the others, Hydra chooses files."""
+    key = word.lstrip("+~").partition("=")[0]
+    if key_of(word) in GROUPS or re.search(r"[/@]", key):
+        return False
+    is_ours = "." in key or key in keys_of(Spec)
+    return is_ours and (word.startswith("~") or ASSIGNMENT.fullmatch(word) is not None)
 
-    `~KEY` sets a key of ours to its default, because Hydra cannot delete one that holds null.
+
+def value_of(word: str) -> Any:
+    """Return the value that a word sets as plain data: all but true, false and null is text.
+
+    Raises:
+        ConfigError: There are several, or they cannot be read.
     """
-    if key_of(word) in GROUPS:
-        return word.lstrip("+")
-    if word.startswith("~"):
-        name = word[1:].partition("=")[0]
-        if not name:
-            example = "~KEY takes a key out, such as ~task.args.lr"
-            raise ConfigError([Problem(word, "names no key", example)])
-        option = option_of(name)
-        is_value = option is not None and section_of(option) is None
-        return f"++{name}={hydra_value(written_default(option))}" if option and is_value else word
-    match = ASSIGNMENT.fullmatch(word)
-    if match is None:
-        return word
-    _, key, text = match.groups()
-    if re.search(r"[/@]|hydra\.", key) or ("." not in key and key not in keys_of(Spec)):
-        return word  # it may choose a file, or is a setting of Hydra
+    key, _, text = word.partition("=")
     if len(split_values(text)) > 1:
         as_list = shlex.quote(f"{key}=[{text}]")
         as_text = shlex.quote(f"{key}={hydra_value(text)}")
         hint = f"-m makes a run of each\nas a list: {as_list}\nas one text: {as_text}"
         raise ConfigError([Problem(word, "these are several values", hint)])
     # There `true` and `false` are texts, too.
-    is_text = re.search(r"(^|\.)env(\.|$)|^task\.command$", key) is not None
-    return f"++{key}={_written(text, is_text=is_text)}"
+    is_text = re.search(r"(^|\.)env(\.|$)|^task\.command$", key_of(word)) is not None
+    try:
+        return _read(text, is_text=is_text)
+    except ValueError as error:
+        hint = """quote a text with brackets, and the whole for the shell: 'KEY=["[a", b]'"""
+        raise ConfigError([Problem(word, str(error), hint)]) from error
 
 
-def parse(words: Sequence[str]) -> list[Override]:
-    """Return what Hydra reads words as, or raise what it raises."""
-    return _parse_written([to_hydra(word) for word in words])
-
-
-def _parse_written(words: Sequence[str]) -> list[Override]:
-    # Imported here, because most verbs need no grammar.
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    return OverridesParser.create().parse_overrides([*words])
+def _read(text: str, *, is_text: bool) -> Any:
+    text = text.strip()
+    if quoted := QUOTED.fullmatch(text):
+        # Backslashes count only before a quote, the closing one included.
+        escapes = rf"(\\+)({quoted[1]}|\Z)"
+        return re.sub(escapes, lambda run: "\\" * (len(run[1]) // 2) + run[2], quoted[2])
+    if NULL.fullmatch(text):
+        return None
+    if not is_text and LITERAL.fullmatch(text):
+        return text.lower() == "true"
+    if not text.startswith(("[", "{")):
+        return text
+    if len(text) == 1 or text[-1] != CLOSING[text[0]]:
+        raise ValueError("its brackets do not match")
+    items = split_values(text[1:-1]) if text[1:-1].strip() else []
+    if not all(item.strip() for item in items):
+        raise ValueError("an item is missing; '' is an empty text")
+    if text[0] == "[":
+        return [_read(item, is_text=is_text) for item in items]
+    mapping: dict[str, Any] = {}
+    for item in items:
+        name, *rest = split_values(item, ":")
+        name = name.strip(" '\"")
+        if not rest:
+            raise ValueError(f"{item.strip()} is no NAME:VALUE")
+        mapping[name] = _read(":".join(rest), is_text=is_text or name == "env")
+    return mapping
 
 
 def runs_of_sweep(words: Sequence[str]) -> list[list[str]]:
@@ -116,31 +139,26 @@ def _values_of_word(word: str) -> list[str]:
     plus, key, text = match.groups()
     values = split_values(text)
     if FUNCTION.fullmatch(text):
-        override = _parse_written([word])[0]
+        # Imported here, because most command lines need no grammar.
+        from hydra.core.override_parser.overrides_parser import OverridesParser
+
+        override = OverridesParser.create().parse_override(word)
         if override.is_sweep_override():
             values = [*override.sweep_string_iterator()]
     return [f"{plus}{key}={value}" for value in values]
 
 
-def node_words(words: Sequence[str]) -> tuple[list[str], list[tuple[str, Any]]]:
-    """Return the words without those that set something of one node, and these with their values.
-
-    Hydra knows no key with a bracket, such as one of a range, nor a part of a name with a dot.
-    """
-    others: list[str] = []
-    found: list[tuple[str, Any]] = []
-    for word in words:
-        key, _, text = word.partition("=")
-        if word.startswith("~") or not key_of(word).startswith(NODES_PREFIX):
-            others.append(word)
+def leaves(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each value below a mapping with its dotted name."""
+    for name, value in mapping.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, f"{prefix}{name}.")
         else:
-            like = "task.env.X" if re.search(r"\.env(\.|$)", key) else "task.args.x"
-            found.append((word, plain(parse([f"{like}={text}"])[0].value())))
-    return others, found
+            yield f"{prefix}{name}", value
 
 
 def plain(value: Any) -> Any:
-    """Return a value of an override as plain data, with all keys as text."""
+    """Return a value as plain data, with all keys as text."""
     if isinstance(value, Mapping):
         return {str(name): plain(item) for name, item in value.items()}
     if isinstance(value, list):
@@ -172,26 +190,6 @@ def split_values(text: str, separator: str = ",") -> list[str]:
         else:
             parts[-1] += char
     return parts
-
-
-def _written(text: str, *, is_text: bool) -> str:
-    """Return a value in Hydra's grammar, with its texts quoted."""
-    text = text.strip()
-    inner = split_values(text[1:-1]) if text[1:-1].strip() else []
-    if text[:1] == "[" and text[-1:] == "]":
-        return f"[{','.join(_written(item, is_text=is_text) for item in inner)}]"
-    if text[:1] == "{" and text[-1:] == "}":
-        pairs = []
-        for pair in inner:
-            name, *rest = split_values(pair, ":")
-            value = _written(":".join(rest), is_text=is_text or name.strip() == "env")
-            pairs.append(f"{name.strip()}:{value}" if rest else pair)
-        return f"{{{','.join(pairs)}}}"
-    is_quoted = len(text) > 1 and text[0] in "'\"" and text[-1] == text[0]
-    is_literal = (NULL if is_text else LITERAL).fullmatch(text)
-    if not text or is_quoted or is_literal or text[0] in "[{" or FUNCTION.fullmatch(text):
-        return text
-    return hydra_value(text)
 
 
 def hydra_value(value: Any) -> str:

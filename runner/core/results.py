@@ -131,7 +131,6 @@ class Setting:
     """One place that sets a key of the configuration."""
 
     where: str  # "FILE:LINE", "command line: WORD", or "default"
-    key: str  # as it stands there: a range or all nodes may set the value of one node
     value: str  # as YAML
 
 

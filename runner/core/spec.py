@@ -252,10 +252,9 @@ class Cluster:
     )
     workdir: str = setting("where runs are kept on the hosts", "path", USUAL_WORKDIR)
     env: dict[str, str | None] = setting("of all ranks; null takes a name out", "environment", dict)
-    pass_env: tuple[str, ...] = setting(
-        "copied from your shell; on record", "names of variables", ()
+    secrets: tuple[str, ...] = setting(
+        "variables of your shell that only ranks see, never written", "names of variables", ()
     )
-    secrets: tuple[str, ...] = setting("the same, never written anywhere", "names of variables", ())
     name: str = ""  # of its file
 
 
@@ -275,8 +274,7 @@ class Task:
         "arguments",
     )
     args_style: str = setting(
-        "equals makes `--lr=0.1` of it, hydra `lr=0.1`; raw keeps words",
-        ("argparse", "equals", "hydra", "raw"),
+        "equals makes `--lr=0.1` of it, hydra `lr=0.1`", ("argparse", "equals", "hydra")
     )
     args_false: str = setting(
         "`amp: false`: omit leaves it out, no: `--no-amp`, value: `--amp false`; null: omit, said",
@@ -286,8 +284,8 @@ class Task:
     args_before: tuple[str, ...] = setting("words before them, such as a subcommand", "words", ())
     args_after: tuple[str, ...] = setting("words after them, such as paths", "words", ())
     entry: str = setting(
-        "launch is torch.distributed.launch; plain: a process per node; srun: one per rank",
-        ("torchrun", "launch", "plain", "srun"),
+        "plain: a process per node; srun: one per rank, in a job of Slurm",
+        ("torchrun", "plain", "srun"),
     )
     local_rank_arg: str = setting("a flag for the local rank, such as `--local_rank`", "text", "")
     preload: tuple[str, ...] = setting(
@@ -296,9 +294,6 @@ class Task:
         (),
         written=False,
     )
-    args_expand: bool = setting(
-        "for entry plain: replaces `$RANK`, `$MASTER_ADDR` and the like in arguments", "bool"
-    )
     env: dict[str, str | None] = setting("over the cluster's and the node's", "environment", dict)
     outputs: tuple[str, ...] = setting(
         "files to bring home from where ranks run; `**`: any folders", "patterns of files", ()
@@ -306,7 +301,6 @@ class Task:
     decides: str = setting(
         "for entry plain: the node that decides the end of the run", "node or master", ""
     )
-    nodes: tuple[str, ...] = setting("the nodes to use; empty: all", "names of nodes", ())
     nnodes: tuple[int | None, int | None] | None = setting(
         "how many nodes to use, the first ones; null: all; `2:4`: what of 2 to 4 is there", "nnodes"
     )
@@ -322,7 +316,7 @@ class Task:
 
     @property
     def without_torchrun(self) -> bool:
-        """Whether ranks are started without it or its predecessor."""
+        """Whether ranks are started without it."""
         return self.entry in ("plain", "srun")
 
     @property
@@ -402,21 +396,14 @@ class ContainerSpec:
 
 @dataclass(frozen=True)
 class Torchrun:
-    """Options of torchrun, by its own names; null leaves the choice to torchrun."""
+    """Options of torchrun."""
 
     max_restarts: int = setting(
         "how often it restarts failed ranks; with a static rendezvous: `relaunch.max`", "count", 0
     )
-    monitor_interval: float | None = setting("how often it looks at ranks", "seconds or null")
     rdzv_conf: dict[str, str] = setting("more of the rendezvous", "settings of a rendezvous", dict)
-    role: str = setting("a name for the ranks", "text", "")
-    start_method: str = setting("how it makes processes", ("spawn", "fork", "forkserver"), "")
-    signals_to_handle: tuple[str, ...] = setting("the signals that it forwards", "signals", ())
-    numa_binding: str = setting(
-        "binds ranks to cores near their GPU", ("node", "socket", "exclusive", "core-complex"), ""
-    )
-    shutdown_timeout: int | None = setting(
-        "how long it waits for its ranks; null: longer than `grace_s`", "count from 1 or null"
+    extra: tuple[str, ...] = setting(
+        "more of its options, such as [--numa-binding=node]", "options of torchrun", ()
     )
 
 

@@ -62,11 +62,6 @@ class Endpoint:
         return expand_home(os.path.expandvars(text))
 
     @property
-    def proxy_command(self) -> str:
-        """Its ProxyCommand; "" where it has none."""
-        return self.expand(self.first("proxycommand"))
-
-    @property
     def lookup_names(self) -> tuple[str, ...]:
         """Its names in known-hosts files, the exact one first."""
         if alias := self.first("hostkeyalias"):

@@ -7,11 +7,9 @@ import errno
 import logging
 import queue
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import fabric
@@ -22,11 +20,10 @@ from runner.core import shell
 from runner.core.spec import Ssh
 from runner.transport.base import READ_SIZE, Ending
 from runner.transport.endpoint import Endpoint
-from runner.transport.failures import REVOKED_HINT, Failures, Kind, LoginFailed
+from runner.transport.failures import BY_OPENSSH, REVOKED_HINT, Failures, Kind, LoginFailed
 from runner.transport.keys import KeyLogin
 from runner.transport.known_hosts import HostKey, add_known_key, known_keys
 from runner.transport.logins import Gate
-from runner.transport.process import ProcessChannel, said_in
 
 for _name in ("paramiko", "fabric", "invoke"):
     # Without a handler, logging's last resort prints tracebacks, as do handlers of the root.
@@ -40,8 +37,6 @@ STATUS_TIMEOUT_S = 1.0
 BUFFER_SIZE = 1 << 16
 TCP_USER_TIMEOUT_MS = 120_000
 """Without it, Linux needs 15 minutes to give up a connection that nobody acknowledges."""
-_PROXIED = threading.BoundedSemaphore(8)
-"""Logins by ProxyCommand: the sshd of a bastion drops some from ten on (MaxStartups)."""
 
 
 class HostConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no types
@@ -68,8 +63,6 @@ class HostConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no 
             _failures=failures,
             _gate=Gate(ssh.connect_timeout, is_shared=endpoint.is_jump),
             _known=[],
-            _proxy=None,
-            _proxy_said=None,
         )
         super().__init__(
             endpoint.host,
@@ -153,19 +146,14 @@ class HostConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no 
 
     def _log_in(self) -> None:
         endpoint = self._endpoint
+        if endpoint.first("proxycommand"):
+            what = "is reached by a ProxyCommand of your ssh config"
+            raise self._failures.failed(Kind.CONFIG, what, f"your own client runs it: {BY_OPENSSH}")
         if self.gateway:
             self.gateway.open()
         self._set(_known=known_keys(endpoint))
-        command = endpoint.proxy_command
-        turn = _PROXIED if command else contextlib.nullcontext()
-        with turn, self._explained(3 * self._timeout_s):
-            if command:
-                said = tempfile.NamedTemporaryFile()  # noqa: SIM115 - closed with the command
-                words = ["/bin/sh", "-c", f"exec {command}"]
-                self._set(_proxy=ProcessChannel(words, stderr=said, on_close=said.close))
-                self._set(_proxy_said=Path(said.name))
-                self.connect_kwargs["sock"] = self._proxy.socket
-            elif not self.gateway:
+        with self._explained(3 * self._timeout_s):
+            if not self.gateway:
                 self.connect_kwargs["sock"] = dial(endpoint, self._timeout_s)
             super().open()
             # Paramiko's thread would wake up ten times a second to see whether it was closed.
@@ -221,9 +209,6 @@ class HostConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no 
                 step = "in the SSH handshake"
             if transport.initial_kex_done:
                 step = f"as user {self.user}"
-        is_connected = transport and transport.remote_version
-        if self._proxy and not is_connected and (said := said_in(self._proxy_said)):
-            return failures.by_words(said, "as its ProxyCommand says")
         return failures.by_words([cause or "closed by the other side"], step)
 
     def _close(self) -> None:
@@ -232,13 +217,11 @@ class HostConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no 
             sock = transport.sock
             if isinstance(sock, socket.socket):
                 sock.shutdown(socket.SHUT_RDWR)
-            else:
+            else:  # a stream that a jump host opened
                 sock.close()
         if transport:
             transport.close()
             transport.packetizer.complete_handshake()  # its timer would keep this process alive
-        if self._proxy:
-            self._proxy.close()
 
 
 class Protocol(paramiko.Transport):  # type: ignore[misc]  # paramiko has no types

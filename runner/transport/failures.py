@@ -173,8 +173,6 @@ class Failures:
         )
         line = line.strip("@ ")
         what = f"cannot be logged in to, {who}: {line}"
-        if "ProxyCommand" in who:
-            hint = "see ProxyCommand in your ssh config"
         if hint:
             return self.failed(kind, what, hint)
         if kind is Kind.DENIED:

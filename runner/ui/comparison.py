@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Sequence
 
 from runner.core.errors import ConfigError, Problem
 from runner.core.history import ARGUMENTS, RunData, best_word, code_text, differing_values
 from runner.core.wire.text import format_duration, join_some, printable
-from runner.ui.layout import aligned, columns_that_fit, number_text, wrap
+from runner.ui.layout import fitted, number_text
 
 LOSS = "loss"
-CURVE = ""  # the column of the loss over time has no header
 STAYING = ("run", LOSS, "end", "code")
 """Columns that no terminal is too narrow for."""
 
 NOT_FINITE = "NaN"
-SPARKS = "▁▂▃▄▅▆▇█"
 MAX_CELL = 40  # characters
 
 Value = str | float | int | None
@@ -107,25 +103,14 @@ def render_runs(runs: Sequence[RunData], width: int) -> str:
         if any(isinstance(value, (int, float)) for value in values):
             size = max(map(len, columns[name]))
             columns[name] = [cell.rjust(size) for cell in columns[name]]
-        if name == LOSS and any(map(_curve, runs)):
-            columns[CURVE] = ["", *map(_curve, runs)]
     commits = [code.partition(" ")[0] for code in columns["code"]]
     if len({*commits}) == len({*columns["code"]}):
         columns["code"] = commits
     found = ["cluster", "task", *map(printable, differing_values(runs))]
-    alike = {key: max(Counter(columns[key]).values()) for key in found if key in columns}
-    keys = sorted(alike, key=alike.__getitem__)
-    dull = [key for key in keys if 2 * alike[key] > len(rows)]  # most runs have one value
-    results = [name for name in columns if name not in (CURVE, "seconds", *STAYING, *keys)]
-    giving_way = [CURVE, *results[::-1], *dull[::-1], "seconds", *keys[::-1]]
-    widths = {name: max(map(len, cells)) for name, cells in columns.items()}
-    shown = columns_that_fit(widths, giving_way, width)
-    lines = aligned(zip(*(columns[name] for name in shown), strict=True), indent="")
-    left_out = [cells[0].strip() for name, cells in columns.items() if name not in {CURVE, *shown}]
-    if left_out:
-        told = f"left out, to fit: {join_some(left_out, 6)}; --csv has all"
-        lines += wrap(told, width, hanging_margin="  ")
-    return "\n".join(lines)
+    keys = [key for key in found if key in columns]
+    results = [name for name in columns if name not in ("seconds", *STAYING, *keys)]
+    giving_way = [*results[::-1], "seconds", *keys[::-1]]
+    return "\n".join(fitted(columns, giving_way, width, "--csv"))
 
 
 def _header(name: str) -> str:
@@ -139,16 +124,3 @@ def cell_text(name: str, value: Value) -> str:
     if isinstance(value, str):
         return value
     return format_duration(value) if name == "seconds" else number_text(value)
-
-
-def _curve(run: RunData) -> str:
-    """Return the loss over all attempts in a few blocks."""
-    series = [each for m in run.metrics if m.name == LOSS for each in m.by_attempt.values()]
-    values = [v for each in series for v in each.values if v is not None and math.isfinite(v)]
-    if len(values) < 2:  # noqa: PLR2004 (a curve)
-        return ""
-    least = min(values)
-    step = (max(values) - least) / (len(SPARKS) - 1) or 1.0
-    count = min(len(SPARKS), len(values))
-    picked = [values[round(i * (len(values) - 1) / (count - 1))] for i in range(count)]
-    return "".join(SPARKS[round((value - least) / step)] for value in picked)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from runner.core.shell import this_program
 from runner.core.wire.metrics import Metrics, RankProgress
-from runner.core.wire.text import format_age, per_second, printable
+from runner.core.wire.text import format_age, join_some, per_second, printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -124,6 +124,25 @@ def columns_that_fit(widths: Mapping[str, int], giving_way: Iterable[str], width
             break
         kept.pop(name, None)
     return [*kept]
+
+
+def fitted(
+    columns: Mapping[str, Sequence[str]], giving_way: Iterable[str], width: int, more: str
+) -> list[str]:
+    """Return columns, each with its header, as lines; those without room are named below.
+
+    `more` is the flag that shows all.
+    """
+    from rich.cells import cell_len
+
+    widths = {name: max(map(cell_len, cells)) for name, cells in columns.items()}
+    shown = columns_that_fit(widths, giving_way, width)
+    lines = aligned(zip(*(columns[name] for name in shown), strict=True), indent="")
+    left_out = [cells[0].strip() for name, cells in columns.items() if name not in shown]
+    if named := [header for header in left_out if header]:
+        told = f"left out, to fit: {join_some(named, 6)}; {more} has all"
+        lines += wrap(told, width, hanging_margin="  ")
+    return lines
 
 
 def group_names(keys: Iterable[tuple[str, K]]) -> dict[K, list[str]]:

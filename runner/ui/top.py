@@ -12,9 +12,9 @@ from rich.text import Text
 
 from runner.core.wire.codec import encode
 from runner.core.wire.run_info import GpuSample, Sample
-from runner.core.wire.text import format_age, format_ranges, natural_key, printable
-from runner.ui.layout import COLUMN_GAP, columns_that_fit, fold_names, rate_text, step_text
-from runner.ui.reports.run_table import Row
+from runner.core.wire.text import format_ranges, natural_key, printable
+from runner.ui.layout import COLUMN_GAP, columns_that_fit
+from runner.ui.reports.run_table import Row, table_of_runs
 
 VIEW_VERSION = 2
 
@@ -22,10 +22,9 @@ LEVELS = "\N{LOWER ONE EIGHTH BLOCK}▂▃▄▅▆▇█"
 MAX_LEVELS = 16  # GPUs of a node that have a block of their own
 MAX_TEXT = 120  # characters of a host's word
 
-NODE_COLUMNS = ("NODE", "GPUS", "USE", "GPU MEM", "TEMP", "CPU", "RAM", "RUN")
-RUN_COLUMNS = ("RUN", "STATE", "STEP", "DONE", "LEFT", "RATE", "AGE", "NODES", "BY")
-AT_RIGHT = ("USE", "GPU MEM", "TEMP", "CPU", "RAM", "DONE", "LEFT")
-GIVING_WAY = ("RAM", "CPU", "TEMP", "GPU MEM", "BY", "NODES", "AGE", "RATE", "DONE")
+COLUMNS = ("NODE", "GPUS", "USE", "GPU MEM", "TEMP", "CPU", "RAM", "RUN")
+AT_RIGHT = ("USE", "GPU MEM", "TEMP", "CPU", "RAM")
+GIVING_WAY = ("RAM", "CPU", "TEMP", "GPU MEM")
 """Columns that are left out where there is no room for all, the first one first."""
 
 WHOLE = "whole"
@@ -101,15 +100,14 @@ def render_view(view: ClusterView, width: int, most: int | None = None) -> Group
         )
         for severity, name, text in told
     ]
-    run_cells = [_run_cells(row) for row in view.runs]
-    runs = _table(run_cells, RUN_COLUMNS, width) if run_cells else []
+    runs = [Text(line, no_wrap=True) for line in table_of_runs(view.runs, width)]
     shown = nodes
     if most is not None:
         runs = runs[: most // 3]
         below = below[: most // 3]
         room = most - 2 - len(below) - len(runs) - bool(runs)
         shown = nodes if len(nodes) <= room else nodes[: max(1, room - 1)]
-    titles, *rows = _table([_node_cells(node) for node in shown], NODE_COLUMNS, width)
+    titles, *rows = _table([_node_cells(node) for node in shown], width)
     lines = [_header(view, width), titles]
     for node, row in zip(shown, rows, strict=True):
         lines.append(row)
@@ -137,14 +135,14 @@ def _header(view: ClusterView, width: int) -> Text:
     return header
 
 
-def _table(rows: Sequence[Mapping[str, Text]], columns: Sequence[str], width: int) -> list[Text]:
+def _table(rows: Sequence[Mapping[str, Text]], width: int) -> list[Text]:
     """Return a line of headers and one per row; what no row has is no column.
 
     The end of a line without room is cut. The cell `WHOLE` takes the rest of its line.
     """
     widths = {
         name: max(len(name), *(row[name].cell_len for row in rows if name in row))
-        for name in columns
+        for name in COLUMNS
         if any(row.get(name) for row in rows)
     }
     shown = columns_that_fit(widths, GIVING_WAY, width)
@@ -191,23 +189,6 @@ def _node_cells(node: NodeView) -> dict[str, Text]:
         more = f" +{len(runs) - 1}" if len(runs) > 1 else ""
         cells["RUN"] = Text(f"{_clean(runs[0])}{more}")
     return cells
-
-
-def _run_cells(row: Row) -> dict[str, Text]:
-    """Return the cells of a run by their columns."""
-    texts = {
-        "RUN": row.run_id,
-        "STATE": row.state,
-        "AGE": format_age(row.age),
-        "NODES": fold_names(row.nodes),
-        "BY": row.owner,
-    }
-    if done := row.progress:
-        texts["STEP"] = step_text(done)
-        texts["DONE"] = f"{100 * done.step // done.steps}%" if done.steps else ""
-        texts["LEFT"] = "" if done.left_s is None else format_age(done.left_s)
-        texts["RATE"] = rate_text(done)
-    return {name: Text(_clean(text)) for name, text in texts.items()}
 
 
 def _mean_use(gpus: Iterable[GpuSample]) -> str:

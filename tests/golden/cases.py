@@ -224,12 +224,8 @@ C10D_ELASTIC = online_case(
         min_nodes=2,
         torchrun=Torchrun(
             max_restarts=3,
-            monitor_interval=0.5,
             rdzv_conf={"join_timeout": "900"},
-            role="trainer",
-            start_method="fork",
-            numa_binding="socket",
-            signals_to_handle=("SIGTERM", "SIGUSR1"),
+            extra=("--numa-binding=socket", "--role=trainer"),
         ),
     ),
     *_shared_rack(3, gpu_count=2),

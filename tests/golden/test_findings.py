@@ -7,7 +7,7 @@ from typing import Any
 
 from runner.checks.base import CheckContext, all_checks
 from runner.core.results import Endpoint, Level, NetworkProbe
-from runner.core.spec import Node, Rendezvous, Torchrun
+from runner.core.spec import Node, Rendezvous
 from runner.core.wire.facts import (
     Driver,
     Facts,
@@ -128,21 +128,11 @@ BRIDGE = Interface("docker0", ("10.0.0.1/16",))
 INTO_C = {f"{name}c": LATE for name in "abd"}
 OUT_OF_C = {f"c{name}": LATE for name in "abd"}
 NONE = {one + other: LATE for one in "abcd" for other in "abcd" if one != other}
-NEW_OPTION = {
-    "rendezvous": Rendezvous("c10d"),
-    "torchrun": Torchrun(signals_to_handle=("SIGTERM",)),
-}
-
 CASES: list[tuple[str, str, CheckContext]] = [
     ("tmp", "full", only_b(tmp="/tmp", tmp_free=3 << 20)),
     ("limits", "few open files", only_b(limits={"nofile": 1024})),
     ("logout", "logind", only_b(logind_kill_setting="KillUserProcesses=yes")),
     ("gpus", "more than there are", case((2, 4, None))),
-    (
-        "rendezvous",
-        "an option that its torch lacks",
-        with_spec(only_b(python=replace(TORCH, torch="2.9.1+cu128")), **NEW_OPTION),
-    ),
     (
         "rendezvous",
         "a backend that its torch lacks",

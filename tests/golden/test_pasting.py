@@ -30,7 +30,6 @@ TEXT = st.text("".join(map(chr, range(1, 256))) + "→🙂", max_size=12)
 WORDS = st.sampled_from(
     ["$5", "${local_rank}", "it's", '"', "a b", "\n", "\\", "~/x", "=ls", "*", ""]
 )
-ONE_LINE = st.text("".join(map(chr, range(32, 127))) + "→🙂", max_size=12)
 NAMES = st.from_regex(r"USER_[A-Z]{1,4}", fullmatch=True)
 
 
@@ -75,16 +74,10 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Host:
     return Host(home, project, python)
 
 
-def of_node(plan: Plan, node: str, *, assumed: tuple[str, ...] = ()) -> str:
-    """Return what a person would copy for one node: from its title to the end."""
-    text = render_dry_run(plan, assumed)
+def of_node(plan: Plan, node: str) -> str:
+    """Return what a person would copy for one node: from its title to the next blank line."""
+    text = render_dry_run(plan)
     return text[text.index(f"# {node}") :]
-
-
-def of_nodes(plan: Plan) -> dict[str, str]:
-    title, template, _ = render_dry_run(plan).split("\n\n")
-    lines = title.splitlines()[1:]
-    return {line.split()[0].split("=")[1]: f"{line}\n{template}" for line in lines}
 
 
 def planned(host: Host, *, task: Task, **others: Any) -> Plan:
@@ -143,31 +136,3 @@ def test_pushed_code_is_copied_first(host: Host) -> None:
     assert (work / "train.py").stat().st_mode & 0o200
     assert env["A"] != cwd
     assert env["BOTH"] == "lines"
-
-
-@settings(max_examples=10, deadline=None, database=None)
-@given(values=st.lists(ONE_LINE, min_size=3, max_size=3), name=NAMES)
-@example(values=["/a=b/c", "/a=b=d", "=ls"], name="USER_A")
-@pytest.mark.parametrize("entry", ["torchrun", "plain"])
-def test_a_line_and_the_template_are_the_command_of_its_node(
-    host: Host, entry: str, values: list[str], name: str
-) -> None:
-    """Whatever differs: names, ranks, interfaces, the environment; setup may use any names."""
-    names = ["gpu1", "gpu2", "other"]
-    told = {
-        node: host.facts(node, f"eth{index} 10.0.0.{index + 1}/24")
-        for index, node in enumerate(names)
-    }
-    nodes = [
-        Node(node, f"10.0.0.{index + 1}", nproc_per_node=1, env={name: value})
-        for index, (node, value) in enumerate(zip(names, values, strict=True))
-    ]
-    task = Task(name="t", kind="script", target="train.py", entry=entry)
-    plan = build_plan(spec(*nodes, task=task, setup=("node=7 node_rank=8 path=9",)), told)
-
-    texts = of_nodes(plan)
-
-    assert list(texts) == names
-    for node, text in texts.items():
-        share = plan.node(node)
-        assert host.paste(text, {}) == (list(share.command), share.env, str(host.project)), text

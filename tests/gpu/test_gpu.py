@@ -35,7 +35,7 @@ FEW = [pytest.param(count, id=f"{count} GPU{'s' * (count > 1)}") for count in (1
 
 
 def program(name: str) -> tuple[str, ...]:
-    return f"task.script={PROGRAMS}", "task.args_style=raw", f"task.args=[{name}]"
+    return f"task.script={PROGRAMS}", f"task.args_after=[{name}]"
 
 
 def smi(query: str, *more: str) -> list[list[str]]:

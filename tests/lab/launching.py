@@ -228,14 +228,14 @@ class Launcher:
 
 def rank_overrides(*words: str, entry: str = "torchrun") -> list[str]:
     quoted = ",".join(json.dumps(word) for word in words)
-    ranks = [f"task.script={RANK_SCRIPT}", "task.args_style=raw", f"task.args=[{quoted}]"]
+    ranks = [f"task.script={RANK_SCRIPT}", f"task.args_after=[{quoted}]"]
     return ranks if entry == "torchrun" else [*ranks, f"task.entry={entry}"]
 
 
 def program(name: str, *args: str) -> list[str]:
     """The overrides for one of the tests' programs with these arguments."""
     script = f"task.script={PROGRAMS / name}"
-    return [script, "task.args_style=raw", f"task.args={json.dumps(args)}"]
+    return [script, f"task.args_after={json.dumps(args)}"]
 
 
 def _read_text(file: IO[bytes]) -> str:

@@ -87,7 +87,7 @@ def test_the_first_failure_is_the_rank_that_raised_first(on_lab: Launcher, tmp_p
     """Though the other one, which follows from it, ends first."""
     (on_lab.folder / "gone.py").write_text(SERVER_GONE)
     tmp_path.chmod(0o777)  # for the hosts' user
-    task = ("task.script=gone.py", "task.args_style=raw", f"task.args=['{tmp_path}/raised']")
+    task = ("task.script=gone.py", f"task.args_after=['{tmp_path}/raised']")
     done = on_lab("cluster=lab", *task, PLAIN_ENTRY, "grace_s=1")
     assert done.code == 1, done
     assert "first failure: rank 1 on node2 raised ConnectionResetError" in done.err, done

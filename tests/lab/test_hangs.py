@@ -76,9 +76,9 @@ def test_nobody_is_accused_while_the_ranks_move(lab: Lab, on_lab: Launcher) -> N
         "import sys\nfrom torch.distributed.distributed_c10d import all_reduce\n"
         "all_reduce(float(sys.argv[1]))\n"
     )
-    task = ["task.script=reduce.py", "task.args_style=raw", PLAIN_ENTRY, "detach=true"]
+    task = ["task.script=reduce.py", PLAIN_ENTRY, "detach=true"]
     for run_id, busy_s in ("hung", "0"), ("healthy", "0.02"):
-        started = on_lab("cluster=lab", *task, f"task.args=['{busy_s}']", f"run_id={run_id}")
+        started = on_lab("cluster=lab", *task, f"task.args_after=['{busy_s}']", f"run_id={run_id}")
         assert started.code == 0, started
 
     def each_rank_is_up() -> bool:

@@ -184,7 +184,7 @@ def test_a_run_on_hosts_is_that_of_the_wheel(lab: Lab, on_lab: Installed) -> Non
     before = on_lab.files()
     words = ("cluster=mine", "task.script=train.py", "task.args.lr=0.2")
     offline = on_lab("runner", *words, "dry_run=offline", "cluster.nodes.node1.port=23")
-    assert [offline.out.count(f" my_node_rank={rank}") for rank in range(3)] == [1, 1, 0]
+    assert [offline.out.count(f" --node_rank={rank} ") for rank in range(3)] == [1, 1, 0]
     assert not (on_lab.folder / "runs").exists()
     done = on_lab("python", "-m", "runner", *words, "task.entry=plain")
     assert done.code == 0, done

@@ -41,7 +41,7 @@ def test_any_script_with_any_argument(on_lab: Launcher, tmp_path: Path) -> None:
     script.write_text("import json, sys; print(json.dumps(sys.argv[1:]))")
     awkward = ["--n", "--log", "$HOME", "$$", "a b", "it's", '"', "line\nbreak", "*", "-x", ""]
     awkward.append("${local_rank}")
-    task = {"defaults": ["base"], "script": str(script), "args_style": "raw", "args": awkward}
+    task = {"defaults": ["base"], "script": str(script), "args_after": awkward}
     (on_lab.conf / "task").mkdir()
     written = json.dumps(task).replace("${", "\\\\${")  # OmegaConf's own escape, in JSON's
     (on_lab.conf / "task" / "awkward.yaml").write_text(written)
@@ -93,7 +93,7 @@ def test_dry_run_contacts_hosts_and_leaves_nothing(lab: Lab, on_lab: Launcher) -
     before = {name: host.sh(files) for name, host in lab.hosts.items()}
     done = on_lab.run_ranks("env=RANK", "cluster=lab", "dry_run=true")
     assert done.code == 0, done
-    assert "\nmy_node=node2 " in done.out
+    assert "\n# node2" in done.out
     assert "GLOO_SOCKET_IFNAME=eth0" in done.out
     assert "NCCL_SOCKET_IFNAME='=eth0'" in done.out
     assert {path.name for path in on_lab.folder.iterdir()} == {"conf"}

@@ -367,12 +367,10 @@ def test_what_a_jump_host_does_not_reach(place: Place) -> None:
     assert "AllowTcpForwarding" in hint_of(failure)
 
 
-def test_proxy_command_that_fails_is_quoted(make_place: MakePlace) -> None:
-    """Its own words, which ssh itself may end before they are said."""
-    place = make_place("ssh")
-    sshd = place.sshd()
-    failure = place.failure(sshd.node(), "ProxyCommand echo no way >&2; exit 1\n")
-    assert "no way" in message_of(failure)
+def test_proxy_command_is_for_openssh(make_place: MakePlace) -> None:
+    """Which the refusal names."""
+    failure = make_place("ssh").failure(Node("gpu1", "127.0.0.1"), "ProxyCommand nc %h %p\n")
+    assert "cluster.transport=openssh" in hint_of(failure)
 
 
 @pytest.mark.parametrize(

@@ -51,8 +51,8 @@ def test_nodes_that_did_not_train_together_are_named(
 ) -> None:
     """As where a program sets MASTER_ADDR to localhost; not for a store beside the common one."""
     args = [what, lab[f"node{to}"].address if to else ""]
-    script = (f"task.script={PROGRAMS / 'stores.py'}", "task.args_style=raw", "sample_s=1")
-    words = (*script, f"task.args={json.dumps(args)}")
+    script = (f"task.script={PROGRAMS / 'stores.py'}", "sample_s=1")
+    words = (*script, f"task.args_after={json.dumps(args)}")
     apart = not to
     cluster = ("cluster=lab4", "cluster.only=[node1,node2,node3]") if to > 1 else ("cluster=lab",)
     done = on_lab.succeed(*cluster, PLAIN_ENTRY, *words)

@@ -110,11 +110,8 @@ def test_options_of_torchruns_reach_torchrun(lab: Lab, on_lab: Launcher) -> None
         "rendezvous=c10d",
         "cluster.nproc_per_node=2",
         f"task.script={PROGRAMS / 'usr1.py'}",
-        "torchrun.start_method=fork",
-        "torchrun.monitor_interval=0.2",
-        "torchrun.role=trainer",
-        "torchrun.signals_to_handle=[SIGTERM,SIGUSR1]",
-        "torchrun.shutdown_timeout=7",
+        "torchrun.extra=[--start-method=fork,--monitor-interval=0.2,--role=trainer,"
+        '--signals-to-handle="SIGTERM,SIGUSR1"]',
         "torchrun.rdzv_conf={join_timeout: 300}",
     )
     running.until_printed("] up", 4)

@@ -178,33 +178,3 @@ def test_several_hops_are_gone_through_in_order(place: Place) -> None:
     channel = start(transport.connect(sshd.node()), f"head -c {10 * MEGABYTE} /dev/zero")
     assert len(read_all(channel)) == 10 * MEGABYTE
     assert (outer.logins, inner.logins, sshd.logins) == (1, 1, 1)
-
-
-def test_proxy_command_carries_the_connection(place: Place) -> None:
-    """Any program that joins its streams to the host; it ends with the connection."""
-    sshd = place.sshd()
-    pump = place.folder / "pump.py"
-    pump.write_text(PUMP)
-    config = f"ProxyCommand {sys.executable} {pump} %h %p\n"
-    before = set(children_of(os.getpid()))
-    transport = place.transport(config)
-    channel = start(transport.connect(sshd.node()), "echo hi; exec sleep 900")
-    assert channel.read() == b"hi\n"
-    children = set(children_of(os.getpid())) - before
-    assert children
-    channel.close()
-    transport.close()
-    assert not children & set(children_of(os.getpid()))
-
-
-PUMP = """\
-import os, socket, sys, threading
-link = socket.create_connection((sys.argv[1], int(sys.argv[2])))
-def out():
-    while data := link.recv(65536):
-        os.write(1, data)
-    os._exit(0)
-threading.Thread(target=out, daemon=True).start()
-while data := os.read(0, 65536):
-    link.sendall(data)
-"""

@@ -192,17 +192,9 @@ KNOWN = {
         "{program}: its daemon does not run: {said}",
         "start it there: systemctl start docker; or name another one's socket in DOCKER_HOST",
     ),
-    r"pull: .*no space left": (
-        "container.image: there is no room for {image}: {said}",
-        "free some room there (see {program} system df)",
-    ),
     r"start: .*(select device driver|unresolvable CDI devices|nvidia-container-cli)": (
         "{program} gives its containers no GPUs: {said}",
         GPU_HINT,
-    ),
-    r"start: .*permission denied: unknown": (
-        "container.python: its user may not start {python} in {image}",
-        "set container.user=image, or have the image let everyone read and start it",
     ),
     r"start: .*(executable file not found|no such file or directory: unknown|FATAL tini|failed to "
     r"exec pid1)": (
@@ -212,10 +204,6 @@ KNOWN = {
     r"start: .*(sub[ug]id|newuidmap|UID/GID|range of users)": (
         "{program}: {user} has no range of users to map: {said}",
         SUBUIDS_HINT,
-    ),
-    r"start: no answer": (
-        "container.image: {image}: a container did not start: {said}",
-        "look at the engine and its disk there",
     ),
 }
 """What engines are known to say, after the step, with message and hint."""

@@ -5,22 +5,19 @@ from __future__ import annotations
 import posixpath
 import re
 
-from runner.core.spec import Node, Spec, Task
+from runner.core.spec import Node, Spec
 from runner.core.wire.facts import Facts, Interpreter
 from runner.core.wire.order import (
-    LOCAL_RANK_MACRO,
     NO_PYTHON,
     RECORDER_PATH_VARS,
     Order,
     Program,
     escape,
-    rank_args,
     torchrun_options,
 )
 from runner.core.wire.paths import RunPaths
 
-LAUNCHER_MODULES = {"torchrun": "torch.distributed.run", "launch": "torch.distributed.launch"}
-"""The launcher's module, by `Task.entry`."""
+TORCHRUN_MODULE = "torch.distributed.run"
 
 CPP_LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
 """torch's own variable for the least severe messages of its C++ code that are printed."""
@@ -28,20 +25,6 @@ CPP_LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
 TORCHRUN_EXTRA_GRACE_S = 10
 """torchrun kills rank shims with their ranks: its timeout is longer than ours, so that shims can
 record how their ranks ended."""
-
-DASHED_SINCE = (2, 0)
-"""The first torch whose torch.distributed.launch passes `--local-rank`, not `--local_rank`."""
-
-ADDED_IN = {
-    "local_addr": (2, 0),
-    "numa_binding": (2, 9),
-    "signals_to_handle": (2, 10),
-    "shutdown_timeout": (2, 12),
-}
-"""The first torch whose torchrun has an option; all others are older than 1.12.
-
-Read in torch/distributed/run.py of the wheels of 1.12.0, 1.13.0 and 2.0.0 to 2.12.0 on PyPI.
-"""
 
 SYSTEM_FOLDERS = ("/usr/bin", "/usr/local/bin", "/bin")
 """The folders of programs that are on every PATH, with much else than an interpreter in them."""
@@ -87,10 +70,10 @@ def node_program(
         env.update(internal_env)
         internal_names = ("PET_LOG_DIR", *internal_env)
         hidden = (*internal_names, *hidden)
-        module = LAUNCHER_MODULES[task.entry]
-        launcher = (python.executable, *_module_start(python, module))
+        launcher = (python.executable, *_module_start(python))
         # One process of a node imports for its ranks, unless each has a memory policy of its own.
-        if task.preload and task.kind != "command" and not spec.torchrun.numa_binding:
+        has_policy = any(option.startswith("--numa") for option in spec.torchrun.extra)
+        if task.preload and task.kind != "command" and not has_policy:
             launcher = (
                 python.executable,
                 UNBUFFERED,
@@ -98,7 +81,7 @@ def node_program(
                 ",".join(task.preload),
                 ",".join(internal_names),
                 script or f"-m{task.target}",
-                module,
+                TORCHRUN_MODULE,
             )
     if spec.debug_rank:
         env[DEBUG_VARIABLE] = f"{spec.debug_rank.rank}:{spec.debug_rank.port}"
@@ -106,14 +89,13 @@ def node_program(
     return Program(
         entry=task.entry,
         launcher=launcher,
-        options=_options(spec),
+        options=spec.torchrun.extra,
         rdzv_backend=spec.rendezvous.backend,
         rdzv_endpoint=spec.rendezvous.endpoint,
         rdzv_conf=spec.torchrun.rdzv_conf,
         max_restarts=spec.torchrun.max_restarts,
         words=words,
-        args=(*_local_rank_argument(task, python.torch), *task.words),
-        expands_args=task.is_plain and task.args_expand,
+        args=task.words,
         env=env,
         hidden=hidden,
         path_folder=_path_folder(spec, node, facts),
@@ -137,21 +119,16 @@ def typed_command(
     if without_removed:
         without_removed.insert(0, "env")
     if task.is_plain:
-        return (*without_removed, *program.words, *rank_args(order)), len(program.args)
+        return (*without_removed, *program.words, *program.args), len(program.args)
     if order.spawns_ranks:
         words = (*program.words, *program.args)
         return ("srun", f"--ntasks-per-node={order.nproc}", *words), len(program.args)
-    python = facts.python
-    module = LAUNCHER_MODULES[task.entry]
-    launcher = (python.executable, *_module_start(python, module), *torchrun_options(order))
-    no_python = NO_PYTHON[task.entry]
+    launcher = (facts.python.executable, *_module_start(facts.python), *torchrun_options(order))
     args = tuple(map(escape, program.args))
     if without_removed:  # torchrun may set them itself, just before
-        shown = (*no_python, *without_removed, *map(escape, program.words), *args)
-        return (*launcher, *shown), len(args)
-    args = args[len(args) - len(task.words) :]
-    if task.kind == "command":
-        shown = (*no_python, task.target, *args)
+        shown = (*NO_PYTHON, *without_removed, *map(escape, program.words), *args)
+    elif task.kind == "command":
+        shown = (*NO_PYTHON, task.target, *args)
     elif script:
         shown = ("--", escape(script), *args)
     else:
@@ -159,12 +136,15 @@ def typed_command(
     return (*launcher, *shown), len(args)
 
 
-def _module_start(python: Interpreter, module: str) -> tuple[str, ...]:
-    """Return the words that start a launcher; `python -m` alone prefers the user's modules."""
-    version = torch_version(python.version)
-    if version and version < (3, 11):
-        return ("-c", f"import sys; del sys.path[0]; from {module} import main; sys.exit(main())")
-    return ("-P", "-m", module) if version else ("-m", module)
+def _module_start(python: Interpreter) -> tuple[str, ...]:
+    """Return the words that start torchrun; `python -m` alone prefers the user's modules."""
+    match = re.match(r"(\d+)\.(\d+)", python.version)
+    if match is None:  # no host was asked
+        return ("-m", TORCHRUN_MODULE)
+    if (int(match[1]), int(match[2])) >= (3, 11):
+        return ("-P", "-m", TORCHRUN_MODULE)
+    call = f"from {TORCHRUN_MODULE} import main; sys.exit(main())"
+    return ("-c", f"import sys; del sys.path[0]; {call}")
 
 
 def _internal_env(spec: Spec, node: Node, facts: Facts) -> dict[str, str]:
@@ -173,69 +153,11 @@ def _internal_env(spec: Spec, node: Node, facts: Facts) -> dict[str, str]:
     With c10d the store ends with the master's torchrun. The others then print C++ stack traces of
     connections that were closed or have broken pipes, also where every rank has succeeded.
     """
-    timeout = spec.torchrun.shutdown_timeout or round(spec.grace_s) + TORCHRUN_EXTRA_GRACE_S
-    env = {"PET_SHUTDOWN_TIMEOUT": str(timeout)}
+    env = {"PET_SHUTDOWN_TIMEOUT": str(round(spec.grace_s) + TORCHRUN_EXTRA_GRACE_S)}
     is_own = CPP_LOG_LEVEL in facts.preset_env or CPP_LOG_LEVEL in spec.env_of(node)
     if spec.rendezvous.backend == "c10d" and not is_own:
         env[CPP_LOG_LEVEL] = "ERROR"
     return env
-
-
-def _options(spec: Spec) -> tuple[str, ...]:
-    """Return torchrun's options, but for those of the rendezvous, as far as they are set."""
-    options = spec.torchrun
-    interval = options.monitor_interval
-    chosen = {
-        "monitor_interval": "" if interval is None else f"{interval:g}",
-        "role": options.role,
-        "start_method": options.start_method,
-        "signals_to_handle": ",".join(options.signals_to_handle),
-        "numa_binding": options.numa_binding,
-    }
-    return tuple(f"--{name}={value}" for name, value in chosen.items() if value)
-
-
-def torch_version(torch: str) -> tuple[int, int] | None:
-    """Return the first two numbers of a version, None if it cannot be parsed."""
-    match = re.match(r"(\d+)\.(\d+)", torch)
-    return (int(match[1]), int(match[2])) if match else None
-
-
-def unsupported_options(spec: Spec, torch: str) -> list[tuple[str, str, str]]:
-    """Return the options that a torch lacks: the key, the first torch that has it, the next step.
-
-    A version that cannot be parsed counts as new enough.
-    """
-    version = torch_version(torch)
-    if version is None:
-        return []
-    requested = {
-        "local_addr": spec.rendezvous.backend != "static",
-        "numa_binding": bool(spec.torchrun.numa_binding),
-        "signals_to_handle": bool(spec.torchrun.signals_to_handle),
-        "shutdown_timeout": spec.torchrun.shutdown_timeout is not None,
-    }
-    unsupported = []
-    for name, since in ADDED_IN.items():
-        if requested[name] and version < since:
-            key = f"torchrun.{name}"
-            hint = f"leave it out ({key}=null), or install a newer torch"
-            if name == "local_addr":
-                key = f"rendezvous={spec.rendezvous.backend} (--local_addr)"
-                hint = "install a newer torch there, or set rendezvous=static"
-            unsupported.append((key, f"{since[0]}.{since[1]}", hint))
-    return unsupported
-
-
-def _local_rank_argument(task: Task, torch: str) -> tuple[str, ...]:
-    """Return the argument that torch.distributed.launch passes to Python programs by itself.
-
-    With our shim before them it would get the argument instead.
-    """
-    if task.entry != "launch" or task.kind == "command":
-        return ()
-    name = "local_rank" if (torch_version(torch) or DASHED_SINCE) < DASHED_SINCE else "local-rank"
-    return (f"--{name}={LOCAL_RANK_MACRO}",)
 
 
 def _path_folder(spec: Spec, node: Node, facts: Facts) -> str:

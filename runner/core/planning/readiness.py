@@ -13,7 +13,6 @@ from dataclasses import replace
 from runner.core.errors import Problem
 from runner.core.planning.container import container_problems, trial_container
 from runner.core.planning.endpoints import interface_problems
-from runner.core.planning.launch_command import unsupported_options
 from runner.core.shell import cluster_flag, this_program
 from runner.core.spec import Node, Spec, Task
 from runner.core.wire.facts import Facts, FactsRequest
@@ -228,13 +227,6 @@ def _network_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]
         yield Problem(node.name, f"cluster.master_port: {facts.port_error}", hint)
 
 
-def _rendezvous_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
-    torch = facts.python.torch
-    for option, since, hint in unsupported_options(spec, torch):
-        message = f"torch {torch} is there, and {option} needs {since} or newer"
-        yield Problem(node.name, message, hint)
-
-
 def _logout_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
     """Only a run that is left at once is certain to outlive its login session."""
     if not (facts.logind_kill_setting and spec.detach):
@@ -262,7 +254,6 @@ REQUIREMENTS: dict[str, Requirement] = {
     "storage": _storage_problems,
     "gpus": _gpu_problems,
     "network": _network_problems,
-    "rendezvous": _rendezvous_problems,
     "logout": _logout_problems,
 }
 """The requirements of a run on a host, by the check that reports them."""

@@ -7,7 +7,6 @@ of each attempt, and `dry_run` prints what is made.
 from __future__ import annotations
 
 import posixpath
-import re
 from dataclasses import dataclass, field
 from typing import Callable, Dict, Mapping, Optional, Sequence, Tuple
 
@@ -20,9 +19,6 @@ from runner.core.wire.text import bracket_ipv6
 
 MAX_NPROC = 1 << 16
 """Limit of a decoded number of processes: `Order.ranks` lists as many."""
-
-LAUNCHERS = {"torchrun": "torchrun", "launch": "torch.distributed.launch", "srun": "srun"}
-"""What starts the ranks in messages, by `Program.entry`; for srun it is our spawner."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +60,6 @@ class Program:
     max_restarts: int = 0
     words: Tuple[str, ...] = ()  # that start a rank, up to its arguments
     args: Tuple[str, ...] = ()  # of a rank, before torchrun's templates
-    expands_args: bool = False  # whether `$MASTER_ADDR` and the like in them are replaced
     env: Dict[str, str] = field(default_factory=dict)  # overrides the host's own (after `setup`)
     hidden: Tuple[str, ...] = ()  # names that ranks do not get of it
     path_folder: str = ""  # put first on the PATH, "" for none
@@ -126,7 +121,7 @@ class Order:
     @property
     def launcher(self) -> str:
         """What starts the ranks and passes on TERM, "" if the program is the one rank."""
-        return LAUNCHERS.get(self.program.entry, "")
+        return "" if self.program.entry == "plain" else self.program.entry
 
     @property
     def spawns_ranks(self) -> bool:
@@ -147,12 +142,8 @@ LOCAL_RANK_MACRO = "${local_rank}"
 RECORDER_PATH_VARS = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 """Where torch's flight recorder writes, by the new and the old name (ProcessGroupNCCL.cpp)."""
 
-NO_PYTHON = {
-    "torchrun": ("--no_python", "--"),
-    "launch": ("--use_env", "--no_python", "--"),  # it passes --local-rank by default
-}
-"""The last options of a launcher. Without the `--`, torchrun's argparse takes a script's `--n` for
-its own option."""
+NO_PYTHON = ("--no_python", "--")
+"""The last options of torchrun. Without the `--`, it takes a script's `--n` for its own."""
 
 
 def command_words(order: Order) -> Tuple[str, ...]:
@@ -163,7 +154,7 @@ def command_words(order: Order) -> Tuple[str, ...]:
     site = paths.site if program.dumps_stacks else ""
     folder = paths.attempt_folder(order.attempt)
     shim = (*python, paths.shim, folder, site, ",".join(program.hidden))
-    rank = (*program.words, *rank_args(order))
+    rank = (*program.words, *program.args)
     if program.entry == "plain":
         return (*shim, *rank)
     if order.spawns_ranks:
@@ -171,20 +162,7 @@ def command_words(order: Order) -> Tuple[str, ...]:
         return (*python, paths.spawner, *numbers, *shim, *rank)
     # torchrun takes the first word, the program, as it is.
     started = (shim[0], *map(escape, (*shim[1:], *rank)))
-    return (*program.launcher, *torchrun_options(order), *NO_PYTHON[program.entry], *started)
-
-
-def rank_args(order: Order) -> Tuple[str, ...]:
-    """Return a rank's arguments: `$NAME` and `${NAME}` of the rendezvous may be replaced."""
-    program = order.program
-    if not program.expands_args:
-        return program.args
-    values = {**_meeting(order), "LOCAL_RANK": "0"}
-
-    def value(reference: "re.Match[str]") -> str:
-        return values.get(reference[1] or reference[2], reference[0])
-
-    return tuple(re.sub(r"\$(?:(\w+)|\{(\w+)\})", value, arg) for arg in program.args)
+    return (*program.launcher, *torchrun_options(order), *NO_PYTHON, *started)
 
 
 def environment(order: Order) -> Dict[str, str]:
@@ -194,7 +172,7 @@ def environment(order: Order) -> Dict[str, str]:
     """
     program = order.program
     folder = RunPaths(order.workdir, order.run_id, order.node).attempt_folder(order.attempt)
-    uses_torchrun = program.entry in NO_PYTHON
+    uses_torchrun = program.entry == "torchrun"
     env = {} if uses_torchrun else _meeting(order)
     if order.attempt:
         env["RUNNER_ATTEMPT"] = str(order.attempt)

@@ -29,7 +29,6 @@ from runner.ui.console.progress_bar import STEP_KEY, ProgressBar
 from runner.ui.console.status_area import StatusArea
 from runner.ui.console.traceback_folding import TracebackFolder
 from runner.ui.console.writer import ERR, OUT, Writer
-from runner.ui.layout import terminal_width
 from runner.ui.output import message_text
 
 MAX_WAITING_BYTES = 8 << 20  # the number of bytes that may wait to be written
@@ -145,7 +144,7 @@ class Console:
         with self._lock:
             self._work_folders = {node: f"{at}/".encode() for node, at in work_folders.items()}
             self._bar = ProgressBar(pattern)
-            self._folder = TracebackFolder(lambda: terminal_width(ERR))
+            self._folder = TracebackFolder()
 
     def rank_metrics(self, node: str, rank: int, data: bytes) -> None:
         """Show in the area what a rank appended to the file of its metrics; it is no output."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from runner.core.wire.tracebacks import (
@@ -21,15 +20,13 @@ from runner.core.wire.tracebacks import (
     is_stop_exception,
     strip_rank_prefix,
 )
-from runner.ui.console.lines import MAX_NAMES_WIDTH, NO_RANK, Source, Stream
+from runner.ui.console.lines import NO_RANK, Source, Stream
 
 WRITING_S = 0.3  # time in which a traceback is written
 SETTLED_S = 1.0  # time in which what it follows from has come, too
 HOLD_S = 3.0  # time for which a stream's lines wait at most
 HOLD_BYTES = 1 << 17  # more of a stream does not wait
 MAX_KNOWN = 100  # tracebacks that are compared with later ones
-MIN_EXCEPTION_CHARS = 24  # that are shown, however narrow the terminal is
-PREFIX = MAX_NAMES_WIDTH + 9  # columns of the longest prefix, of many ranks
 
 _PLACE = re.compile(r" ?\[[^][\s]*[/.:][^][\s]*\](:\d+)?")  # a file or an address
 _START = TRACEBACK.encode()
@@ -44,10 +41,9 @@ class _HeldLines:
 
 
 class TracebackFolder:
-    """The streams whose lines wait; `columns` returns the width of the terminal."""
+    """The streams whose lines wait."""
 
-    def __init__(self, columns: Callable[[], int]) -> None:
-        self._columns = columns
+    def __init__(self) -> None:
         self._held: dict[Stream, _HeldLines] = {}
         self._shown_by: dict[str, Source] = {}  # tracebacks, and who showed them
 
@@ -87,7 +83,6 @@ class TracebackFolder:
         source = stream[0]
         held = self._held.pop(stream)
         lines = held.lines.decode(errors="surrogateescape").split("\n")
-        room = max(self._columns() - PREFIX, MIN_EXCEPTION_CHARS)
         shown: list[str] = []
         end = 0
         for traceback in _parse(held.lines):
@@ -103,8 +98,7 @@ class TracebackFolder:
             shown += lines[end : traceback.start]
             # Places differ between ranks; without them their lines are equal, and are one.
             told = _PLACE.sub("", traceback.exception[0][:MAX_EXCEPTION_CHARS]).rstrip()
-            summary = f"traceback ({why}): {told}"
-            shown.append(summary if len(summary) <= room else f"{summary[: room - 1]}…")
+            shown.append(f"traceback ({why}): {told}")
             end = traceback.end
         if len(self._shown_by) > MAX_KNOWN:
             self._shown_by.clear()

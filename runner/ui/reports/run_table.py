@@ -18,13 +18,11 @@ from runner.core.wire.text import counted, display_folder, format_age, printable
 from runner.ui.layout import (
     UNLIMITED_WIDTH,
     aligned,
-    columns_that_fit,
+    fitted,
     fold_names,
     group_names,
-    left_text,
     rate_text,
     step_text,
-    wrap,
 )
 
 
@@ -108,8 +106,14 @@ def next_step(row: Row, run_flags: str) -> str:
 MAX_RUNS = 20
 """The runs of a table, without those beyond them that have not ended."""
 
-HEADERS = ("RUN", "TASK", "BY", "STATE", "AGE", "NODES", "GPUS", "ATTEMPT", "PROGRESS", "FOLDER")
-GIVING_WAY = ("GPUS", "ATTEMPT", "FOLDER", "BY", "PROGRESS", "NODES", "AGE", "TASK", "STATE")
+HEADERS = (
+    *("RUN", "TASK", "BY", "STATE", "STEP", "LEFT", "RATE"),
+    *("AGE", "NODES", "GPUS", "ATTEMPT", "FOLDER"),
+)
+GIVING_WAY = (
+    *("GPUS", "ATTEMPT", "FOLDER", "BY", "RATE"),
+    *("TASK", "NODES", "AGE", "LEFT", "STEP"),
+)
 """What has no column where there is not room for all, the first of these first."""
 
 
@@ -122,14 +126,14 @@ def render(
     width: int = UNLIMITED_WIDTH,
     reader: str = "",
 ) -> str:
-    """Return the table as text; what has no column in this width is on a second line of its row.
+    """Return the table as text; columns without room are named below it.
 
     The `reader` is who launched the runs that need not be told whose they are.
     """
     scope = " on the hosts that answered" if unreachable else ""
     nothing = f"nothing is running{scope} (--all shows ended runs)"
     shown = [row for at, row in enumerate(runs) if at < MAX_RUNS or not row.ended]
-    lines = _run_lines(shown, width, reader) or [f"no runs{scope}" if all_ else nothing]
+    lines = table_of_runs(shown, width, reader) or [f"no runs{scope}" if all_ else nothing]
     if left_out := len(runs) - len(shown):
         lines.append(f"{counted(left_out, 'older run')} not shown: --json has all")
     for name, count in unreadable_runs.items():
@@ -139,56 +143,39 @@ def render(
     return "\n".join(lines)
 
 
-def _run_lines(runs: Sequence[Row], width: int, reader: str) -> list[str]:
+def table_of_runs(runs: Sequence[Row], width: int, reader: str = "") -> list[str]:
     """Return the lines of the headers and the runs, without what no run has to say."""
-    from rich.cells import cell_len
-
     if not runs:
         return []
     says_nothing = {"BY": ("-", reader), "ATTEMPT": ("-", "1"), "FOLDER": ("-", ".")}
-    cells = [_cells(row) for row in runs]
-    told = [
-        [header for header in HEADERS if row[header] not in says_nothing.get(header, ("-",))]
-        for row in cells
-    ]
-    wanted = {header for headers in told for header in headers}
-    widths = {
-        header: max(cell_len(text) for text in (header, *(row[header] for row in cells)))
-        for header in HEADERS
-        if header in wanted
-    }
-    shown = columns_that_fit(widths, GIVING_WAY, width)
-    titles, *rows = aligned([shown, *([row[name] for name in shown] for row in cells)], indent="")
-    lines = [titles]
-    for line, row, headers in zip(rows, cells, told, strict=True):
-        notes = [f"{name.lower()} {row[name]}" for name in headers if name not in shown]
-        whole = "; ".join(note.replace(" ", "\xa0") for note in notes)  # each on one line
-        more = wrap(whole, width, margin="    ", hanging_margin="    ") if notes else []
-        lines += [line, *(each.replace("\xa0", " ") for each in more)]
-    return lines
+    rows = [_cells(row) for row in runs]
+    columns = {}
+    for header in HEADERS:
+        cells = [row[header] for row in rows]
+        if {*cells} - {*says_nothing.get(header, ("-",))}:
+            columns[header] = [header, *cells]
+    return fitted(columns, GIVING_WAY, width, "--json")
 
 
 def _cells(row: Row) -> dict[str, str]:
     """Return the cells by their headers."""
-    progress = ""
-    if row.progress:
-        done = row.progress
-        texts = (step_text(done), rate_text(done), left_text(done.left_s))
-        progress = ", ".join(filter(None, texts))
+    done = row.progress
     names = fold_names(row.nodes) or "none"
     cells = {
         "RUN": row.run_id,
         "TASK": row.task,
         "BY": row.owner,
         "STATE": row.state,
+        "STEP": step_text(done) if done else "",
+        "LEFT": format_age(done.left_s) if done and done.left_s is not None else "",
+        "RATE": rate_text(done) if done else "",
         "AGE": f"{format_age(row.age)}{' ago' if row.ended else ''}",
         "NODES": names if len(row.nodes) == row.of else f"{names} of {row.of}",
-        "GPUS": str(row.gpus or "-"),
+        "GPUS": str(row.gpus or ""),
         "ATTEMPT": str(row.attempt + 1),
-        "PROGRESS": progress or "-",
-        "FOLDER": display_folder(row.folder) or "-",
+        "FOLDER": display_folder(row.folder),
     }
-    return {header: printable(cell) for header, cell in cells.items()}
+    return {header: printable(cell) or "-" for header, cell in cells.items()}
 
 
 def run_lines(

@@ -182,9 +182,8 @@ def render_origins(values: Iterable[Origin]) -> str:
         if origin.written:
             blocks.append(f"  written as {origin.written}")
         for number, setting in enumerate(origin.settings):
-            key = f" as {setting.key}" if setting.key != origin.key else ""
             overridden = "" if number == 0 else f" (overridden: {setting.value})"
-            blocks.append(f"  {setting.where}{key}{overridden}")
+            blocks.append(f"  {setting.where}{overridden}")
         if origin.meaning:
             blocks.append(wrap_lines(f"  # {origin.meaning}", terminal_width() - 1))
     return "\n".join(blocks)

@@ -207,8 +207,7 @@ def launch(lab: Lab, launcher: Launcher, name: str, shape: RunShape) -> Run:
         f"run_id={name}",
         f"cluster.nproc_per_node={shape.per_node}",
         f"task.script={CHATTER_SCRIPT}",
-        "task.args_style=raw",
-        f"task.args=[{quoted}]",
+        f"task.args_after=[{quoted}]",
         *LIMITS,
     ]
     if not shape.uses_torchrun:

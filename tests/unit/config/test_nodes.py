@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from runner.config.nodes import apply_words
+from runner.config.compose import apply_words
 from runner.config.source import parse
-from runner.config.words import node_words
 from runner.core.errors import ConfigError
 from tests.golden.test_specs import spec_of
 
@@ -22,7 +21,7 @@ def test_the_command_line_wins_over_every_entry() -> None:
     }
     typed = ["gpu1.gpus=3", "gpu1.env.A=True", "gpu[1-2].env.B=9", "gpu2.env.C=1"]
     config = OmegaConf.create({"cluster": {"nodes": entries}})
-    apply_words(config, node_words([f"cluster.nodes.{word}" for word in typed])[1])
+    apply_words(config, [f"cluster.nodes.{word}" for word in typed])
     recorded = OmegaConf.to_container(config.cluster.nodes)
     for order in (recorded, dict(reversed(recorded.items()))):  # type: ignore[union-attr]
         nodes = spec_of({"cluster.nodes": order}).nodes
@@ -34,14 +33,12 @@ def test_the_command_line_wins_over_every_entry() -> None:
 def test_words_about_single_nodes() -> None:
     """Of a range, of a name with dots, of a whole range; a new one needs a plus."""
     text = "cluster: {nodes: {n1.lab: {}, 'gpu[01-02]': {gpus: 8}}}"
-    _, words = node_words(
-        [
-            "cluster.nodes.n1.lab.gpus=1",
-            "cluster.nodes.gpu02.env.A=0123",
-            "cluster.nodes.gpu[01-02].port=22",
-            "+cluster.nodes.new.host=10.0.0.9",
-        ]
-    )
+    words = [
+        "cluster.nodes.n1.lab.gpus=1",
+        "cluster.nodes.gpu02.env.A=0123",
+        "cluster.nodes.gpu[01-02].port=22",
+        "+cluster.nodes.new.host=10.0.0.9",
+    ]
     config = OmegaConf.create(parse(text, Path("x")).content)
     apply_words(config, words)
     assert OmegaConf.to_container(config.cluster.nodes) == {
@@ -50,9 +47,9 @@ def test_words_about_single_nodes() -> None:
         "gpu02": {"env": {"A": "0123"}, "port": "22"},
         "new": {"host": "10.0.0.9"},
     }
-    apply_words(config, node_words(["cluster.nodes.new=3"])[1])
+    apply_words(config, ["cluster.nodes.new=3"])
     assert config.cluster.nodes.new == "3"  # which is refused with the other entries
     with pytest.raises(
         ConfigError, match="there is no node gpu3; the nodes are n1.lab, gpu01, gpu02, new"
     ):
-        apply_words(config, node_words(["cluster.nodes.gpu3.gpus=1"])[1])
+        apply_words(config, ["cluster.nodes.gpu3.gpus=1"])

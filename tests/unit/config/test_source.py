@@ -46,14 +46,13 @@ def test_what_is_dumped_is_read_again(value: object) -> None:
     assert read(dump({"x": value})) == {"x": value}
 
 
-def test_dotted_arguments_are_nested() -> None:
+def test_arguments_have_the_names_of_flags() -> None:
     """As the command line has them, so that words change them; elsewhere a dot is a dot."""
-    text = "args: {model.lr: 1, model: {depth: 2}, model.opt.name: x}\nnodes: {n1.lab: {}}"
-    assert read(text) == {
-        "args": {"model": {"lr": "1", "depth": "2", "opt": {"name": "x"}}},
-        "nodes": {"n1.lab": {}},
-    }
-    assert read("args: {a..b: 1, .c: 2, a.: 3}") == {"args": {"a..b": "1", ".c": "2", "a.": "3"}}
+    text = """\
+args: {model.lr: 1, model: {depth: 2, opt: {name: x}}, o: y, o.lr: z}
+nodes: {n1.lab: {}}"""
+    arguments = {"model.lr": "1", "model.depth": "2", "model.opt.name": "x", "o": "y", "o.lr": "z"}
+    assert read(text) == {"args": arguments, "nodes": {"n1.lab": {}}}
 
 
 def test_keys_may_be_merged_and_stand_once() -> None:

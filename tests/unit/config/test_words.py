@@ -7,14 +7,18 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
-from runner.config.words import as_word, is_override, parse, plain, runs_of_sweep, split_values
+from runner.config.compose import apply_words
+from runner.config.words import (
+    as_word,
+    is_override,
+    leaves,
+    runs_of_sweep,
+    split_values,
+    value_of,
+)
 from runner.core.errors import ConfigError
-
-
-def value_of(word: str) -> Any:
-    (override,) = parse([word])
-    return plain(override.value())
 
 
 @pytest.mark.promise(14)
@@ -39,7 +43,7 @@ def test_several_values_are_a_sweep() -> None:
     ]
     assert runs_of_sweep(["task.args.n=range(1,3)"]) == [["task.args.n=1"], ["task.args.n=2"]]
     with pytest.raises(ConfigError, match=r"task.args.lr=\[1,2\]"):
-        parse(["task.args.lr=1,2"])
+        value_of("task.args.lr=1,2")
 
 
 @given(st.lists(st.text("ab,[]{}'\" ", max_size=5), min_size=1))
@@ -63,3 +67,30 @@ def test_what_is_meant_as_an_override() -> None:
     meant = ["a=1", "+a=1", "++a", "~a", "~a=1", "task@x=y"]
     others = ["a b", "=x", "-x=1", "--x=1", "~u/x", "train.py", "echo a=b", "latest"]
     assert [word for word in (*meant, *others) if is_override(word)] == meant
+
+
+def test_a_value_that_cannot_be_read_is_refused() -> None:
+    """A bracket that is open, nothing between commas, a mapping without a value."""
+    said = {"[a": "do not match", "[a,,b]": "an item is missing", "{a}": "a is no NAME:VALUE"}
+    for text, why in said.items():
+        with pytest.raises(ConfigError, match=why):
+            value_of(f"task.args.x={text}")
+
+
+def test_arguments_are_set_by_the_names_of_their_flags() -> None:
+    """No flag takes the place of another; null and `~` take out what is below a name, too."""
+    typed: dict[str, dict[str, Any]] = {
+        "task.args.o=Adam": {"o.lr": 1, "m": {"x": 2}, "o": "Adam"},
+        "task.args.o=null": {"m": {"x": 2}, "o": None},
+        "~task.args.o": {"m": {"x": 2}},
+        "task.args.m.x=3": {"o.lr": 1, "m.x": "3"},
+        "task.args={m:{x:3,y:4}}": {"o.lr": 1, "m.x": "3", "m.y": "4"},
+    }
+    for word, made in typed.items():
+        config = OmegaConf.create({"task": {"args": {"o.lr": 1, "m": {"x": 2}}}})
+        apply_words(config, [word])
+        found: Any = OmegaConf.to_container(config.task.args)
+        assert dict(leaves(found)) == dict(leaves(made)), word
+    config = OmegaConf.create({"task": {"args": None}})
+    with pytest.raises(ConfigError, match="there is no task.args.n to take out"):
+        apply_words(config, ["~task.args.n"])

@@ -47,8 +47,8 @@ def test_yaml_wins_over_the_config(resolve: Resolve, tmp_path: Path) -> None:
         jump=("c@gate:3",),
         known_hosts=str(tmp_path / "kh"),
     )
-    assert (hop.host, hop.user, hop.port, hop.proxy_command) == ("gate", "c", 3, "")
-    assert (found.user, found.port, found.proxy_command) == ("b", 2, "")
+    assert (hop.host, hop.user, hop.port, hop.first("proxycommand")) == ("gate", "c", 3, "")
+    assert (found.user, found.port, found.first("proxycommand")) == ("b", 2, "")
     assert found.settings["identityfile"][0] == str(tmp_path / "k")
     assert found.known_hosts_files[0] == str(tmp_path / "kh")
     assert "/x" not in found.known_hosts_files
@@ -119,10 +119,9 @@ def test_slow_configuration_is_given_up(resolve: Resolve) -> None:
 def test_what_ssh_leaves_is_expanded(resolve: Resolve, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokens, variables and the home."""
     monkeypatch.setenv("KEYS", "keys")
-    (found,) = resolve("IdentityFile ~/${KEYS}/%h-%r-%%\nUser u\nProxyCommand nc %h %p\n")
+    (found,) = resolve("IdentityFile ~/${KEYS}/%h-%r-%%\nUser u\n")
     (path,) = found.settings["identityfile"]
     assert found.expand(path) == str(Path("~/keys/gpu1-u-%").expanduser())
-    assert found.proxy_command == "nc gpu1 22"
 
 
 def test_known_hosts_are_those_of_ssh(resolve: Resolve) -> None:

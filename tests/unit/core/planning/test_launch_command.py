@@ -47,48 +47,30 @@ def test_a_plain_program_is_started_as_a_person_would(
     assert share.order.launcher == ""
 
 
-def started_by_torch(argv: tuple[str, ...], torch: str = "2.13.0") -> list[str]:
+def started_by_torch(argv: tuple[str, ...]) -> list[str]:
     """What torch starts as local rank 3 (`config_from_args` of torch/distributed/run.py)."""
-    assert argv[1:3] == ("-P", "-m")
+    assert argv[1:4] == ("-P", "-m", "torch.distributed.run")
     options, (program, *args) = argv[4 : argv.index("--")], argv[argv.index("--") + 1 :]
-    local_rank = "--local_rank=3" if torch.startswith("1.") else "--local-rank=3"
-    passed = argv[3] == "torch.distributed.launch" and "--use_env" not in options
     first = [program] if "--no_python" in options else [argv[0], "-u"]
     if "--no_python" not in options:
         first += [*(["-m"] if "-m" in options else []), as_torch_does(program)]
-    return [*first, *([local_rank] if passed else []), *map(as_torch_does, args)]
+    return [*first, *map(as_torch_does, args)]
 
 
 @pytest.mark.parametrize(
-    ("kind", "target", "entry", "torch"),
-    [
-        ("script", "train.py", "torchrun", "2.13.0"),
-        ("module", "my.train", "torchrun", "a fork's"),
-        ("command", "julia", "torchrun", "2.13.0"),
-        ("script", "train.py", "launch", "1.13.1"),
-        ("command", "julia", "launch", "2.13.0"),
-    ],
+    ("kind", "target"), [("script", "train.py"), ("module", "my.train"), ("command", "julia")]
 )
-def test_what_runs_is_what_is_printed_with_the_shim_before_it(
-    kind: str, target: str, entry: str, torch: str
-) -> None:
+def test_what_runs_is_what_is_printed_with_the_shim_before_it(kind: str, target: str) -> None:
     """No word of the ranks' own command is another, whatever torchrun substitutes or adds."""
-    task = Task(
-        name="t",
-        kind=kind,
-        target=f"{target}$x",
-        words=("-m", "$5", "${local_rank}", ""),
-        entry=entry,
-    )
+    task = Task(name="t", kind=kind, target=f"{target}$x", words=("-m", "$5", "${local_rank}", ""))
     nodes = [Node("a", "10.0.0.1")]
     host = replace(facts("a", "eth0 10.0.0.1/24"), host_python="/usr/$a/py", workdir="/w$$")
-    host = replace(host, python=replace(host.python, torch=torch))
     share = build_plan(spec(*nodes, task=task), {"a": host}).node("a")
-    started = started_by_torch(command_words(share.order), torch)
+    started = started_by_torch(command_words(share.order))
     root = f"/w$$/runs/{share.order.run_id}/a"
     shim = ["/usr/$a/py", "-I", "-S", f"{root}/rank.py", f"{root}/attempt_0", f"{root}/site"]
     assert started[:7] == [*shim, ",".join(INTERNAL_ENV)]
-    assert started[7:] == started_by_torch(share.command, torch)
+    assert started[7:] == started_by_torch(share.command)
     assert environment(share.order).keys() - share.env.keys() == set(INTERNAL_ENV)
 
 
@@ -114,7 +96,7 @@ def test_torchrun_takes_no_module_from_the_working_folder(
 
 @pytest.mark.parametrize(
     ("program", "entry"),
-    [(PROGRAMS[0], "torchrun"), (PROGRAMS[1], "launch"), (PROGRAMS[2], "plain")],
+    [(PROGRAMS[0], "torchrun"), (PROGRAMS[1], "torchrun"), (PROGRAMS[2], "plain")],
 )
 def test_names_are_taken_out_just_before_the_program(
     program: tuple[str, str, tuple[str, ...]], entry: str
@@ -126,12 +108,9 @@ def test_names_are_taken_out_just_before_the_program(
         Task(name="t", kind=kind, target=target, words=("-u", "MY"), env=removed, entry=entry)
     )
     env_words = ("env", *(word for name in removed for word in ("-u", name)))
-    local_rank = ("--local-rank=${local_rank}",) * (entry == "launch" and kind != "command")
-    assert share.command[-len((*env_words, *start, *local_rank, "-u", "MY")) :] == (
-        *(*env_words, *start),
-        *(*local_rank, "-u", "MY"),
-    )
-    assert share.command[-share.arg_count :] == (*local_rank, "-u", "MY")
+    shown = (*env_words, *start, "-u", "MY")
+    assert share.command[-len(shown) :] == shown
+    assert share.command[-share.arg_count :] == ("-u", "MY")
     argv = command_words(share.order)
     hidden = argv[argv.index("-S") + 4]
     assert hidden.split(",")[-3:] == list(removed)
@@ -139,24 +118,6 @@ def test_names_are_taken_out_just_before_the_program(
     assert ("RANK" in environment(share.order)) == (entry == "plain"), (
         "the shim files its logs by it"
     )
-
-
-def test_places_in_arguments_are_filled_in() -> None:
-    """With what the plan knows, in words of any form; other names stay, and nothing without it."""
-    args: tuple[str, ...] = (
-        "--rank=$NODE_RANK",
-        "tcp://$MASTER_ADDR:${MASTER_PORT}",
-        "$RANK_ID",
-        "$HOME",
-        "$$",
-    )
-    args += ("$RANK/$WORLD_SIZE", "$LOCAL_RANK")
-    task = Task(name="t", kind="script", target="t.py", words=args, entry="plain")
-    assert second(task).command[-len(args) :] == args
-    expanded = second(replace(task, args_expand=True))
-    values = ("--rank=1", "tcp://10.0.0.1:29512", "$RANK_ID", "$HOME", "$$", "1/2", "0")
-    assert expanded.command[-len(args) :] == values
-    assert command_words(expanded.order)[-len(args) :] == values
 
 
 PIECES = st.sampled_from(

@@ -23,7 +23,7 @@ FOLDED = b"traceback (in logs): RuntimeError: Connection closed by peer"
 
 @pytest.fixture
 def folder() -> TracebackFolder:
-    return TracebackFolder(lambda: 10_000)
+    return TracebackFolder()
 
 
 def due(folder: TracebackFolder, now: float) -> list[bytes]:
@@ -84,16 +84,3 @@ def test_waiting_is_bounded(folder: TracebackFolder) -> None:
     flood = b"x" * HOLD_BYTES
     assert folder.feed(ONE, flood, 9.0) == HEAD + b"\n" + flood
     assert folder.pop_due() == []
-
-
-@pytest.mark.parametrize(
-    ("columns", "told"),
-    [(200, "RuntimeError: Closed by peer. More of it"), (60, "RuntimeEr…"), (9, "Ru…")],
-)
-def test_exception_is_cut_to_the_width(columns: int, told: str) -> None:
-    """Places differ between ranks, and are left out."""
-    folder = TracebackFolder(lambda: columns)
-    error = b"RuntimeError: [gloo/pair.cc:553] Closed by peer [10.0.0.1]:4242. More of it"
-    folder.feed(ONE, FRAMES + error, 9.0)
-    (shown,) = due(folder, 10.0)
-    assert shown.decode().startswith(f"traceback (in logs): {told}")
