@@ -156,7 +156,11 @@ def select_nodes(
     The master is the first, then the order of the YAML holds. The fewest is None for all of them.
     """
     names = list(nodes)
-    filters = {"cluster.only": cluster.only, "cluster.exclude": cluster.exclude}
+    filters = {
+        "cluster.only": cluster.only,
+        "cluster.exclude": cluster.exclude,
+        "task.nodes": task.nodes,
+    }
     for key, words in filters.items():
         chosen = {name for word in words for name in _expand(problems, key, word)}
         missing = sorted(chosen - nodes.keys())
@@ -200,7 +204,11 @@ def read_slurm(
     With them, what the job asks for, and the task by the nodes that it got. `task.nnodes` wins over
     `cluster.nodes`, of which the rest are asked for, too, if `spares` are wanted.
     """
-    ignored = {"cluster.only": cluster.only, "cluster.master": cluster.master}
+    ignored = {
+        "cluster.only": cluster.only,
+        "task.nodes": task.nodes,
+        "cluster.master": cluster.master,
+    }
     for key in filter(ignored.get, ignored):
         hint = "the first node of the job has rank 0; cluster.slurm.extra may have --nodelist=NAMES"
         problems.report(key, "Slurm chooses the nodes", hint)

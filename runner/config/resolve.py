@@ -76,7 +76,7 @@ def resolve(values: Mapping[str, Any], context: Context, problems: Problems) -> 
         task = replace(task, kind="command", target="true")
     else:
         task = _with_program(across, task)
-    secret_values = _read_secrets(across, cluster, task, nodes, context.environ)
+    cluster, secret_values = _with_environment(across, cluster, task, nodes, context)
     container = _with_engine(across, spec.container)
     if container:
         nodes = tuple(replace(node, python=container.python) for node in nodes)
@@ -192,27 +192,26 @@ def new_run_id(task: str) -> str:
     return f"{datetime.now().astimezone():%m%d-%H%M}-{slug}-{suffix}"
 
 
-def _read_secrets(
-    problems: Problems,
-    cluster: Cluster,
-    task: Task,
-    nodes: Sequence[Node],
-    environ: Mapping[str, str],
-) -> dict[str, Secret]:
-    """Return the secrets of this shell, which are nowhere else."""
-    for name in cluster.secrets:
-        if name not in environ:
-            hint = f"export {name}=… first, or take it out of cluster.secrets"
-            message = f"{name} is not set in this shell's environment"
-            problems.report("cluster.secrets", message, hint)
+def _with_environment(
+    problems: Problems, cluster: Cluster, task: Task, nodes: Sequence[Node], context: Context
+) -> tuple[Cluster, dict[str, Secret]]:
+    """Return a cluster with the variables that are copied from here, and the secret ones."""
+    environ = context.environ
+    copied = {"cluster.pass_env": cluster.pass_env, "cluster.secrets": cluster.secrets}
+    for where, names in copied.items():
+        for name in names:
+            if name not in environ:
+                hint = f"export {name}=… first, or take it out of {where}"
+                problems.report(where, f"{name} is not set in this shell's environment", hint)
+    passed: dict[str, str | None] = {name: environ.get(name) for name in cluster.pass_env}
     secret = {name: Secret(environ.get(name, "")) for name in cluster.secrets}
-    recorded = {"cluster.env": cluster.env, "task.env": task.env}
+    recorded = {"cluster.pass_env": passed, "cluster.env": cluster.env, "task.env": task.env}
     recorded |= {f"cluster.nodes.{node.name}.env": node.env for node in nodes}
     for place, env in recorded.items():
         for name in sorted(name for name in secret if env.get(name) is not None):
             message = f"{name} is a secret (cluster.secrets) and would be recorded here"
             problems.report(place, message)
-    return secret
+    return replace(cluster, env=passed | cluster.env), secret
 
 
 def _with_engine(problems: Problems, container: ContainerSpec) -> ContainerSpec:

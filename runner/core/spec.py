@@ -252,9 +252,10 @@ class Cluster:
     )
     workdir: str = setting("where runs are kept on the hosts", "path", USUAL_WORKDIR)
     env: dict[str, str | None] = setting("of all ranks; null takes a name out", "environment", dict)
-    secrets: tuple[str, ...] = setting(
-        "variables of your shell that only ranks see, never written", "names of variables", ()
+    pass_env: tuple[str, ...] = setting(
+        "copied from your shell; on record", "names of variables", ()
     )
+    secrets: tuple[str, ...] = setting("the same, never written anywhere", "names of variables", ())
     name: str = ""  # of its file
 
 
@@ -301,6 +302,7 @@ class Task:
     decides: str = setting(
         "for entry plain: the node that decides the end of the run", "node or master", ""
     )
+    nodes: tuple[str, ...] = setting("the nodes to use; empty: all", "names of nodes", ())
     nnodes: tuple[int | None, int | None] | None = setting(
         "how many nodes to use, the first ones; null: all; `2:4`: what of 2 to 4 is there", "nnodes"
     )

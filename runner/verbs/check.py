@@ -37,7 +37,7 @@ LISTEN_TIMEOUT_S = 10.0
 PROBE_TIMEOUT_S = 30.0
 """How long to wait for a host that answers pings but not the probe."""
 
-NODE_KEYS = ("task.nnodes",)
+NODE_KEYS = ("task.nodes", "task.nnodes")
 """The keys of a task that say which nodes it takes."""
 
 

@@ -47,7 +47,7 @@ def problems_of(changes: Mapping[str, Any], environ: dict[str, str] | None = Non
 
 
 ENVIRONS = {
-    "values": {"C": "3"},
+    "values": {"PASSED": "1", "B": "2", "C": "3"},
     "inside of a job": {
         "SLURM_JOB_ID": "7",
         "SLURM_JOB_NODELIST": "n[1-3],m5",

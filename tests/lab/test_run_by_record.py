@@ -21,7 +21,7 @@ from tests.lab.waiting import wait_until
 pytestmark = [pytest.mark.promise(10)]
 
 NODES = ("node1", "node2")
-SHELL = {"API_KEY": "s3cret", "PLACE": "somewhere"}
+SHELL = {"API_KEY": "s3cret", "PASSED": "p", "PLACE": "somewhere"}
 """What is exported where a run is launched, and nowhere else."""
 
 
@@ -60,6 +60,7 @@ def test_a_run_needs_nothing_of_what_launched_it(
         "gone",
         names=NODES,
         secrets=["API_KEY"],
+        pass_env=["PASSED"],
         env={"PLACE": "${oc.env:PLACE}"},
         workdir="~/${oc.env:PLACE}",
     )

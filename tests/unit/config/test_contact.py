@@ -21,6 +21,7 @@ workdir: /scratch/${{oc.env:USER_OF_TEST}}
 python: /opt/venv/bin/python
 env: {{DATA: "{UNSET}"}}
 secrets: [NOT_SET_ANYWHERE]
+pass_env: [NOT_SET_ANYWHERE]
 """
 RUNNER = f"""
 defaults: [cluster: mine, task: base, rendezvous: etcd, _self_]
