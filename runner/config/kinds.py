@@ -198,13 +198,25 @@ def _variable_name(name: str, *, is_removed: bool = False) -> str:
         raise Illegal(f"{name!r} is no name for an environment variable")
     if is_removed and name in ("RUNNER_RUN_ID", "RUNNER_NODE"):
         raise Illegal(f"{name} cannot be taken out: the runner finds a run by it")
-    if not is_removed and (name in RESERVED_ENV or LAUNCHER_ENV.fullmatch(name)):
+    if not is_removed and not is_settable(name):
         raise Illegal(f"{name} cannot be set: {reason}")
     return name
 
 
+def is_settable(name: str) -> bool:
+    """Return whether a user may set this variable of ranks."""
+    return name not in RESERVED_ENV and not LAUNCHER_ENV.fullmatch(name)
+
+
 def _names_of_variables(value: object) -> tuple[str, ...]:
     return tuple(map(_variable_name, _texts(value)))
+
+
+def _patterns_of_variables(value: object) -> tuple[str, ...]:
+    texts = _texts(value)
+    for text in texts:
+        _variable_name(text.replace("*", "_"))
+    return texts
 
 
 def _variable(value: object, name: str) -> str | None:
@@ -254,6 +266,9 @@ KINDS: Mapping[str, Kind] = {
     "names": Kind("a list of names", _texts),
     "names of nodes": Kind("a list of names and ranges", _texts),
     "names of variables": Kind("a list of names of variables", _names_of_variables),
+    "patterns of variables": Kind(
+        "a list of names or patterns such as WANDB_*", _patterns_of_variables
+    ),
     "nnodes": Kind("a whole number from 1, a range such as 2:4, or null", _nnodes, AUTO),
     "node or master": Kind("the name of a node, master (the first), or null for all", LINE),
     "nodes": Kind("a mapping of names or ranges to nodes, or a number", _as_it_is),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
 import secrets
@@ -14,7 +15,15 @@ from typing import Any
 
 from runner.checks.base import all_checks
 from runner.config.arguments import words_of
-from runner.config.kinds import Problems, join_or, read_section, read_value, suggest, unknown_key
+from runner.config.kinds import (
+    Problems,
+    is_settable,
+    join_or,
+    read_section,
+    read_value,
+    suggest,
+    unknown_key,
+)
 from runner.config.nodes import listed, read_nodes, read_slurm, select_nodes
 from runner.core.errors import Problem
 from runner.core.planning.container import extra_problems
@@ -197,13 +206,19 @@ def _with_environment(
 ) -> tuple[Cluster, dict[str, Secret]]:
     """Return a cluster with the variables that are copied from here, and the secret ones."""
     environ = context.environ
-    copied = {"cluster.pass_env": cluster.pass_env, "cluster.secrets": cluster.secrets}
-    for where, names in copied.items():
+    named = [name for name in cluster.pass_env if "*" not in name]
+    for where, names in {"cluster.pass_env": named, "cluster.secrets": cluster.secrets}.items():
         for name in names:
             if name not in environ:
                 hint = f"export {name}=… first, or take it out of {where}"
                 problems.report(where, f"{name} is not set in this shell's environment", hint)
-    passed: dict[str, str | None] = {name: environ.get(name) for name in cluster.pass_env}
+    found = [
+        name
+        for pattern in cluster.pass_env
+        for name in fnmatch.filter(environ, pattern)
+        if is_settable(name) and name not in cluster.secrets
+    ]
+    passed: dict[str, str | None] = {name: environ.get(name) for name in (*named, *found)}
     secret = {name: Secret(environ.get(name, "")) for name in cluster.secrets}
     recorded = {"cluster.pass_env": passed, "cluster.env": cluster.env, "task.env": task.env}
     recorded |= {f"cluster.nodes.{node.name}.env": node.env for node in nodes}

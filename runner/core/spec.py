@@ -253,9 +253,13 @@ class Cluster:
     workdir: str = setting("where runs are kept on the hosts", "path", USUAL_WORKDIR)
     env: dict[str, str | None] = setting("of all ranks; null takes a name out", "environment", dict)
     pass_env: tuple[str, ...] = setting(
-        "copied from your shell; on record", "names of variables", ()
+        "copied from your shell, where a pattern finds them; on record",
+        "patterns of variables",
+        (),
     )
-    secrets: tuple[str, ...] = setting("the same, never written anywhere", "names of variables", ())
+    secrets: tuple[str, ...] = setting(
+        "variables of your shell that only ranks see, never written", "names of variables", ()
+    )
     name: str = ""  # of its file
 
 

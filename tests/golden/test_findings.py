@@ -135,8 +135,8 @@ CASES: list[tuple[str, str, CheckContext]] = [
     ("gpus", "more than there are", case((2, 4, None))),
     (
         "rendezvous",
-        "a backend that its torch lacks",
-        with_spec(only_b(python=replace(TORCH, torch="1.13.1")), rendezvous=Rendezvous("c10d")),
+        "who reaches the store",
+        with_spec(only_b(), rendezvous=Rendezvous("c10d")),
     ),
     ("clock", "one late, one early", replace(case(), clock_offsets={"a": -90, "b": 0.5, "c": 7.2})),
     ("driver", "too old", driven("470.256.02", "11.4", "12.8")),
