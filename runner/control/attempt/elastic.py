@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from runner.control.attempt.node import AttemptNode
 from runner.control.attempt.states import NodeState
+from runner.core.outcome.first_failure import is_death_of
 from runner.core.outcome.membership import Membership, Memberships
 from runner.core.planning.notes import FoldNames
 from runner.core.wire.events import (
@@ -21,12 +22,11 @@ from runner.core.wire.events import (
     ProgramStarted,
     RankExited,
     RankStarted,
-    StopCause,
     Stopping,
 )
 from runner.core.wire.order import nodes_after_loss
 from runner.core.wire.plan import NodePlan, Plan
-from runner.core.wire.text import counted, describe_exit
+from runner.core.wire.text import counted
 
 
 @dataclass
@@ -156,8 +156,7 @@ class ElasticMembership:
         if body.succeeded or is_consequence or self.is_absent(node):
             return ""
         self._failed_membership = last
-        failure = body.error or describe_exit(body.code, body.signal)
-        return f"rank {body.rank} on {node.name} {failure}; torch restarts all ranks if it may"
+        return f"{body.reason(node.name).text}; torch restarts all ranks if it may"
 
     # Losses
 
@@ -204,10 +203,10 @@ class ElasticMembership:
 
         What they have recorded of it may be read later.
         """
-        if not isinstance(body, Stopping) or body.cause is not StopCause.DEATH:
+        if not (isinstance(body, Stopping) and is_death_of(node.name, body)):
             return None
         remaining = self.remaining_without(node)
-        return Departure(node.name, body.reason, at, remaining) if remaining else None
+        return Departure(node.name, body.reason.detail, at, remaining) if remaining else None
 
     def _partition(self, node: AttemptNode, body: PeerLost) -> Departure | None:
         """Return the departure of a node that lost the hub while all the others are present."""

@@ -26,11 +26,10 @@ from runner.core.outcome.verdict import fold_events
 from runner.core.spec import Node, Spec
 from runner.core.wire import events
 from runner.core.wire.codec import Frame
-from runner.core.wire.events import Event, StopCause, TimedEvent
+from runner.core.wire.events import Event, TimedEvent
 from runner.core.wire.facts import Facts, FactsRequest
 from runner.core.wire.plan import Plan
-from runner.core.wire.states import failure_text, loss_reason
-from runner.core.wire.text import describe_exit
+from runner.core.wire.states import Reason
 from runner.core.wire.timing import PING_S
 
 TICK_S = 0.05
@@ -115,7 +114,7 @@ class AttemptMonitor(WaitLoop):
         """Return when all nodes are finished or the user left; with `detach`, once they run."""
         self._detach.is_requested = detach
         self.wait()
-        self._stop.name_reason(self._failure_text, at_once=True)
+        self._stop.name_reason(self._first_failure, at_once=True)
         self._move_to(AttemptState.ENDED)
         self._node_monitor.report_dropped_events()
         self._node_monitor.end_streams()
@@ -140,19 +139,12 @@ class AttemptMonitor(WaitLoop):
         if now >= self._next_tick:
             self._next_tick = now + TICK_S * max(1.0, len(self._nodes) / FEW_NODES)
             self._node_monitor.tick(now)
-            self._stop.name_reason(self._failure_text)
+            self._stop.name_reason(self._first_failure)
         self._advance()
         return TICK_S
 
-    def _failure_text(self) -> str:
-        """Return the first failure as far as it is known, "" if it is not."""
-        failure = fold_events(self.plan, self.timed_events, 0.0).first_failure
-        if failure is None:
-            return ""
-        lost = lost_nodes(self.plan, sorted(self.timed_events, key=lambda timed: timed.at))
-        if failure.rank is None and failure.node in lost:
-            return loss_reason(failure.node, failure.reason)
-        return failure_text(failure)
+    def _first_failure(self) -> Reason | None:
+        return fold_events(self.plan, self.timed_events, 0.0).first_failure
 
     def _advance(self) -> None:
         detach = self._detach.is_requested
@@ -175,9 +167,9 @@ class AttemptMonitor(WaitLoop):
         rejoining = {n for n in self._nodes if parts[n].rejoin_count}
         self._detach.begin({n for n in rejoining if not self._nodes[n].supervisor_started})
 
-    def stop_by_user(self, reason: str) -> None:
+    def stop_by_user(self, reason: Reason) -> None:
         """Stop everything because the user asked for it, other than by a signal."""
-        self._node_monitor.stop_all(reason, cause=StopCause.USER)
+        self._node_monitor.stop_all(reason)
 
     def signal_ranks(self, signum: int) -> None:
         """Send the ranks a signal, and nothing else of the run."""
@@ -320,15 +312,13 @@ class AttemptMonitor(WaitLoop):
             self._observer.console.node_status(name, node.progress)
             self._check_all_started()
         elif isinstance(body, events.RankExited) and not body.succeeded:
-            failure = body.error or describe_exit(body.code, body.signal)
-            self._node_monitor.stop_all(f"rank {body.rank} on {name} {failure}")
-        elif isinstance(body, events.ProgramExited) and (body.error or body.code != 0):
-            failure = body.error or f"{self.plan.launcher} {describe_exit(body.code, body.signal)}"
-            self._node_monitor.stop_all(f"{name}: {failure}")
+            self._node_monitor.stop_all(body.reason(name))
+        elif isinstance(body, events.ProgramExited) and not body.succeeded:
+            self._node_monitor.stop_all(body.reason(name, self.plan.launcher))
         elif isinstance(body, events.PortTaken):
-            self._node_monitor.stop_all(f"port {body.port} on {name} was taken")
+            self._node_monitor.stop_all(body.reason(name))
         elif isinstance(body, events.Stopping):
-            self._node_monitor.stop_all(body.reason, cause=body.cause)
+            self._node_monitor.stop_all(body.reason)
         elif isinstance(body, events.Ended):
             self._node_monitor.on_ended(node, body)
         elif isinstance(body, events.PeerLost):

@@ -23,10 +23,10 @@ from runner.control.rpc.session import HostSession
 from runner.core.spec import Node, Spec
 from runner.core.wire import events
 from runner.core.wire.codec import Frame, encode
-from runner.core.wire.events import Event, EventBody, StopCause
+from runner.core.wire.events import Event, EventBody
 from runner.core.wire.facts import Facts
 from runner.core.wire.plan import NodePlan, Plan
-from runner.core.wire.states import START_REFUSED, State, loss_reason
+from runner.core.wire.states import Reason, ReasonKind, State
 from runner.core.wire.text import counted
 from runner.core.wire.timing import DISK_TIMEOUT_S
 
@@ -176,7 +176,7 @@ class NodeMonitor:
         self._event_log.record_own(node.name, lost, last_heard)
         node.connection.disconnect(reason)
         if is_launch:  # an attached controller may itself be the one that is cut off
-            self.stop_all(loss_reason(node.name, reason))
+            self.stop_all(Reason(ReasonKind.LOST, node.name, detail=reason))
 
     def _announce(self, departure: Departure) -> None:
         """Go on without a node, and tell the supervisors of the others to do so."""
@@ -282,7 +282,7 @@ class NodeMonitor:
         if all(other.has_ended for other in self.nodes.values()):
             self._observer.console.phase("fetching the last of the logs")
         if body.state in (State.FAILED, State.STUCK):
-            self.stop_all(f"the run failed on {node.name}")
+            self.stop_all(Reason(ReasonKind.HOST, node.name, detail="the run failed"))
 
     def on_refused(self, node: AttemptNode, reason: str) -> None:
         """Take the refusal of an order, or of the request to follow the run."""
@@ -296,19 +296,18 @@ class NodeMonitor:
         if self._retry_later(node, reason):
             return
         node.move_to(NodeState.COMPLETE)
+        refusal = Reason(ReasonKind.START, node.name, detail=reason)
         if node.live_session:  # in case it starts all the same
-            send_stop(node.live_session, reason)
+            send_stop(node.live_session, refusal)
         if self.role is not Role.LAUNCH:
             self._observer.message(f"{node.name}: {reason}")
             self._event_log.record_own(node.name, events.EndUnverified(reason))
         elif self._is_stopping:
-            self._event_log.record_own(node.name, events.Ended(State.STOPPED, reason))
+            self._event_log.record_own(node.name, events.Ended(State.STOPPED, refusal))
         else:
             self.order_refused = True
-            self._event_log.record_own(
-                node.name, events.Ended(State.FAILED, f"{START_REFUSED}: {reason}")
-            )
-            self.stop_all(f"{node.name} {START_REFUSED}: {reason}")
+            self._event_log.record_own(node.name, events.Ended(State.FAILED, refusal))
+            self.stop_all(refusal)
 
     def _retry_later(self, node: AttemptNode, reason: str) -> bool:
         """Try a joining node again that refused its order: its old supervisor may still run."""
@@ -354,7 +353,9 @@ class NodeMonitor:
             (self._announce if is_news else self._depart)(reaction.departure)
         for name in reaction.surplus:
             if session := self.nodes[name].live_session:
-                send_stop(session, "the run had succeeded without it")
+                send_stop(
+                    session, Reason(ReasonKind.OTHER, detail="the run had succeeded without it")
+                )
             self._observer.message(f"{name} came too late: the run had succeeded without it")
         self.show(reaction.message)
         return reaction.handled
@@ -365,12 +366,12 @@ class NodeMonitor:
         if peer is not None and not peer.has_ended:
             peer.move_to(NodeState.LOST)
             self._observer.console.node_status(body.peer, "lost")
-        self.stop_all(loss_reason(body.peer, body.reason))
+        self.stop_all(Reason(ReasonKind.LOST, body.peer, detail=body.reason))
 
-    def stop_all(self, reason: str, cause: StopCause = StopCause.PEER) -> None:
+    def stop_all(self, reason: Reason) -> None:
         """Stop the whole attempt, if this controller may do so."""
         if self.role.may_stop:
-            self.stop.begin(reason, cause=cause)
+            self.stop.begin(reason)
 
     def show(self, message: str) -> None:
         """Show a message, unless it is empty."""

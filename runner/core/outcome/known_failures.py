@@ -43,6 +43,8 @@ class KnownFailure(NamedTuple):
     """An entry of the table; its texts have placeholders."""
 
     name: str
+    fact: str  # that has to be known, as one of `values`, which may be any if there are none
+    values: tuple[str, ...]
     pattern: re.Pattern[str]
     meaning: str
     remedy: str
@@ -58,37 +60,45 @@ def known_failures() -> tuple[KnownFailure, ...]:
         interpolation=None,
     )
     parser.read(Path(__file__).with_name("known_failures.txt"), encoding="utf-8")
-    return tuple(
-        KnownFailure(
+    table = []
+    for section in parser.sections():
+        name = section.partition(".")[0]
+        fact, *values = parser[section].get("when", "").split() or [""]
+        known = KnownFailure(
             name=name,
-            pattern=re.compile(parser[name]["log"].replace("\n", ""), re.MULTILINE),
+            fact=fact,
+            values=tuple(values),
+            pattern=re.compile(parser[section].get("log", "").replace("\n", ""), re.MULTILINE),
             meaning=parser[name]["why"].replace("\n", " "),
             remedy=parser[name]["cure"].replace("\n", " "),
         )
-        for name in parser.sections()
-    )
+        table.append(known)
+    return tuple(table)
 
 
 def explain(lines: Sequence[str], facts: Mapping[str, str] = ANYWHERE) -> Explanation | None:
-    """Return the known failure that the last lines match.
+    """Return the known failure that the last lines and the facts match.
 
-    The first line may be how the program exited: a shell tells a signal by its exit code.
+    The fact `exit` is an exit code, by which a shell tells a signal, or the name of a signal.
     """
     text = "\n".join(map(_shorten, lines))
+    exit_text = facts.get("exit", "")
     for known in known_failures():
-        match = known.pattern.search(text)
+        is_so = not known.fact or known.fact in facts
+        if known.values:
+            is_so = facts.get(known.fact) in known.values
+        match = known.pattern.search(text) if is_so else None
         if match:
             found = match.groupdict().items()
             groups = {name.rstrip("0123456789"): value for name, value in found if value}
             values = {**facts, **groups, "program": this_program()}
             meaning = _substitute(known.meaning, values)
             return Explanation(known.name, meaning, _substitute(known.remedy, values))
-    exited = re.match(r".*\bexited with (\d+)$", text, re.MULTILINE)
-    signum = int(exited[1]) - 128 if exited else 0
+    signum = int(exit_text) - 128 if exit_text.isdecimal() else 0
     if not 0 < signum <= signal.SIGRTMAX:
         return None
     name = signal_name(signum)
-    ended = explain([f"was killed by {name}"])
+    ended = explain((), {**ANYWHERE, "exit": name})
     if ended is None:
         ended = Explanation(
             name=name.lower(),

@@ -1,20 +1,15 @@
-"""States of a host and of its stop, with their legal transitions, and reasons of ends."""
+"""States of a run on a host, and reasons: why a run stops, or ended as it did.
+
+A reason is data: who reads one asks for its kind. Its text is made here alone, and never parsed.
+"""
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
-from typing import (
-    Dict,
-    FrozenSet,
-    Optional,
-)
+from dataclasses import dataclass, field
+from typing import Dict, FrozenSet, Optional, Tuple
 
-START_REFUSED = "could not start"
-"""What the end of a host begins with that did not take its order; the reason follows."""
-
-STALL_REASON = "no rank made progress for"
-"""The beginning of the reason for which a watchdog stops a run."""
+from runner.core.wire.paths import RANK
 
 SUCCEEDED = "succeeded"
 FAILED = "failed"
@@ -22,17 +17,11 @@ STOPPED = "stopped"
 LOST = "lost"
 STUCK = "stuck"
 FAILED_CODE = 1
+NOT_READY_CODE = 3
 LOST_CODE = 4
 STUCK_CODE = 5
-
-TERMINATED = "its processes got SIGTERM"
-"""The reason of a stop that began with TERM to a supervisor."""
-
-ENDED_BY_SCHEDULER = "ended by Slurm"
-"""The reason of a stop that the scheduler began."""
-
-LIMIT_REASON = "its job was about to reach its time limit"
-"""The reason of a stop before a job is started again."""
+SIGNAL_EXIT_BASE = 128
+INTERRUPTED_CODE = SIGNAL_EXIT_BASE + 2
 
 
 class State(enum.Enum):
@@ -41,9 +30,13 @@ class State(enum.Enum):
     STARTING = "starting"
     """The order is on disk; the program is not running yet."""
     RUNNING = "running"
-    """The program runs."""
+    """The program runs, or has ended while other hosts still need this one."""
+    DRAINING = "draining"
+    """The program ended by itself; what it left behind got TERM, and the grace runs."""
     STOPPING = "stopping"
-    """The processes of the run are being ended."""
+    """There is a reason to stop: the program got TERM, and the grace runs."""
+    KILLING = "killing"
+    """All has ended, or the grace is over: the rest gets KILL, the end is proven and recorded."""
     SUCCEEDED = "succeeded"
     """The program ended with 0, and nothing of it is left."""
     FAILED = "failed"
@@ -60,9 +53,11 @@ class State(enum.Enum):
 
 
 TRANSITIONS: Dict[State, FrozenSet[State]] = {
-    State.STARTING: frozenset({State.RUNNING, State.STOPPING, State.FAILED, State.STUCK}),
-    State.RUNNING: frozenset({State.STOPPING, State.SUCCEEDED, State.FAILED, State.STUCK}),
-    State.STOPPING: frozenset({State.SUCCEEDED, State.FAILED, State.STOPPED, State.STUCK}),
+    State.STARTING: frozenset({State.RUNNING, State.STOPPING, State.KILLING}),
+    State.RUNNING: frozenset({State.DRAINING, State.STOPPING, State.KILLING}),
+    State.DRAINING: frozenset({State.RUNNING, State.STOPPING, State.KILLING}),
+    State.STOPPING: frozenset({State.KILLING}),
+    State.KILLING: frozenset({State.SUCCEEDED, State.FAILED, State.STOPPED, State.STUCK}),
     State.SUCCEEDED: frozenset(),
     State.FAILED: frozenset(),
     State.STOPPED: frozenset(),
@@ -70,80 +65,90 @@ TRANSITIONS: Dict[State, FrozenSet[State]] = {
 }
 
 
-class StopPhase(enum.Enum):
-    """The stop ladder of a supervisor, for one attempt."""
+class ReasonKind(enum.Enum):
+    """What happened; `detail` in words where the kind does not say it all."""
 
-    WATCHING = "watching"
-    """Nothing is being ended: the program has not started, runs, or has ended by itself."""
-    DRAINING = "draining"
-    """The program ended by itself; what it left behind got TERM, and the grace runs."""
-    STOPPING = "stopping"
-    """There is a reason to stop: the program got TERM, and the grace runs."""
-    KILLING = "killing"
-    """Everything has ended, or the grace is over: the rest gets KILL, and the end is proven."""
-    PENDING = "pending"
-    """Nothing is left here; whether another attempt follows is about to be known."""
-    ENDED = "ended"
-    """The end is on record."""
+    RANK = "rank"  # one ended by `code`
+    PROGRAM = "program"  # the launcher process did, or it could not be started
+    PORT = "port"  # another process has the port of the rendezvous
+    START = "start"  # a host did not take its order
+    LOST = "lost"  # a node
+    SUPERVISOR = "supervisor"  # it died; what it left was ended
+    HOST = "host"  # it cannot go on, as with a full disk
+    TERM = "term"  # a supervisor got it, as perhaps every process of the run
+    STALL = "stall"  # for `detail`
+    UNATTENDED = "unattended"  # for `detail`
+    SCHEDULER = "scheduler"  # Slurm ended the job
+    TIME_LIMIT = "time limit"  # of the job
+    USER = "user"  # asked for it
+    DECIDED = "decided"  # the program of the node that decides has succeeded
+    OTHER = "other"
 
 
-STOP_TRANSITIONS: Dict[StopPhase, FrozenSet[StopPhase]] = {
-    StopPhase.WATCHING: frozenset({StopPhase.DRAINING, StopPhase.STOPPING, StopPhase.KILLING}),
-    StopPhase.DRAINING: frozenset({StopPhase.WATCHING, StopPhase.STOPPING, StopPhase.KILLING}),
-    StopPhase.STOPPING: frozenset({StopPhase.KILLING}),
-    StopPhase.KILLING: frozenset({StopPhase.PENDING, StopPhase.ENDED}),
-    StopPhase.PENDING: frozenset({StopPhase.ENDED}),
-    StopPhase.ENDED: frozenset(),
+K = ReasonKind
+OF_NODE = (K.PROGRAM, K.PORT, K.START, K.SUPERVISOR, K.HOST, K.TERM)
+"""The kinds in whose text the node is named; any node may be the first to tell the others."""
+
+WORDS: Dict[ReasonKind, str] = {
+    K.START: "could not start: {}",
+    K.TERM: "its processes got SIGTERM",
+    K.STALL: "no rank made progress for {}",
+    K.UNATTENDED: "no controller was attached for {} (disconnect_s)",
+    K.SCHEDULER: "ended by Slurm: {}",
+    K.TIME_LIMIT: "its job was about to reach its time limit",
+}
+
+OUTCOMES: Dict[ReasonKind, Tuple[str, int]] = {
+    K.LOST: (LOST, LOST_CODE),
+    K.START: (FAILED, NOT_READY_CODE),
+    K.UNATTENDED: (STOPPED, FAILED_CODE),
+    K.SCHEDULER: (STOPPED, FAILED_CODE),
+    K.USER: (STOPPED, INTERRUPTED_CODE),
+    K.TIME_LIMIT: (STOPPED, INTERRUPTED_CODE),
+    K.DECIDED: (SUCCEEDED, 0),
 }
 
 
 @dataclass(frozen=True)
-class Failure:
-    """One thing that went wrong; `rank` is None if it was not a rank that failed."""
+class Reason:
+    """Why a run stops, or ended as it did."""
 
-    node: str
-    rank: Optional[int]
-    reason: str
+    kind: ReasonKind
+    node: str = ""  # where it happened; "" for no node
+    rank: Optional[int] = field(default=None, metadata=RANK)
+    code: Optional[int] = None  # of the exit; minus the signal
+    detail: str = ""
 
+    @property
+    def words(self) -> str:
+        """What happened, without where."""
+        return WORDS.get(self.kind, "{}").format(self.detail)
 
-def failure_text(failure: Failure) -> str:
-    """Return a failure in words: "rank 3 on gpu2 exited with 1", "gpu2: could not start"."""
-    # Which rank or host reported it first means nothing.
-    if is_stall(failure.reason) or is_unattended(failure.reason) or is_scheduled(failure.reason):
-        return failure.reason
-    if failure.rank is None:
-        return f"{failure.node}: {failure.reason}"
-    return f"rank {failure.rank} on {failure.node} {failure.reason}"
+    @property
+    def text(self) -> str:
+        """It in words: "rank 3 on gpu2 exited with 1", "gpu2: could not start: …"."""
+        if self.kind is K.RANK:
+            return f"rank {self.rank} on {self.node} {self.words}"
+        if self.kind is K.LOST:
+            return f"lost {self.node}: {self.words}"
+        if self.kind is K.DECIDED:
+            return f"{self.node}, which decides, has succeeded"
+        return f"{self.node}: {self.words}" if self.kind in OF_NODE else self.words
 
+    @property
+    def is_by_user(self) -> bool:
+        return self.kind in (K.USER, K.TIME_LIMIT)
 
-def is_stall(reason: str) -> bool:
-    """Return whether an attempt ended because no rank made progress.
+    @property
+    def is_final(self) -> bool:
+        """Whether no attempt follows, and what ends by it has not failed."""
+        return self.is_by_user or self.kind is K.DECIDED
 
-    Every node shows a standstill: which host or rank noticed it says nothing.
-    """
-    return reason.startswith(STALL_REASON)
+    def is_own(self, node: str) -> bool:
+        """Return whether it arose on that node: a stop of it for any other only follows."""
+        return self.node == node and not self.is_final and self.kind is not K.LOST
 
-
-def loss_reason(node: str, reason: str) -> str:
-    """Return the reason of a stop because a node was lost."""
-    return f"lost {node}: {reason}"
-
-
-def is_loss(reason: str) -> bool:
-    """Return whether that was the reason of a stop."""
-    return reason.startswith("lost ")
-
-
-def unattended_reason(limit_s: float) -> str:
-    """Return the reason of a stop because the controller lease expired."""
-    return f"no controller was attached for {limit_s:g} s (disconnect_s)"
-
-
-def is_unattended(reason: str) -> bool:
-    """Return whether that was the reason of a stop."""
-    return reason.startswith("no controller was attached for ")
-
-
-def is_scheduled(reason: str) -> bool:
-    """Return whether that was the reason of a stop that the scheduler began."""
-    return reason.startswith((ENDED_BY_SCHEDULER, LIMIT_REASON))
+    @property
+    def outcome(self) -> Tuple[str, int]:
+        """State and exit code of a run that ends by it."""
+        return OUTCOMES.get(self.kind, (FAILED, FAILED_CODE))

@@ -12,9 +12,9 @@ import time
 from typing import Any, Callable, List, NamedTuple, Optional
 
 from runner.core.wire.codec import Frame, decode
-from runner.core.wire.events import StopCause
 from runner.core.wire.order import Order
 from runner.core.wire.paths import RunPaths
+from runner.core.wire.states import Reason
 from runner.core.wire.timing import ENGINE_TIMEOUT_S, UNRESPONSIVE_S
 from runner.host.agent.server import IDLE_POLL_S, AgentContext, RequestHandler
 from runner.host.agent.stream import LogStream
@@ -31,7 +31,7 @@ from runner.host.storage.run_folder import (
 from runner.host.storage.run_owner import RunSocket
 from runner.host.supervisor.recovery import recover_orphaned
 
-COMMAND_FIELDS = ("cause", "reason", "peer", "nodes", "signal")
+COMMAND_FIELDS = ("reason", "peer", "nodes", "signal")
 """The fields that a command may have."""
 
 NEVER = float("inf")
@@ -209,7 +209,8 @@ class FollowedRun:
         The renewal of the lease is sent now or not at all.
         """
         now = time.monotonic()
-        self._user_stop = self._user_stop or fields.get("cause") == StopCause.USER.value
+        if command in ("stop", "kill") and decode(Reason, fields["reason"]).is_by_user:
+            self._user_stop = True
         if command == "stop" and self._unresponsive_at is None:
             self._unresponsive_at = now + self._order.grace_s + _unresponsive_s(self._order)
         elif command == "kill":

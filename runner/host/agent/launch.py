@@ -11,10 +11,10 @@ import zlib
 from dataclasses import replace
 from typing import Any, Dict, Optional
 
-from runner.core.wire.codec import Frame, decode
-from runner.core.wire.events import StopCause
+from runner.core.wire.codec import Frame, decode, encode
 from runner.core.wire.order import Order
 from runner.core.wire.paths import RunPaths
+from runner.core.wire.states import Reason, ReasonKind
 from runner.host.agent import follow
 from runner.host.agent.server import AgentContext, RequestHandler
 from runner.host.facts import ports
@@ -104,8 +104,9 @@ class Handler(RequestHandler):
         run = follower.require_run()
         run.try_connect(force=True)
         if report is None:  # it hangs, perhaps with its disk, and may yet begin
-            reason = f"no supervisor within {STARTUP_TIMEOUT_S:g} s"
-            run.send_command("stop", reason=reason, cause=StopCause.LOCAL.value)
+            problem = f"no supervisor within {STARTUP_TIMEOUT_S:g} s"
+            reason = Reason(ReasonKind.HOST, str(frame.data["order"]["node"]), detail=problem)
+            run.send_command("stop", reason=encode(reason))
         elif report != guardian.READY:
             text = report.decode(errors="replace")
             raise ValueError(text or "its guardian ended without a report")

@@ -27,7 +27,7 @@ from runner.core.wire.events import (
 )
 from runner.core.wire.order import Order
 from runner.core.wire.paths import FORMAT_VERSION, PRELOAD_MODULES, RunPaths
-from runner.core.wire.states import TRANSITIONS, State, is_loss
+from runner.core.wire.states import TRANSITIONS, ReasonKind, State
 from runner.host.process import pid_namespace, procfs
 from runner.host.process.file_worker import Submit, run_now
 from runner.host.process.jobs import checkpoint
@@ -268,10 +268,11 @@ class EventLog:
             with contextlib.suppress(OSError):
                 append(self._folder.events, b"\n" + line)  # the line break ends a torn line
 
-    def append_exit(self, rank: int, data: Mapping[str, Any], **found: Any) -> None:
+    def append_exit(self, rank: int, data: Mapping[str, Any], **found: Any) -> RankExited:
         """Record a rank's end as its shim saw it; what was `found` in logs adds to that."""
         body = decode(RankExited, {**data, "rank": rank, **found})
         self.append(body, mono=float(data["mono"]), wall=float(data["wall"]))
+        return body
 
     def set_state(self, state: State) -> None:
         """Move to the next state, or raise ValueError if the table does not allow that."""
@@ -309,10 +310,8 @@ class EventLog:
             os.fsync(file.fileno())
 
     def reopen(self) -> None:
-        """Complete the record of a dead supervisor, perhaps with a final state (power cut)."""
-        self.state = read_state(self._folder) or State.STARTING
-        if self.state.is_terminal:
-            self.state = State.STOPPING
+        """Complete the record of a dead supervisor, whatever state it has."""
+        self.state = State.KILLING
 
 
 def read_events(folder: RunPaths) -> List[Event]:
@@ -343,7 +342,8 @@ def is_relaunch_pending(folder: RunPaths, order: Order) -> bool:
 def lost_a_node(folder: RunPaths, attempt: int) -> bool:
     """Return whether an attempt was stopped here because one of its nodes was lost."""
     bodies = [event.body for event in read_events(folder) if event.attempt == attempt]
-    return any(is_loss(body.reason) for body in bodies if isinstance(body, Stopping))
+    reasons = [body.reason for body in bodies if isinstance(body, Stopping)]
+    return any(reason.kind is ReasonKind.LOST for reason in reasons)
 
 
 def final_state(folder: RunPaths, attempt: Optional[int] = None) -> Optional[State]:

@@ -10,24 +10,18 @@ import contextlib
 import signal
 import time
 import traceback
-from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Set
 
-from runner.core.wire.events import Ended, NotificationFailed, StopCause
+from runner.core.wire.events import Ended, NotificationFailed
 from runner.core.wire.order import Notify, Order
 from runner.core.wire.paths import RunPaths
 from runner.core.wire.states import (
-    FAILED,
     FAILED_CODE,
-    LOST,
-    LOST_CODE,
+    INTERRUPTED_CODE,
     STOPPED,
     STUCK,
     STUCK_CODE,
-    SUCCEEDED,
     State,
-    is_loss,
-    is_scheduled,
-    is_unattended,
 )
 from runner.core.wire.timing import HEARTBEAT_S, NOTIFICATION_TIMEOUT_S
 from runner.host.process import procfs
@@ -117,28 +111,21 @@ class Notifier:
         self._children.append(BoundedChild(send, NOTIFICATION_TIMEOUT_S + MARGIN_S))
 
     def tell_end(self, end: Ended, ladder: StopLadder) -> None:
-        """Tell of the end of the run."""
+        """Tell of the end of the run, as far as this host knows it."""
         notify = self._order.notify
+        reason = ladder.reason or end.reason
         seconds = self.seconds
-        reason = ladder.reason
         if notify is None:
             return
-        state, code = _outcome(end, ladder)
-        why = reason if code and state != "stopped" else ""
-        self.tell(notify, lambda subject: subject.ended(state, code, seconds, why))
-
-
-def _outcome(end: Ended, ladder: StopLadder) -> Tuple[str, int]:
-    """Return state and exit code of the run, as far as this host knows them."""
-    reason = "" if ladder.cause is StopCause.DECIDED else ladder.reason
-    if end.state is State.STUCK or not end.verified:
-        return STUCK, STUCK_CODE
-    if ladder.user_stopped or (reason and ladder.cause is StopCause.USER):
-        return STOPPED, 130
-    if is_loss(reason):
-        return LOST, LOST_CODE
-    if is_unattended(reason) or is_scheduled(reason):
-        return STOPPED, FAILED_CODE
-    if reason or end.state is not State.SUCCEEDED:
-        return FAILED, FAILED_CODE
-    return SUCCEEDED, 0
+        if end.state is State.STUCK or not end.verified:
+            state = STUCK
+            code = STUCK_CODE
+        elif ladder.user_stopped:
+            state = STOPPED
+            code = INTERRUPTED_CODE
+        elif reason is not None:
+            state, code = reason.outcome
+        else:
+            state = end.state.value
+            code = 0 if end.state is State.SUCCEEDED else FAILED_CODE
+        self.tell(notify, lambda subject: subject.ended(state, code, seconds, reason))

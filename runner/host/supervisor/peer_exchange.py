@@ -8,9 +8,8 @@ import time
 from typing import Callable, Optional
 
 from runner.core.wire import events
-from runner.core.wire.events import StopCause
 from runner.core.wire.order import Order
-from runner.core.wire.states import loss_reason, unattended_reason
+from runner.core.wire.states import Reason, ReasonKind
 from runner.core.wire.timing import FailureDetector
 from runner.host.peers.fold import HubFold, PeerObserver
 from runner.host.peers.group import PeerGroup, join_peers
@@ -33,7 +32,7 @@ class PeerExchange(PeerObserver):
         args: SupervisorArgs,
         journal: EventLog,
         ladder: StopLadder,
-        stop: Callable[[str, StopCause], None],
+        stop: Callable[[Reason], None],
         restart_ranks: Callable[[int], None],
     ) -> None:
         self._args = args
@@ -88,10 +87,10 @@ class PeerExchange(PeerObserver):
             tell = functools.partial(notifier.tell_end, end, self._ladder)
             notifier.guard(tell)
 
-    def stop(self, reason: str, cause: StopCause) -> None:
+    def stop(self, reason: Reason) -> None:
         """Tell the others to stop."""
         if self.group is not None:
-            self.group.stop(reason, cause)
+            self.group.stop(reason)
 
     def leave(self) -> None:
         """Say that this part has ended."""
@@ -114,19 +113,19 @@ class PeerExchange(PeerObserver):
 
     def check_lease(self) -> None:
         """Stop for want of a controller; not right after a pause of our own."""
-        reason = self.lease.expiry_reason
-        if self._pauses.check(time.monotonic()) and reason:
-            self._stop(reason, StopCause.LOCAL)
+        if self._pauses.check(time.monotonic()) and self.lease.has_expired:
+            detail = f"{self._order.disconnect_s:g} s"
+            self._stop(Reason(ReasonKind.UNATTENDED, self._order.node, detail=detail))
 
-    def on_peer_stop(self, reason: str, cause: StopCause) -> None:
+    def on_peer_stop(self, reason: Reason) -> None:
         """Stop with the others."""
-        self._stop(reason, cause)
+        self._stop(reason)
 
     def on_peer_lost(self, peer: str, reason: str, last_seen: float) -> None:
         """Stop, since a node is lost."""
         lost = events.PeerLost(peer, reason, silence_s=time.monotonic() - last_seen)
         self._journal.append(lost, mono=last_seen)
-        self._stop(loss_reason(peer, reason), StopCause.PEER)
+        self._stop(Reason(ReasonKind.LOST, peer, detail=reason))
 
     def on_peer_departed(self, peer: str, reason: str, last_seen: float, node_count: int) -> None:
         """Continue without the node: end ranks that may wait for it; torch restarts them."""
@@ -148,7 +147,8 @@ class PeerExchange(PeerObserver):
         """Record that it must; a spare stops, since it would not hear of the end."""
         self._journal.append(events.HubUnreachable(reason))
         if self._order.is_standby:
-            self._stop(f"cannot reach {reason}", StopCause.LOCAL)
+            detail = f"cannot reach {reason}"
+            self._stop(Reason(ReasonKind.HOST, self._order.node, detail=detail))
 
     def on_lease_renewed(self, heard: LastHeard, *, detached: bool) -> None:
         """Renew the lease by what another supervisor heard."""
@@ -199,11 +199,10 @@ class ControllerLease:
         return self.detached or time.monotonic() - self.heard_anywhere.launch > UNATTENDED_S
 
     @property
-    def expiry_reason(self) -> str:
-        """Why the attempt must end for want of a controller, "" if it need not."""
+    def has_expired(self) -> bool:
+        """Whether the attempt must end for want of a controller."""
         limit_s = self._order.disconnect_s
-        expired = limit_s and not self.detached and self._age_s > limit_s
-        return unattended_reason(limit_s) if expired else ""
+        return limit_s > 0 and not self.detached and self._age_s > limit_s
 
     @property
     def unattended_left_s(self) -> Optional[float]:

@@ -11,11 +11,13 @@ import pytest
 from runner.control.attempt.elastic import ElasticMembership, Reaction
 from runner.control.attempt.node import AttemptNode
 from runner.control.attempt.states import NodeState
-from runner.core.wire.events import Ended, StopCause, Stopping
+from runner.core.wire.events import Ended, Stopping
 from runner.core.wire.order import Hub, Program
-from runner.core.wire.states import State
+from runner.core.wire.states import Reason, ReasonKind, State
 from tests.golden import builders
+from tests.golden.builders import own
 
+DIED = Reason(ReasonKind.SUPERVISOR, "b", detail="its supervisor died")
 NODES = tuple(f"node{number}" for number in range(1, 13))
 
 
@@ -35,22 +37,22 @@ def two_nodes(min_nodes: int = 1) -> tuple[ElasticMembership, dict[str, AttemptN
 
 
 @pytest.mark.parametrize(
-    ("min_nodes", "cause", "departs"),
-    [(1, StopCause.DEATH, True), (2, StopCause.DEATH, False), (1, StopCause.LOCAL, False)],
+    ("min_nodes", "reason", "departs"),
+    [(1, DIED, True), (2, DIED, False), (1, own("b", "its disk is full"), False)],
 )
 def test_a_run_goes_on_without_a_node_whose_supervisor_died(
-    min_nodes: int, cause: StopCause, departs: bool
+    min_nodes: int, reason: Reason, departs: bool
 ) -> None:
     """Whoever's record is read first; what a living supervisor stops is stopped everywhere."""
     elastic, nodes = two_nodes(min_nodes)
-    body = Stopping("its supervisor died", cause)
+    body = Stopping(reason)
     reaction = elastic.on_event(nodes["b"], body, 5.0, is_stopping=False, may_stop=True)
     assert (reaction.departure is not None) is departs
     assert reaction.handled is departs
     if reaction.departure is not None:
         assert reaction.departure == ("b", "its supervisor died", 5.0, 1)
         elastic.depart(reaction.departure)
-        end = Ended(State.FAILED, "its supervisor died")
+        end = Ended(State.FAILED, DIED)
         assert elastic.on_event(nodes["b"], end, 5.1, is_stopping=False, may_stop=True) == Reaction(
             handled=True, next_state=NodeState.ENDED
         )
