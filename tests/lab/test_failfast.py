@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from runner.core.wire.codec import decode
+from runner.core.wire.states import Reason
+from tests.golden.builders import failed
 from tests.lab.inspecting import guardian_and_supervisor, next_commands, proven_nodes
 from tests.lab.lab import Lab
 from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, Controller, Launcher
@@ -105,8 +108,8 @@ def test_a_failed_rank_ends_all_without_a_controller(
     rank = int(node[-1]) - 1
     for name, record in wait_until_ended(lab, controller.run_id, BOTH):
         stopping = [event for event in record if event["kind"] == "stopping"]
-        assert stopping[0]["reason"] == f"rank {rank} on {node} exited with 3", name
-        assert stopping[0]["cause"] == ("local" if name == node else "peer"), name
+        reason = decode(Reason, stopping[0]["reason"])
+        assert reason == failed(node, rank, 3), name
         assert record[-1]["kind"] == "ended", name
 
 

@@ -187,6 +187,7 @@ class DetachSequence:
         peer_status: PeerStatus,
     ) -> None:
         self.is_requested = False  # once the attempt runs
+        self.has_begun = False
         self._standbys: tuple[str, ...] = ()
         self._nodes = nodes
         self._sessions = sessions
@@ -207,6 +208,7 @@ class DetachSequence:
 
     def begin(self, exclude: Iterable[str]) -> None:
         """Tell every host but `exclude`, to which the hub will forward it."""
+        self.has_begun = True
         self._deadline = time.monotonic() + CONFIRM_TIMEOUT_S
         for name, node in self._nodes.items():
             is_excluded = name in self._peer_status.detached or name in exclude

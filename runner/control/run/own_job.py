@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from runner.control.attempt.monitor import AttemptMonitor
-from runner.control.attempt.states import AttemptState
 from runner.control.history.files import Problems, read_as
 from runner.control.history.run_reader import read_plans
 from runner.control.record.file_names import JOB_FILE, RESULT_FILE
@@ -71,7 +70,7 @@ class OwnJob:
 
     def _note(self, signum: int) -> None:
         """Pass on a signal, or that it is time for what one does, if an attempt is on."""
-        if self._monitor and self._monitor.state is not AttemptState.ENDED:
+        if self._monitor and not self._monitor.is_over:
             enqueue_signal(self._inbox, signum)
 
     def _on_signal(self, monitor: AttemptMonitor, signum: int) -> bool:

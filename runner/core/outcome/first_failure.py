@@ -287,7 +287,7 @@ def _own_failure(
     if not body.exception or (stop is not None and event.mono - body.raised_s >= stop.mono):
         return None
     detail = f"raised {body.exception.splitlines()[0].partition(':')[0]}"
-    reason = replace(body.reason(event.node), detail=detail)
+    reason = replace(body.reason(event.node), code=None, detail=detail)
     return TimedFailure(timed.at - body.raised_s, reason)
 
 

@@ -86,7 +86,7 @@ class ReasonKind(enum.Enum):
 
 
 K = ReasonKind
-OF_NODE = (K.PROGRAM, K.PORT, K.START, K.SUPERVISOR, K.HOST, K.TERM)
+OF_NODE = (K.PROGRAM, K.PORT, K.START, K.HOST, K.TERM)
 """The kinds in whose text the node is named; any node may be the first to tell the others."""
 
 WORDS: Dict[ReasonKind, str] = {
@@ -129,7 +129,7 @@ class Reason:
         """It in words: "rank 3 on gpu2 exited with 1", "gpu2: could not start: …"."""
         if self.kind is K.RANK:
             return f"rank {self.rank} on {self.node} {self.words}"
-        if self.kind is K.LOST:
+        if self.kind in (K.LOST, K.SUPERVISOR):
             return f"lost {self.node}: {self.words}"
         if self.kind is K.DECIDED:
             return f"{self.node}, which decides, has succeeded"

@@ -11,10 +11,9 @@ from unittest.mock import MagicMock
 import pytest
 
 from runner.control.attempt import node_failure_detector as limits
-from runner.control.attempt.node import Backoff, Reconnector
+from runner.control.attempt.node import Backoff, NodeState, Reconnector
 from runner.control.attempt.node_monitor import NodeMonitor
 from runner.control.attempt.observer import EventLog, Role, RunObserver
-from runner.control.attempt.states import NodeState
 from runner.control.rpc.session import HostSession
 from runner.control.rpc.wait import NO_ANSWER
 from runner.core.spec import Node

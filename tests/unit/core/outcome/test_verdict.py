@@ -102,7 +102,7 @@ RESET = "ConnectionResetError: [Errno 104] Connection reset by peer"
 @pytest.mark.parametrize(
     ("of_0", "of_3", "first"),
     [
-        (GONE, "ValueError: no: really", failed("b", 3, 1, "raised ValueError")),
+        (GONE, "ValueError: no: really", failed("b", 3, None, "raised ValueError")),
         (GONE, GONE, failed("a", 0, -6)),
         (GONE, "", failed("a", 0, -6)),
         ("KeyError: 'x'", "ValueError: no", failed("a", 0, -6)),
@@ -131,7 +131,7 @@ def test_what_ranks_raise_when_they_are_told_to_end_says_nothing() -> None:
     assert verdict(noticed, stop, handled, ended).first_failure == failed("a", 0, 1)
     raised = RankExited(3, signal=KILL, exception="ValueError: no", raised_s=3.2)
     hung = seen(8.0, "b", raised, mono=8.0)
-    guilty = failed("b", 3, 1, "raised ValueError")
+    guilty = failed("b", 3, None, "raised ValueError")
     assert verdict(noticed, stop, handled, hung, ended).first_failure == guilty
 
 
@@ -178,7 +178,7 @@ def test_who_raised_first_and_was_stopped_before_it_had_ended_is_the_first() -> 
         seen(5.0, "a", Stopping(failed("a", 0, 1)), mono=5.1),
         seen(5.3, "a", RankExited(1, signal=TERM, exception=RESET, raised_s=0.53), mono=5.3),
     )
-    assert said.first_failure == failed("a", 1, 1, "raised ConnectionResetError")
+    assert said.first_failure == failed("a", 1, None, "raised ConnectionResetError")
     said = verdict(
         seen(5.0, "a", RankExited(0, code=1, exception=GONE), mono=5.0),
         seen(5.0, "a", Stopping(failed("a", 0, 1)), mono=5.1),

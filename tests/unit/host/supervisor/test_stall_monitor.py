@@ -116,7 +116,8 @@ def test_a_run_is_stopped_after_the_others_had_their_time(noted: Noted) -> None:
         noted.now += 5
         monitor.sample()
     check(monitor, 45.0)
-    assert noted.failures == ["no rank made progress for 45 s (watch.stall_s is 40)"]
+    words = [reason.text for reason in noted.failures]
+    assert words == ["no rank made progress for 45 s (watch.stall_s is 40)"]
 
 
 def test_what_a_dump_causes_is_no_progress(noted: Noted) -> None:

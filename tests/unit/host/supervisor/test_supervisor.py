@@ -36,7 +36,7 @@ from tests.lab.waiting import PATIENCE
 Script = Callable[[Supervisor], bool]
 """What happens in every turn of a supervisor's loop; returns whether its disk hangs from then."""
 
-USER_STOP = b'{"command": "stop", "cause": "user", "reason": "told to"}\n'
+USER_STOP = b'{"command": "stop", "reason": {"kind": "user", "detail": "told to"}}\n'
 
 
 DEADLINE_S = 20
