@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import socket
 import time
 from typing import Callable, Optional
@@ -71,8 +70,7 @@ class PeerExchange(PeerObserver):
             if group.fold.hub_finished and self._wants_detach and not self.is_stopping:
                 lease.detach()  # the hub can decide nothing any more
         may_tell = self._is_teller and not self.is_stopping
-        notifier = self.notifier
-        notifier.guard(functools.partial(notifier.watch, run_stalled_s, may_tell=may_tell))
+        self.notifier.watch(run_stalled_s, may_tell=may_tell)
         return run_stalled_s
 
     @property
@@ -83,9 +81,7 @@ class PeerExchange(PeerObserver):
     def tell_end(self, end: events.Ended) -> None:
         """Tell of the end of the run, if that is up to this host."""
         if self._is_teller:
-            notifier = self.notifier
-            tell = functools.partial(notifier.tell_end, end, self._ladder)
-            notifier.guard(tell)
+            self.notifier.tell_end(end, self._ladder)
 
     def stop(self, reason: Reason) -> None:
         """Tell the others to stop."""

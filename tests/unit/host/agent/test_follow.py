@@ -17,6 +17,8 @@ from runner.host.process.file_worker import run_now
 from runner.host.storage import run_folder, run_owner
 from tests.lab.waiting import wait_until
 
+LONG = {"kind": "other", "detail": "x" * 200_000}
+
 SUPERVISOR = """
 import os, signal, sys
 def stop(*_):
@@ -41,7 +43,7 @@ def test_a_full_buffer_breaks_no_command(tmp_path: Path) -> None:
         supervisor, _ = listener.accept()
         for number in range(4):
             then = functools.partial(confirmed.append, number)
-            run.send_command("stop", then, number=number, reason="x" * 200_000)
+            run.send_command("stop", then, number=number, reason=LONG)
         assert len(confirmed) < 4
         received = b""
         with supervisor, run._socket:
@@ -67,7 +69,7 @@ def test_supervisor_out_of_reach_is_asked_by_a_signal_to_stop(tmp_path: Path) ->
         run = FollowedRun(run_owner.RunSocket(folder), order, run_now)
         run.check_ended()
         assert supervisor.poll() is None
-        run.send_command("stop", cause="user", reason="^C")
+        run.send_command("stop", reason={"kind": "user", "detail": "^C"})
 
         def has_ended() -> bool:
             run.check_ended()
