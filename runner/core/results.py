@@ -231,9 +231,10 @@ def aggregate_state(statuses: Mapping[str, HostRunStatus]) -> str:
     """Return the state of a whole run, from the hosts that answered."""
     statuses = current_hosts(statuses)
     live = [status.state for status in statuses.values() if status.alive]
-    for state in (State.STOPPING, State.STARTING):
-        if state in live:
-            return str(state.value)
+    ending = {State.DRAINING, State.STOPPING, State.KILLING}
+    for name, early_or_late in (("stopping", ending), ("starting", {State.STARTING})):
+        if not early_or_late.isdisjoint(live):
+            return name
     if live:
         return "running"
     if any(status.relaunch_pending for status in statuses.values()):

@@ -138,10 +138,10 @@ def test_a_powered_off_host_ends_all_without_a_controller(
     lab[node].power_off()
     (left,) = (name for name in BOTH if name != node)
     ((_, record),) = wait_until_ended(lab, controller.run_id, [left])
-    assert f"lost {node}: nothing was heard" in str(record)
+    assert f"'kind': 'lost', 'node': '{node}'" in str(record)
     why = on_lab("why")
     assert why.code == 0, why
-    assert f"first failure: {node}: nothing was heard from it for 1" in why.out
+    assert f"first failure: lost {node}: nothing was heard from it for 1" in why.out
     assert f"{node}: could not verify that all processes ended" in why.out
     rerun, stop = (shlex.split(words) for words in reversed(next_commands(why.out)))
     assert stop[:3] == ["stop", "--run", controller.run_id]

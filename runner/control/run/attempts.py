@@ -160,7 +160,7 @@ class Attempts:
                 f"not relaunching: {hub} and others are out of reach, and may do so themselves"
             )
             return None
-        losses = classify_losses(plan, monitor.timed_events)
+        losses = classify_losses(plan, monitor.timed_events, verdict.first_failure)
         return self._relaunch(plan, past_attempt(plan, verdict), losses, former_nodes)
 
     def _collect_facts(self) -> dict[str, Facts]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from runner.core.errors import SIGNAL_EXIT_BASE
 from runner.core.outcome.first_failure import lost_nodes
-from runner.core.outcome.verdict import Verdict, end_text, fold_events
+from runner.core.outcome.verdict import Verdict, end_text
 from runner.core.spec import Spec
 from runner.core.wire.events import (
     Ended,
@@ -33,7 +33,9 @@ class Losses(NamedTuple):
     """Nodes that were lost but proved it, and the one that failed first."""
 
 
-def classify_losses(plan: Plan, timed_events: Iterable[TimedEvent]) -> Losses:
+def classify_losses(
+    plan: Plan, timed_events: Iterable[TimedEvent], first_failure: Reason | None
+) -> Losses:
     """Return the nodes that take no part in the next attempt, or only if there is no other."""
     history = sorted(timed_events, key=lambda timed: timed.at)
     lost = lost_nodes(plan, history)
@@ -61,17 +63,12 @@ def classify_losses(plan: Plan, timed_events: Iterable[TimedEvent]) -> Losses:
             departed.pop(name, None)
     unverified = {name: reason for name, reason in lost.items() if name not in verified}
     excluded = {**departed, **excluded, **unverified}
-    suspected = {*lost, *_first_to_fail(plan, history)} - excluded.keys()
-    return Losses(excluded, frozenset(suspected))
-
-
-def _first_to_fail(plan: Plan, history: list[TimedEvent]) -> tuple[str, ...]:
-    """Return the node that failed first, if that was its fault."""
-    first_failure = fold_events(plan, history, 0.0).first_failure
-    port_taken = any(isinstance(timed.event.body, PortTaken) for timed in history)
-    if first_failure is None or port_taken:
-        return ()
-    return () if first_failure.kind is ReasonKind.STALL else (first_failure.node,)
+    suspected = {*lost}
+    port_taken = any(isinstance(event.body, PortTaken) for event in events)
+    is_stall = first_failure is not None and first_failure.kind is ReasonKind.STALL
+    if first_failure and not (port_taken or is_stall):
+        suspected.add(first_failure.node)
+    return Losses(excluded, frozenset(suspected - excluded.keys()))
 
 
 def next_spec(spec: Spec, excluded: Collection[str], suspected: Collection[str]) -> Spec | None:

@@ -226,7 +226,7 @@ def _outcomes(verdict: Verdict) -> Iterator[tuple[str, str]]:
         if not texts:
             is_unknown = first in verdict.unverified
             texts = ["outcome unknown" if is_unknown else "none of its ranks was left at the end"]
-        per_node = " on each" if len(names) > 1 and notes[first].endswith(" killed") else ""
+        per_node = " on each" if len(names) > 1 and verdict.nodes[first].killed else ""
         yield fold_names(names), f"{'; '.join(texts)}{notes[first]}{per_node}"
 
 

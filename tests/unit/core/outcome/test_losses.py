@@ -40,6 +40,12 @@ def spec(used: str, spares: str = "", least: int | None = None, decides: str = "
     return Spec(run_id="r", nodes=nodes, task=task, spares=more, min_nodes=least)
 
 
+def losses(*told: tuple[str, EventBody]) -> Losses:
+    made = plan(1, 1, 1)
+    history = story(*told)
+    return classify_losses(made, history, fold_events(made, history, 1.0).first_failure)
+
+
 @pytest.mark.parametrize(
     ("before", "gone", "suspect", "after"),
     [
@@ -133,17 +139,17 @@ def test_what_an_attempt_cost(
     told: list[tuple[str, EventBody]], gone: dict[str, str], suspect: set[str]
 ) -> None:
     """Who cannot take part any more, and who had better not."""
-    assert classify_losses(plan(1, 1, 1), story(*told)) == Losses(gone, frozenset(suspect))
+    assert losses(*told) == Losses(gone, frozenset(suspect))
 
 
 def test_a_node_without_which_a_run_went_on_is_gone() -> None:
     """Unless it came back, or showed that nothing is left there."""
     left = ("a", PeerDeparted("c", "no power", 2))
 
-    assert classify_losses(plan(1, 1, 1), story(left)).excluded == {"c": "no power"}
-    assert classify_losses(plan(1, 1, 1), story(left, ("c", STOPPED))).excluded == {}
+    assert losses(left).excluded == {"c": "no power"}
+    assert losses(left, ("c", STOPPED)).excluded == {}
     back = ("c", ProgramStarted(8, rejoin_count=1))
-    assert classify_losses(plan(1, 1, 1), story(left, back)).excluded == {}
+    assert losses(left, back).excluded == {}
 
 
 LOST = story(("a", PeerLost("b", "silent")), ("a", STOPPED), ("c", STOPPED))
