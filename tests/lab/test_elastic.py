@@ -147,7 +147,7 @@ def test_torch_starts_failed_ranks_again(on_lab: Launcher) -> None:
     exits = [e for e in done.events if e["kind"] == "rank_exited" and e["rank"] == 0]
     assert [e["code"] for e in exits] == [1, 0]
     assert done.log("node1", 0) == "up\nup\nagain\n"
-    assert "membership 2: 3 nodes, 3 ranks (the same nodes); restart 1 of 1\n" in done.err
+    assert "membership 2: 3 nodes, 3 ranks; restart 1 of 1\n" in done.err
     assert tracebacks_of(done, "node1:0")[-1] == "RuntimeError: no learning rate"
     for rank in ("node2:1", "node3:2"):
         (folded,) = tracebacks_of(done, rank)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from runner.control.attempt.node import AttemptNode, NodeState
 from runner.core.outcome.first_failure import is_death_of
@@ -26,15 +26,6 @@ from runner.core.wire.text import counted
 
 if TYPE_CHECKING:
     from runner.control.attempt.node_monitor import NodeMonitor
-
-
-class Departure(NamedTuple):
-    """A node that the attempt goes on without, with `remaining` others (0: not known)."""
-
-    name: str
-    reason: str
-    at: float
-    remaining: int
 
 
 class ElasticMembership:
@@ -80,8 +71,7 @@ class ElasticMembership:
             remaining = self.remaining_without(node)
             is_all = remaining > 0
             if is_all:  # what the others have recorded of it may be read later, if they know of it
-                departure = Departure(node.name, body.reason.detail, at, remaining)
-                self._monitor.depart(departure, announce=True)
+                self._monitor.depart(node, body.reason.detail, at, remaining, announce=True)
         else:
             is_all = False
         return is_all
@@ -139,7 +129,7 @@ class ElasticMembership:
         declared_at = at + body.silence_s
         if peer.is_present and declared_at > peer.program_started_at:
             remaining = self.remaining_without(peer) or body.nodes
-            self._monitor.depart(Departure(body.peer, body.reason, declared_at, remaining))
+            self._monitor.depart(peer, body.reason, declared_at, remaining)
 
     def _leave_if_cut_off(self, node: AttemptNode, body: PeerLost) -> bool:
         """Go on without a node that lost the hub while all the others are present."""
@@ -149,5 +139,5 @@ class ElasticMembership:
         if node.is_absent or not remaining or not others_intact:
             return False
         reason = f"it lost {body.peer}: {body.reason}"
-        self._monitor.depart(Departure(node.name, reason, node.connection.last_heard, remaining))
+        self._monitor.depart(node, reason, node.connection.last_heard, remaining)
         return True

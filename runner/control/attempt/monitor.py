@@ -14,7 +14,7 @@ from typing import Any
 
 from runner.control.attempt.node import AttemptNode, NodeState, Reconnector
 from runner.control.attempt.node_monitor import NodeMonitor, OrderSender
-from runner.control.attempt.observer import EventLog, Role, RunObserver
+from runner.control.attempt.observer import AttemptLog, Role, RunObserver
 from runner.control.attempt.peer_status import PeerStatus
 from runner.control.attempt.stop import DetachSequence
 from runner.control.rpc.log_tail import STREAM_KINDS
@@ -58,7 +58,7 @@ class AttemptMonitor(WaitLoop):
         self.on_interrupt: Callable[[int], bool] | None = None  # whether a signal stops the run
         self._spec = spec
         self._observer = observer
-        self._event_log = EventLog(spec.run_id, plan.attempt, observer.record)
+        self._event_log = AttemptLog(spec.run_id, plan.attempt, observer.record)
         self._node_monitor = NodeMonitor(
             spec, plan, sessions, Reconnector(connector, inbox), observer, self._event_log
         )

@@ -76,16 +76,6 @@ class Backoff:
         self.in_progress = False
 
 
-class ConnectionState(enum.Enum):
-    """What can be expected of the connection to a node."""
-
-    OPEN = "open"
-    BROKEN = "broken"  # no attempt to open a new one has failed so far
-    UNREACHABLE = "unreachable"  # at least one has
-    REACHED = "reached again"  # it has yet to follow the run
-    UNANSWERED = "unanswered"  # it has not done so in all the time it may take
-
-
 class NodeConnection:
     """The connection to one node, across all sessions of an attempt."""
 
@@ -115,14 +105,11 @@ class NodeConnection:
         return self._last_heard
 
     @property
-    def state(self) -> ConnectionState:
-        """Its state: broken by `begin_backoff`, reached by a new session, open by `end_backoff`."""
-        if self.backoff is None:
-            return ConnectionState.OPEN
-        if self.session is None:
-            return ConnectionState.UNREACHABLE if self.backoff.tries else ConnectionState.BROKEN
-        is_late = time.monotonic() > self.backoff.since + ANSWER_TIMEOUT_S
-        return ConnectionState.UNANSWERED if is_late else ConnectionState.REACHED
+    def is_unanswered(self) -> bool:
+        """Whether the node was reached again, and has not followed the run in all that time."""
+        if self.backoff is None or self.session is None:
+            return False
+        return time.monotonic() > self.backoff.since + ANSWER_TIMEOUT_S
 
     def begin_backoff(self, reason: str) -> None:
         """Start to reconnect; a connection that held briefly continues with its longer pauses."""

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from runner.control.attempt.elastic import Departure, ElasticMembership
+from runner.control.attempt.elastic import ElasticMembership
 from runner.control.attempt.node import AttemptNode, NodeConnection, NodeState, Reconnector
 from runner.control.attempt.node_failure_detector import NodeFailureDetector
-from runner.control.attempt.observer import EventLog, Role, RunObserver
+from runner.control.attempt.observer import AttemptLog, Role, RunObserver
 from runner.control.attempt.peer_status import PeerStatus
 from runner.control.attempt.stop import StopSequence, send_stop
 from runner.control.code.source import ShippedTasks
@@ -76,7 +76,7 @@ class NodeMonitor:
         sessions: dict[str, HostSession],
         reconnector: Reconnector,
         observer: RunObserver,
-        event_log: EventLog,
+        event_log: AttemptLog,
     ) -> None:
         self.order_refused = False
         self.nodes: dict[str, AttemptNode] = {}
@@ -190,7 +190,7 @@ class NodeMonitor:
         last_heard = node.connection.last_heard
         may_depart = is_launch and not self._is_stopping
         if may_depart and (remaining := self.elastic.remaining_without(node)):
-            self.depart(Departure(node.name, reason, last_heard, remaining), announce=True)
+            self.depart(node, reason, last_heard, remaining, announce=True)
             return
         node.move_to(NodeState.LOST)
         self._observer.console.node_status(node.name, "lost")
@@ -200,10 +200,11 @@ class NodeMonitor:
         if is_launch:  # an attached controller may itself be the one that is cut off
             self.stop_all(Reason(ReasonKind.LOST, node.name, detail=reason))
 
-    def depart(self, departure: Departure, *, announce: bool = False) -> None:
-        """Go on without a node; with `announce`, tell the supervisors of the others to do so."""
-        name, reason, at, remaining = departure
-        node = self.nodes[name]
+    def depart(
+        self, node: AttemptNode, reason: str, at: float, remaining: int, *, announce: bool = False
+    ) -> None:
+        """Go on with `remaining` nodes (0: not known); with `announce`, supervisors are told."""
+        name = node.name
         node.move_to(NodeState.LOST)
         node.lost_at = at
         self._observer.console.node_status(name, "lost")

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from runner.control.attempt.node import AttemptNode
-from runner.control.attempt.observer import EventLog, RunObserver
+from runner.control.attempt.observer import AttemptLog, RunObserver
 from runner.control.attempt.peer_status import PeerStatus
 from runner.control.rpc.session import HostSession
 from runner.core.spec import Spec
@@ -47,7 +47,7 @@ class StopSequence:
         spec: Spec,
         nodes: Mapping[str, AttemptNode],
         observer: RunObserver,
-        event_log: EventLog,
+        event_log: AttemptLog,
     ) -> None:
         self.requested: Reason | None = None
         self.signal_count = 0  # how often the user asked by a signal
@@ -151,7 +151,7 @@ class StopSequence:
         if self.requested is not None:
             command = "kill" if self.signal_count > 1 else "stop"
             name = session.node.name
-            self._sent[name] = send_stop(session, self.requested, command)
+            self._sent[name] = send_stop(session, self.requested.as_told_to(name), command)
             self._confirmed.discard(name)
 
     def _send_to_all(self) -> None:

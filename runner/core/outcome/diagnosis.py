@@ -87,7 +87,7 @@ def diagnose(
     cause, meaning, remedy = explain(texts, facts) or ("", "", "")
     if cause == "argument_unknown":
         remedy = _other_spelling(lines) or remedy
-    if cause in ("module_missing", "relative_import") and (files := find_files()):
+    if cause == "module_missing" and (files := find_files()):
         meaning, remedy = explain_import("\n".join(texts), plan, files) or (meaning, remedy)
     sought = cause in ("master_refused", "ranks_missing") and _own_master(plan, verdict, tail)
     if sought:

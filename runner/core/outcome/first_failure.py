@@ -261,7 +261,8 @@ def _failure(timed: TimedEvent, launcher: str) -> TimedFailure | None:
     # Its supervisor stopped by itself (no controller), was stopped by Slurm, or died.
     if isinstance(body, Stopping) or (isinstance(body, Ended) and body.state is State.FAILED):
         reason = body.reason
-        if reason and reason.is_own(event.node) and reason.kind not in OF_EVENTS:
+        is_new = reason and reason.rank is None and reason.kind not in OF_EVENTS
+        if reason and is_new and reason.is_own(event.node):
             return TimedFailure(timed.at, reason)
     return None
 

@@ -6,7 +6,6 @@ By `known_failures.txt`, and for an import that failed by the files of the proje
 from __future__ import annotations
 
 import configparser
-import difflib
 import functools
 import posixpath
 import re
@@ -147,8 +146,6 @@ def explain_import(error: str, plan: Plan, files: ProjectFiles) -> tuple[str, st
     is_module = "-m" in words[-3:-1]
     python_path = [path for path in node.env.get("PYTHONPATH", "").split(":") if path]
     path_key = "task.env.PYTHONPATH=" + "".join(f"{path}:" for path in python_path)
-    if "attempted relative import" in error:
-        return _explain_relative(target, files.paths, path_key)
     missing = _MISSING.findall(error)[-1]
     is_own = is_module and f"{target}.".startswith(f"{missing}.")
     name = target if is_own else missing
@@ -169,26 +166,7 @@ def explain_import(error: str, plan: Plan, files: ProjectFiles) -> tuple[str, st
     tops = modules.get(name.partition(".")[0], set())
     if homes or not (is_own or tops):  # it is a library's, or fails for another reason
         return None
-    names = [each for each in sorted(modules) if not modules[each].isdisjoint(searched | tops)]
-    for near in difflib.get_close_matches(name, names, n=1):
-        remedy = f"task.module={near}" if is_own else "import that"
-        return f"the project has no module {name}; it has {near}", remedy
     return f"the project has no module {name}", "add it, or correct the name"
-
-
-def _explain_relative(script: str, paths: AbstractSet[str], path_key: str) -> tuple[str, str]:
-    """Return the same for `from .x import y` in a script."""
-    meaning = f"as it is started, {script} belongs to no package"
-    home = posixpath.dirname(script)
-    if not home or script not in paths:
-        return meaning, "import without the dot: what is beside the script is found"
-    is_package = f"{home}/__init__.py" in paths
-    while f"{home}/__init__.py" in paths:
-        home = posixpath.dirname(home)
-    home = home if is_package else ""
-    module = posixpath.relpath(script, home or ".")[: -len(".py")].replace("/", ".")
-    setting = f" {path_key}{home}" if home else ""
-    return meaning, f"task.module={module}{setting} instead of task.script={script}"
 
 
 def _importable(paths: AbstractSet[str]) -> dict[str, set[str]]:

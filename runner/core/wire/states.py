@@ -148,6 +148,10 @@ class Reason:
         """Return whether it arose on that node: a stop of it for any other only follows."""
         return self.node == node and not self.is_final and self.kind is not K.LOST
 
+    def as_told_to(self, node: str) -> Reason:
+        """Return it for that node: whether it has failed itself is not for others to say."""
+        return Reason(K.OTHER, detail=self.text) if self.is_own(node) else self
+
     @property
     def outcome(self) -> Tuple[str, int]:
         """State and exit code of a run that ends by it."""

@@ -115,7 +115,7 @@ class PeerExchange(PeerObserver):
 
     def on_peer_stop(self, reason: Reason) -> None:
         """Stop with the others."""
-        self._stop(reason)
+        self._stop(reason.as_told_to(self._order.node))
 
     def on_peer_lost(self, peer: str, reason: str, last_seen: float) -> None:
         """Stop, since a node is lost."""

@@ -369,6 +369,15 @@ def test_host_that_stops_on_its_own_is_the_failure() -> None:
     assert said.consequences == 0
 
 
+@pytest.mark.promise(12)
+def test_a_host_blames_no_rank_but_by_its_end() -> None:
+    """Nor another host, whatever the reason is for which it says that it stops."""
+    for node in "ab":
+        reason = Reason(ReasonKind.HOST, node, rank=999)
+        said = verdict(seen(5, "a", Stopping(reason), STOPPED), terminated("b", 6))
+        assert said.first_failure == own("b", "told to stop")
+
+
 def test_who_was_told_to_stop_did_not_fail_first() -> None:
     """Its own clock says so; between two hosts some milliseconds are nobody's word."""
     verdict = fold_events(

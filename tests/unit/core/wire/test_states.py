@@ -36,6 +36,8 @@ def test_a_reason(kind: ReasonKind, text: str, outcome: tuple[str, int], *, is_o
     assert (reason.text, reason.outcome) == (text, outcome)
     assert (reason.is_own("b"), reason.is_own("a")) == (is_own, False)
     assert decode(Reason, encode(reason)) == reason
+    assert not reason.as_told_to("b").is_own("b")
+    assert reason.as_told_to("a") == reason
 
 
 def test_a_run_ends_by_its_proof_alone() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from runner.core.wire.events import ProgressResumed, Stalled
 from runner.core.wire.paths import RunPaths
+from runner.core.wire.states import Reason
 from runner.host.process import procfs
 from runner.host.ranks import stacks
 from runner.host.supervisor.stall_monitor import StallMonitor, gpus_work
@@ -42,7 +43,7 @@ class Noted:
         self.bodies: list[Any] = []
         self.now = 1000.0
         self.sizes: dict[str, int] | None = None  # else those on the disk
-        self.failures: list[str] = []
+        self.failures: list[Reason] = []
 
     def append(self, body: Any) -> None:
         self.bodies.append(body)
