@@ -85,27 +85,26 @@ class ReasonKind(enum.Enum):
     OTHER = "other"
 
 
-K = ReasonKind
-OF_NODE = (K.PROGRAM, K.PORT, K.START, K.HOST, K.TERM)
+OF_NODE = (ReasonKind.PROGRAM, ReasonKind.PORT, ReasonKind.START, ReasonKind.HOST, ReasonKind.TERM)
 """The kinds in whose text the node is named; any node may be the first to tell the others."""
 
 WORDS: Dict[ReasonKind, str] = {
-    K.START: "could not start: {}",
-    K.TERM: "its processes got SIGTERM",
-    K.STALL: "no rank made progress for {}",
-    K.UNATTENDED: "no controller was attached for {} (disconnect_s)",
-    K.SCHEDULER: "ended by Slurm: {}",
-    K.TIME_LIMIT: "its job was about to reach its time limit",
+    ReasonKind.START: "could not start: {}",
+    ReasonKind.TERM: "its processes got SIGTERM",
+    ReasonKind.STALL: "no rank made progress for {}",
+    ReasonKind.UNATTENDED: "no controller was attached for {} (disconnect_s)",
+    ReasonKind.SCHEDULER: "ended by Slurm: {}",
+    ReasonKind.TIME_LIMIT: "its job was about to reach its time limit",
 }
 
 OUTCOMES: Dict[ReasonKind, Tuple[str, int]] = {
-    K.LOST: (LOST, LOST_CODE),
-    K.START: (FAILED, NOT_READY_CODE),
-    K.UNATTENDED: (STOPPED, FAILED_CODE),
-    K.SCHEDULER: (STOPPED, FAILED_CODE),
-    K.USER: (STOPPED, INTERRUPTED_CODE),
-    K.TIME_LIMIT: (STOPPED, INTERRUPTED_CODE),
-    K.DECIDED: (SUCCEEDED, 0),
+    ReasonKind.LOST: (LOST, LOST_CODE),
+    ReasonKind.START: (FAILED, NOT_READY_CODE),
+    ReasonKind.UNATTENDED: (STOPPED, FAILED_CODE),
+    ReasonKind.SCHEDULER: (STOPPED, FAILED_CODE),
+    ReasonKind.USER: (STOPPED, INTERRUPTED_CODE),
+    ReasonKind.TIME_LIMIT: (STOPPED, INTERRUPTED_CODE),
+    ReasonKind.DECIDED: (SUCCEEDED, 0),
 }
 
 
@@ -127,30 +126,30 @@ class Reason:
     @property
     def text(self) -> str:
         """It in words: "rank 3 on gpu2 exited with 1", "gpu2: could not start: …"."""
-        if self.kind is K.RANK:
+        if self.kind is ReasonKind.RANK:
             return f"rank {self.rank} on {self.node} {self.words}"
-        if self.kind in (K.LOST, K.SUPERVISOR):
+        if self.kind in (ReasonKind.LOST, ReasonKind.SUPERVISOR):
             return f"lost {self.node}: {self.words}"
-        if self.kind is K.DECIDED:
+        if self.kind is ReasonKind.DECIDED:
             return f"{self.node}, which decides, has succeeded"
         return f"{self.node}: {self.words}" if self.kind in OF_NODE else self.words
 
     @property
     def is_by_user(self) -> bool:
-        return self.kind in (K.USER, K.TIME_LIMIT)
+        return self.kind in (ReasonKind.USER, ReasonKind.TIME_LIMIT)
 
     @property
     def is_final(self) -> bool:
         """Whether no attempt follows, and what ends by it has not failed."""
-        return self.is_by_user or self.kind is K.DECIDED
+        return self.is_by_user or self.kind is ReasonKind.DECIDED
 
     def is_own(self, node: str) -> bool:
         """Return whether it arose on that node: a stop of it for any other only follows."""
-        return self.node == node and not self.is_final and self.kind is not K.LOST
+        return self.node == node and not self.is_final and self.kind is not ReasonKind.LOST
 
     def as_told_to(self, node: str) -> Reason:
         """Return it for that node: whether it has failed itself is not for others to say."""
-        return Reason(K.OTHER, detail=self.text) if self.is_own(node) else self
+        return Reason(ReasonKind.OTHER, detail=self.text) if self.is_own(node) else self
 
     @property
     def outcome(self) -> Tuple[str, int]:
