@@ -11,11 +11,12 @@ from runner.core.outcome.diagnosis import Diagnosis
 from runner.core.outcome.verdict import Verdict
 from runner.core.results import NodeResult, RankResult
 from runner.core.wire import events
-from runner.core.wire.events import Event, EventBody, StopCause
+from runner.core.wire.events import Event, EventBody
 from runner.core.wire.plan import Plan
 from runner.core.wire.run_info import PastAttempt
-from runner.core.wire.states import Failure, State
+from runner.core.wire.states import State
 from tests.golden import builders
+from tests.golden.builders import failed, told
 
 LAUNCH = 1_700_000_000.0
 HOSTILE = (
@@ -52,7 +53,7 @@ def attempt_events(made: Plan, start: float, end: float, failed: int | None) -> 
             yield event(node.node, start + 2 + rank / 10, events.RankStarted(rank, 200 + rank))
     for node in made.nodes:
         if failed is not None and failed not in node.ranks:
-            stop = events.Stopping("a rank failed", StopCause.PEER)
+            stop = events.Stopping(told("a rank failed"))
             yield event(node.node, end - 1.5, stop)
         for rank in node.ranks:
             body = events.RankExited(rank, 0)
@@ -99,8 +100,8 @@ def failed_run(run_id: str = "1114-2213-digits-65a3", text: str = "plain") -> Ru
     middle, end = LAUNCH + SECONDS / 2, LAUNCH + SECONDS
     happened = [
         *attempt_events(plans[0], LAUNCH, middle, 3),
-        Event(run_id, "", 0, 1, middle, middle, events.StopRequested(text)),
-        Event(run_id, "a", 0, 99, middle + 1, 1.0, events.Relaunching(1, ("a", "b"), text)),
+        Event(run_id, "", 0, 1, middle, middle, events.StopRequested(told(text))),
+        Event(run_id, "a", 0, 99, middle + 1, 1.0, events.Relaunching(1, ("a", "b"), told(text))),
         *attempt_events(plans[1], middle + 5, end, 3),
     ]
     happened.sort(key=lambda event: event.wall)
@@ -123,11 +124,11 @@ def failed_run(run_id: str = "1114-2213-digits-65a3", text: str = "plain") -> Ru
             "failed",
             1,
             295.0,
-            Failure("b", 3, "exited with 1"),
+            failed("b", 3, 1),
             3,
             nodes={"a": NodeResult(1, None, True), "b": NodeResult(1, None, True)},
             ranks=ranks,
-            past_attempts=(PastAttempt(0, ("a", "b"), "rank 3 on b exited with 1", 300.0),),
+            past_attempts=(PastAttempt(0, ("a", "b"), told("rank 3 on b exited with 1"), 300.0),),
         ),
         Diagnosis(
             (*TRACEBACK, text), ("step 199",), "illegal_access", "a kernel read outside", text

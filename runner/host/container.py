@@ -18,7 +18,6 @@ from runner.host.process.bounded_child import BoundedChild
 COMMAND_TIMEOUT_S = 10.0
 GIVE_UP_S = 20.0  # after this time, what is found is not removed once more
 LOOK_AGAIN_S = 1.0
-UNPROVEN = "does not say that its container is gone"
 
 
 def remove_container(container: Optional[Container], environ: Mapping[str, str]) -> str:
@@ -78,7 +77,8 @@ def remove_in_child(
 
 
 def _problem(container: Container, reason: str) -> str:
-    return f"{container.engine} {UNPROVEN}: {last_line(reason) or 'it gave no reason'}"
+    why = last_line(reason) or "it gave no reason"
+    return f"{container.engine} does not say that its container is gone: {why}"
 
 
 def last_line(output: str) -> str:

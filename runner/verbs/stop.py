@@ -27,7 +27,7 @@ from runner.core.errors import (
 )
 from runner.core.launch_request import LaunchRequest
 from runner.core.shell import this_program
-from runner.core.wire.states import STOPPED
+from runner.core.wire.states import STOPPED, Reason, ReasonKind
 from runner.ui.layout import fold_names
 from runner.ui.output import note, show, show_prose, tell
 from runner.ui.reports import run_table
@@ -132,7 +132,8 @@ def _stop_attempt(run: FoundRun) -> AttemptMonitor:
         state = "is between two attempts" if run.reported.relaunch_pending else "had ended"
         run.console.message(f"run {run.plan.run_id} {state}; looking for what is left of it")
     else:
-        monitor.stop_by_user(f"stop requested by {user_at_host()}")
+        reason = Reason(ReasonKind.USER, detail=f"stop requested by {user_at_host()}")
+        monitor.stop_by_user(reason)
     monitor.run()
     return monitor
 

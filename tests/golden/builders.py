@@ -12,6 +12,8 @@ from runner.core.planning.build_plan import build_plan
 from runner.core.spec import Cluster, Node, Spec, Task
 from runner.core.wire.facts import Facts, Gpu, Interface, Interpreter, Route
 from runner.core.wire.plan import Plan
+from runner.core.wire.states import Reason, ReasonKind
+from runner.core.wire.text import describe_exit
 
 RUN_ID = "0314-1592-digits-65a3"
 TASKS_HASH = "0123456789abcdef"
@@ -119,3 +121,30 @@ def plan(*ranks: int) -> Plan:
         ),
         {name: facts(name, f"eth0 {host}/24") for name, host in zip(names, hosts, strict=True)},
     )
+
+
+def failed(node: str, rank: int, code: int | None, detail: str = "") -> Reason:
+    """Why a run failed whose rank ended by `code`, or minus a signal."""
+    signum = -code if code is not None and code < 0 else None
+    words = detail or describe_exit(None if signum else code, signum)
+    return Reason(ReasonKind.RANK, node, rank, code, words)
+
+
+def lost(node: str, detail: str) -> Reason:
+    """Why a run ended that lost a node."""
+    return Reason(ReasonKind.LOST, node, detail=detail)
+
+
+def own(node: str, detail: str) -> Reason:
+    """Why a host stops by itself."""
+    return Reason(ReasonKind.HOST, node, detail=detail)
+
+
+def told(detail: str = "") -> Reason:
+    """Why one stops on which nothing failed."""
+    return Reason(ReasonKind.OTHER, detail=detail)
+
+
+def asked(detail: str = "") -> Reason:
+    """Why one stops as a user asked."""
+    return Reason(ReasonKind.USER, detail=detail)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.outcome.known_failures import explain, known_failures
+from runner.core.outcome.known_failures import ANYWHERE, explain, known_failures
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "troubleshooting.md"
@@ -16,13 +16,24 @@ HEAD = "| name | what it means | what to do |\n|---|---|---|\n"
 
 
 def table() -> str:
-    rows = []
+    rows: list[tuple[str, str, str]] = []
     for known in known_failures():
-        explained = explain((WROTE / f"{known.name}.txt").read_text().splitlines())
+        if rows and rows[-1][0] == known.name:  # another way to know it
+            continue
+        facts = {known.fact: known.values[0] if known.values else ""} if known.fact else {}
+        explained = explain(*what_is_known(known.name, facts))
         assert explained is not None
         assert explained.name == known.name
         rows.append((known.name, explained.meaning, explained.remedy))
     return "".join(f"| `{name}` | {cell(means)} | {cell(cure)} |\n" for name, means, cure in rows)
+
+
+def what_is_known(name: str, facts: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+    """The lines of a file, and the facts; its first line may be how the program exited."""
+    lines = (WROTE / f"{name}.txt").read_text().splitlines()
+    if exited := re.match(r"exited with (\d+)$", lines[0]):
+        facts = {**facts, "exit": exited[1]}
+    return lines, {**ANYWHERE, **facts}
 
 
 def cell(text: str) -> str:
@@ -42,7 +53,7 @@ def test_the_table_is_what_the_code_knows(request: pytest.FixtureRequest) -> Non
 @pytest.mark.parametrize("name", sorted(file.stem for file in WROTE.glob("*.*.txt")))
 def test_other_words_for_the_same(name: str) -> None:
     """`NAME.WHERE.txt`: what another program, shell or library writes of it."""
-    explained = explain((WROTE / f"{name}.txt").read_text().splitlines())
+    explained = explain(*what_is_known(name, {}))
     assert explained is not None
     assert explained.name == name.partition(".")[0]
     assert not re.search(r"[{}]|None", explained.meaning + explained.remedy)

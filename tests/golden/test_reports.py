@@ -17,11 +17,11 @@ from runner.core.spec import Node
 from runner.core.wire.order import Hub
 from runner.core.wire.plan import CodeRef, Plan
 from runner.core.wire.run_info import PastAttempt, RunInfo
-from runner.core.wire.states import Failure
+from runner.core.wire.states import Reason, ReasonKind
 from runner.ui.reports.report import final_report, run_header
 from runner.ui.reports.run_table import Row, next_step, render_stop, run_lines
 from runner.ui.reports.tables import render_answers, render_stacks
-from tests.golden.builders import facts, plan, spec
+from tests.golden.builders import facts, failed, lost, plan, spec
 from tests.golden.conftest import Check
 
 DONE = NodeResult(0, end_verified=True)
@@ -63,8 +63,8 @@ def ranks(*ends: int | None, signals: dict[int, int] | None = None) -> dict[str,
     }
 
 
-def failed(rank: int, reason: str, results: dict[str, RankResult]) -> Verdict:
-    failure = Failure("ab"[rank // 2], rank, reason)
+def verdict_of(rank: int, detail: str, results: dict[str, RankResult]) -> Verdict:
+    failure = Reason(ReasonKind.RANK, "ab"[rank // 2], rank, detail=detail)
     return Verdict("failed", 1, 65.0, failure, nodes={"a": FAILED, "b": FAILED}, ranks=results)
 
 
@@ -82,23 +82,26 @@ def of_two_hundred_nodes() -> str:
     ends["9"] = RankResult("n9", None, None, started=True)
     nodes = dict.fromkeys(names, replace(DONE, code=1, killed=3))
     nodes["n9"] = NodeResult()
-    first = Failure("n7", 7, "exited with 77")
+    first = failed("n7", 7, 77)
     return told(Verdict("failed", 1, 65.0, first, nodes=nodes, ranks=ends), made)
 
 
 def failures() -> Iterator[tuple[str, str]]:
     yield "one of 200 nodes", of_two_hundred_nodes()
     all_killed = ranks(None, None, None, None, signals=dict.fromkeys(range(4), TERM))
-    yield "a rank that somebody else killed", told(failed(0, "was killed by SIGTERM", all_killed))
+    yield (
+        "a rank that somebody else killed",
+        told(verdict_of(0, "was killed by SIGTERM", all_killed)),
+    )
     ends = ranks(None, None, 0, 77, signals={0: TERM, 1: KILL})
-    one = replace(failed(3, "exited with 77", ends), consequences=2)
+    one = replace(verdict_of(3, "exited with 77", ends), consequences=2)
     nodes = {**one.nodes, "a": replace(FAILED, killed=2)}
     wrote = ["Traceback:", "  boom", "  ~~~^^^"]
     yield (
         "with its last lines",
         told(replace(one, nodes=nodes), b_rank_3_err=wrote, b_rank_3_out=["epoch 1"]),
     )
-    same = replace(failed(0, "exited with 2", ranks(2, 2, 2, 2)), same_failures=3)
+    same = replace(verdict_of(0, "exited with 2", ranks(2, 2, 2, 2)), same_failures=3)
     yield "the same on all ranks", told(same)
     stopped = ranks(2, None, 2, 2, signals={1: TERM})
     yield "the same on all but one that was stopped", told(replace(same, ranks=stopped))
@@ -109,7 +112,7 @@ def endings() -> Iterator[tuple[str, str]]:
     """With what becomes of hosts that are out of reach, and of files."""
     stopped = ranks(None, None, None, None, signals={0: TERM, 1: TERM})
     verdict = Verdict(
-        *("lost", 4, 30.0, Failure("b", None, "nothing was heard from it for 15 s")),
+        *("lost", 4, 30.0, lost("b", "nothing was heard from it for 15 s")),
         consequences=2,
         unverified=("b",),
         nodes={"a": FAILED, "b": NodeResult()},
@@ -121,8 +124,8 @@ def endings() -> Iterator[tuple[str, str]]:
     yield "a lost host", told(verdict, made)
     yield "of an elastic run", told(verdict, replace(made, min_nodes=1))
     past = (
-        PastAttempt(0, ("a", "b"), "lost b (silent)", 20.0, ("b",)),
-        PastAttempt(1, ("a", "c"), "rank 1 on c exited with 3", 4.0),
+        PastAttempt(0, ("a", "b"), lost("b", "silent"), 20.0, ("b",)),
+        PastAttempt(1, ("a", "c"), failed("c", 1, 3), 4.0),
     )
     good = Verdict("succeeded", 0, 65.0, nodes={"a": DONE, "b": DONE}, ranks=ranks(0, 0, 0, 0))
     yield "attempts before the last", told(replace(good, past_attempts=past))
@@ -133,7 +136,7 @@ def endings() -> Iterator[tuple[str, str]]:
         "a stop of many",
         render_stop("run-a", FLAGS, verdict, {"n1": 0, "n2": 0, "n3": "no answer"}),
     )
-    past_node = PastAttempt(0, ("n1", "n2"), "rank 0 exited with 1", unverified=("n2",))
+    past_node = PastAttempt(0, ("n1", "n2"), failed("n1", 0, 1), unverified=("n2",))
     again = Verdict("stopped", 130, 3.0, past_attempts=(past_node,))
     yield (
         "a stop of nodes of an earlier attempt",

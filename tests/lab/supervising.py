@@ -63,7 +63,7 @@ if "stuck" in sys.argv[4:]:
     os.makedirs(folder.attempt_folder(0), exist_ok=True)
     os.mkfifo(folder.stream_log(0, PROGRAM_LOG, "out"))
 if "stopped" in sys.argv[4:]:  # before it listens
-    early.send("stop", reason="told early", cause="user")
+    early.send("stop", reason={"kind": "user", "detail": "told early"})
 args = SupervisorArgs(folder, order, dict(os.environ), held, b"token")
 pipe = guardian.spawn(args, run_socket, guardian.open_log(folder))
 run_socket.close()
@@ -132,7 +132,10 @@ class SupervisedRun:
         return result.stdout
 
     def send_command(self, command: str) -> None:
-        line = json.dumps({"command": command, "cause": "user", "reason": "told to stop"}) + "\n"
+        line = (
+            json.dumps({"command": command, "reason": {"kind": "user", "detail": "told to stop"}})
+            + "\n"
+        )
         connection = RunSocket(self.folder).connect()  # at once: some runs end soon by themselves
         assert connection is not None
         with connection:

@@ -482,7 +482,7 @@ def test_relaunched_after_a_failure_and_on_a_spare(
     assert [int(step) for step, _, _ in counted] == list(range(STEPS))
     assert {attempt for _, attempt, _ in counted} == {"0", "1", "2"}
     first, second = done.result["past_attempts"]
-    assert first["reason"].endswith("exited with 3")
+    assert first["reason"]["code"] == 3
     assert second["unverified"] == ["node2"], done
     docker["node2"].start()
     cleaned = on_docker.launcher("clean", "cluster=lab", "--older-than", "0s", "--yes")

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from runner.core.wire.codec import decode
+from runner.core.wire.states import Reason
+from tests.golden.builders import failed
 from tests.lab.inspecting import guardian_and_supervisor, next_commands, proven_nodes
 from tests.lab.lab import Lab
 from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, Controller, Launcher
@@ -105,8 +108,8 @@ def test_a_failed_rank_ends_all_without_a_controller(
     rank = int(node[-1]) - 1
     for name, record in wait_until_ended(lab, controller.run_id, BOTH):
         stopping = [event for event in record if event["kind"] == "stopping"]
-        assert stopping[0]["reason"] == f"rank {rank} on {node} exited with 3", name
-        assert stopping[0]["cause"] == ("local" if name == node else "peer"), name
+        reason = decode(Reason, stopping[0]["reason"])
+        assert reason == failed(node, rank, 3), name
         assert record[-1]["kind"] == "ended", name
 
 
@@ -135,10 +138,10 @@ def test_a_powered_off_host_ends_all_without_a_controller(
     lab[node].power_off()
     (left,) = (name for name in BOTH if name != node)
     ((_, record),) = wait_until_ended(lab, controller.run_id, [left])
-    assert f"lost {node}: nothing was heard" in str(record)
+    assert f"'kind': 'lost', 'node': '{node}'" in str(record)
     why = on_lab("why")
     assert why.code == 0, why
-    assert f"first failure: {node}: nothing was heard from it for 1" in why.out
+    assert f"first failure: lost {node}: nothing was heard from it for 1" in why.out
     assert f"{node}: could not verify that all processes ended" in why.out
     rerun, stop = (shlex.split(words) for words in reversed(next_commands(why.out)))
     assert stop[:3] == ["stop", "--run", controller.run_id]

@@ -14,7 +14,7 @@ from tests.lab.launching import PLAIN_ENTRY, Launcher, program
 from tests.lab.slurm import HPC, HpcLauncher, Slurm
 from tests.lab.waiting import wait_until, wait_until_idle
 
-FAILS_ON_NODE2 = ("node2", 1, "exited with 7")
+FAILS_ON_NODE2 = ("node2", 1, "rank 1 on node2 exited with 7")
 
 
 def command(folder: Path) -> str:
@@ -89,7 +89,7 @@ def test_a_run_that_nobody_watches_is_told_of_by_its_hub(
     wait_until_idle(lab)
     assert events_told(steps) == [("failure", "failed", "node1"), ("failure", "stopped", "node1")]
     first, second = told(steps)
-    assert (first["exit_code"], first["first_failure"]) == (1, None)
+    assert (first["exit_code"], failure_of(first)) == (1, FAILS_ON_NODE2)
     assert "failed after" in first["text"]
     assert ": rank 1 on node2 exited with 7" in first["text"]
     assert first["hint"] == f"python -m runner why --run {failing.folder.name}"

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from runner.core.wire.codec import decode
+from runner.core.wire.states import Reason
 from tests.lab.counting import LOST, counted, start_counting, whole
 from tests.lab.lab import Lab
 from tests.lab.launching import Controller, Launcher, Result
@@ -36,7 +38,7 @@ def nodes_of(steps: Path, attempt: int) -> list[str]:
 
 def past(done: Result) -> list[dict[str, object]]:
     found: list[dict[str, object]] = done.result["past_attempts"]
-    return found
+    return [{**each, "reason": decode(Reason, each["reason"]).text} for each in found]
 
 
 @pytest.mark.parametrize(

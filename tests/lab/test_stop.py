@@ -17,6 +17,8 @@ from collections.abc import Callable
 
 import pytest
 
+from runner.core.wire.codec import encode
+from tests.golden.builders import failed
 from tests.lab.inspecting import proven_nodes
 from tests.lab.lab import Lab
 from tests.lab.lab.processes import Process
@@ -136,7 +138,7 @@ def test_one_failing_rank_stops_everybody(lab: Lab, on_lab: Launcher) -> None:
     assert done.code == 1, done
     assert "first failure: rank 1 on node2 exited with 3" in done.err
     assert "  | the reason" in done.err
-    assert done.result["first_failure"] == {"node": "node2", "rank": 1, "reason": "exited with 3"}
+    assert done.result["first_failure"] == encode(failed("node2", 1, 3))
     assert lab.wait_idle() == {}
 
 
@@ -149,7 +151,7 @@ def test_an_unplugged_host_is_named_and_the_others_are_stopped(
     lab["node2"].unplug()
     done = controller.wait()
     assert done.code == 4, done
-    assert "first failure: node2: nothing was heard from it for" in done.err
+    assert "first failure: lost node2: nothing was heard from it for" in done.err
     assert "node2: could not verify that all processes ended" in done.err
     assert proven_nodes(done.err) == 1
     wait_until(lambda: not lab["node2"].processes(RANK_SCRIPT), "the end of who is cut off")

@@ -34,6 +34,7 @@ from runner.host.process.event_loop import EventLoop
 from runner.host.storage import run_folder, run_owner
 from runner.host.storage.run_folder import EventLog, read_events, read_state
 from runner.host.storage.run_list import read_run
+from tests.golden.builders import own
 from tests.lab.supervising import HOST_PYTHON, ROOT, SPAWN_CODE, RunStarter
 from tests.lab.waiting import PATIENCE
 
@@ -64,7 +65,7 @@ def test_a_stop_that_comes_too_early_is_not_lost(start: RunStarter) -> None:
     run = start("sleep=600", grace_s=600, start_as="stopped")
     ended = run.wait_ended()
     assert (ended.state, ended.killed) == (State.STOPPED, 0)
-    assert run.bodies(Stopping)[0].reason == "told early"
+    assert run.bodies(Stopping)[0].reason.text == "told early"
 
 
 def test_what_serves_a_rank_is_told_when_that_has_ended(start: RunStarter, tmp_path: Path) -> None:
@@ -123,7 +124,7 @@ def test_a_killed_shim_ends_the_run_at_once(start: RunStarter, tmp_path: Path) -
     (shim,) = (b["shim"] for b in _start_records(run.folder) if b["rank"] == 1)
     os.kill(shim, signal.SIGKILL)
     assert run.wait_ended().state is State.FAILED
-    assert run.bodies(Stopping)[0].reason == "rank 1 on here ended unseen"
+    assert run.bodies(Stopping)[0].reason.text == "rank 1 on here ended unseen"
     codes = {body.rank: (body.code, body.signal) for body in run.bodies(RankExited)}
     assert codes[1] == (None, None)  # nobody saw how it ended, and the record says just that
     assert run.processes() == []
@@ -219,6 +220,6 @@ def test_a_journal_goes_on_after_a_torn_line(start: RunStarter) -> None:
     path.write_bytes(b"".join(lines[:-1]) + lines[-1][:20])
     assert read_state(run.folder) is State.RUNNING
     journal = EventLog(run.folder, run.order)
-    journal.finalise(Ended(State.FAILED, "a power cut"))
+    journal.finalise(Ended(State.FAILED, own(run.order.node, "a power cut")))
     assert read_state(run.folder) is State.FAILED
     assert [event.seq for event in read_events(run.folder)] == list(range(1, len(lines) + 1))

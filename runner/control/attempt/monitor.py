@@ -12,25 +12,23 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from runner.control.attempt.admission import NodeAdmission, OrderSender
-from runner.control.attempt.node import AttemptNode, Reconnector
-from runner.control.attempt.node_monitor import NodeMonitor
-from runner.control.attempt.observer import EventLog, Role, RunObserver
-from runner.control.attempt.states import ATTEMPT_TRANSITIONS, AttemptState, NodeState
+from runner.control.attempt.node import AttemptNode, NodeState, Reconnector
+from runner.control.attempt.node_monitor import NodeMonitor, OrderSender
+from runner.control.attempt.observer import AttemptLog, Role, RunObserver
+from runner.control.attempt.peer_status import PeerStatus
 from runner.control.attempt.stop import DetachSequence
 from runner.control.rpc.log_tail import STREAM_KINDS
 from runner.control.rpc.session import Connector, HostSession, Inbox
 from runner.control.rpc.wait import WaitLoop
 from runner.core.outcome.first_failure import lost_nodes
 from runner.core.outcome.verdict import fold_events
-from runner.core.spec import Node, Spec
+from runner.core.spec import Spec
 from runner.core.wire import events
 from runner.core.wire.codec import Frame
-from runner.core.wire.events import Event, StopCause, TimedEvent
-from runner.core.wire.facts import Facts, FactsRequest
+from runner.core.wire.events import Event, TimedEvent
+from runner.core.wire.facts import Facts
 from runner.core.wire.plan import Plan
-from runner.core.wire.states import failure_text, loss_reason
-from runner.core.wire.text import describe_exit
+from runner.core.wire.states import Reason
 from runner.core.wire.timing import PING_S
 
 TICK_S = 0.05
@@ -54,19 +52,19 @@ class AttemptMonitor(WaitLoop):
         super().__init__(sessions, inbox)
         limits = (spec.lost_s, spec.disconnect_s or PING_S * 5)
         self.ping_interval_s = min(PING_S, *(limit / 5 for limit in limits))
-        self.state = AttemptState.STARTING
+        self.is_over = False  # nothing more is expected of any node
+        self.detached = False  # the user left, and the attempt goes on
+        self.hung_up = False  # the terminal was closed
         self.on_interrupt: Callable[[int], bool] | None = None  # whether a signal stops the run
         self._spec = spec
-        self._connector = connector
         self._observer = observer
-        self._event_log = EventLog(spec.run_id, plan.attempt, observer.record)
+        self._event_log = AttemptLog(spec.run_id, plan.attempt, observer.record)
         self._node_monitor = NodeMonitor(
             spec, plan, sessions, Reconnector(connector, inbox), observer, self._event_log
         )
         self._nodes = self._node_monitor.nodes
         self._stop = self._node_monitor.stop
-        self.peer_status = self._node_monitor.peer_status
-        self._detach = DetachSequence(self._nodes, sessions, self.peer_status)
+        self._detach = DetachSequence(self._nodes, sessions, self._node_monitor.peer_status)
         self._began_at = time.monotonic()
         self._all_started_at: float | None = None
         self._next_tick = 0.0
@@ -75,26 +73,17 @@ class AttemptMonitor(WaitLoop):
         self,
         facts: Mapping[str, Facts],
         order_sender: OrderSender,
-        record: bytes,
-        facts_request: Callable[[Node], FactsRequest],
         *,
         relaunch_follows: bool = False,
     ) -> None:
-        """Send every host its order, with the packed `record` of the run.
+        """Send every host its order; in an elastic run, nodes that were lost get it once more.
 
-        In an elastic run, lost nodes are asked by `facts_request` again, and sent theirs once more.
         With `relaunch_follows`, another attempt follows if this one fails.
         """
         self._node_monitor.detector.relaunch_follows = relaunch_follows
         self._detach.expect_standbys(order_sender.standby_orders)
         self._node_monitor.add_planned_nodes()
-        if self._spec.min_nodes:
-            self._node_monitor.admission = NodeAdmission(
-                self._spec, facts_request, order_sender, record, self._connector, self.inbox
-            )
-        orders = {name: node.node_plan.order for name, node in self._nodes.items()}
-        for name, order in {**orders, **order_sender.standby_orders}.items():
-            order_sender.send(order, self.sessions[name], facts[name], record)
+        self._node_monitor.start(order_sender, facts)
         self._observer.console.phase("starting")
         for name in self._nodes:
             self._observer.console.node_status(name, "starting")
@@ -115,8 +104,8 @@ class AttemptMonitor(WaitLoop):
         """Return when all nodes are finished or the user left; with `detach`, once they run."""
         self._detach.is_requested = detach
         self.wait()
-        self._stop.name_reason(self._failure_text, at_once=True)
-        self._move_to(AttemptState.ENDED)
+        self._stop.name_reason(self._first_failure, at_once=True)
+        self.is_over = not self.detached
         self._node_monitor.report_dropped_events()
         self._node_monitor.end_streams()
         status = self.peer_status
@@ -140,44 +129,34 @@ class AttemptMonitor(WaitLoop):
         if now >= self._next_tick:
             self._next_tick = now + TICK_S * max(1.0, len(self._nodes) / FEW_NODES)
             self._node_monitor.tick(now)
-            self._stop.name_reason(self._failure_text)
+            self._stop.name_reason(self._first_failure)
         self._advance()
         return TICK_S
 
-    def _failure_text(self) -> str:
-        """Return the first failure as far as it is known, "" if it is not."""
-        failure = fold_events(self.plan, self.timed_events, 0.0).first_failure
-        if failure is None:
-            return ""
-        lost = lost_nodes(self.plan, sorted(self.timed_events, key=lambda timed: timed.at))
-        if failure.rank is None and failure.node in lost:
-            return loss_reason(failure.node, failure.reason)
-        return failure_text(failure)
+    def _first_failure(self) -> Reason | None:
+        return fold_events(self.plan, self.timed_events, 0.0).first_failure
 
     def _advance(self) -> None:
-        detach = self._detach.is_requested
-        if self.is_stopping and (detach or self.state is not AttemptState.DETACHING):
-            self._move_to(AttemptState.STOPPING)  # a launch stays to see the end
-        if self.state is AttemptState.DETACHING:
+        if self._detach.is_requested and self.is_stopping:
+            return  # a launch stays to see the end
+        if self._detach.has_begun:
             if self._detach.is_complete:
                 self.leave()
-        elif detach and not self.is_stopping and self._detach.is_possible(self._all_started_at):
+        elif self._detach.is_requested and self._detach.is_possible(self._all_started_at):
             self.detach()
 
     def leave(self) -> None:
         """Have `run` return while the attempt goes on."""
-        self._move_to(AttemptState.LEFT)
+        self.detached = True
 
     def detach(self) -> None:
         """Leave once the hosts know that the attempt goes on without a controller."""
-        self._move_to(AttemptState.DETACHING)
-        parts = self._node_monitor.elastic.parts
-        rejoining = {n for n in self._nodes if parts[n].rejoin_count}
-        self._detach.begin({n for n in rejoining if not self._nodes[n].supervisor_started})
+        nodes = self._nodes.items()
+        self._detach.begin({n for n, node in nodes if node.rejoin_count and node.is_joining})
 
-    def stop_by_user(self, reason: str) -> None:
+    def stop_by_user(self, reason: Reason) -> None:
         """Stop everything because the user asked for it, other than by a signal."""
-        self._node_monitor.stop_all(reason, cause=StopCause.USER)
+        self._node_monitor.stop_all(reason)
 
     def signal_ranks(self, signum: int) -> None:
         """Send the ranks a signal, and nothing else of the run."""
@@ -190,7 +169,8 @@ class AttemptMonitor(WaitLoop):
         """Stop everything for the user, and kill it the second time."""
         is_launch = self._node_monitor.role is Role.LAUNCH
         if signum == signal.SIGHUP and (self._all_started_at is not None or not is_launch):
-            self._move_to(AttemptState.HUNG_UP)  # the hosts go on
+            self.detached = True  # the hosts go on
+            self.hung_up = True
         elif self._stop.on_signal(signum):
             self._node_monitor.skip_logs()
 
@@ -198,18 +178,13 @@ class AttemptMonitor(WaitLoop):
 
     @property
     def plan(self) -> Plan:
-        """The plan, with the nodes that joined."""
-        return self._node_monitor.elastic.plan
+        """The plan of this attempt."""
+        return self._node_monitor.plan
 
     @property
-    def detached(self) -> bool:
-        """Whether the user left, and the attempt goes on."""
-        return self.state.is_left
-
-    @property
-    def hung_up(self) -> bool:
-        """Whether the user left because the terminal was closed."""
-        return self.state is AttemptState.HUNG_UP
+    def peer_status(self) -> PeerStatus:
+        """What the supervisors said about each other."""
+        return self._node_monitor.peer_status
 
     @property
     def is_stopping(self) -> bool:
@@ -269,17 +244,12 @@ class AttemptMonitor(WaitLoop):
 
     def _dispatch(self, session: HostSession | None, frame: Frame) -> None:
         if session is None:
-            if frame.kind == "admission_failed":
-                name = str(frame.data["node"])
-                self._node_monitor.on_admission_failed(name, str(frame.data["reason"]))
-            elif self.on_interrupt is None or self.on_interrupt(int(frame.data["signal"])):
+            if self.on_interrupt is None or self.on_interrupt(int(frame.data["signal"])):
                 self.interrupt(int(frame.data["signal"]))
             return
         name = session.node.name
         node = self._nodes.get(name)
-        if frame.kind == "admitted":
-            self._node_monitor.on_node_arrived(session, frame.data["facts"])
-        elif frame.kind == "reconnected":
+        if frame.kind == "reconnected":
             self._node_monitor.on_reconnected(node, session)
         elif node is None:
             self._node_monitor.show(self.peer_status.on_standby_reply(name, frame))
@@ -290,6 +260,8 @@ class AttemptMonitor(WaitLoop):
         if frame.kind in STREAM_KINDS:
             for event in self._node_monitor.on_stream(node, frame):
                 self._on_event(node, session, event)
+        elif frame.kind == "facts" and node.is_joining:
+            self._node_monitor.on_facts(node, session, frame.data["facts"])
         elif frame.kind == "following":
             self._node_monitor.on_following(node, session)
         elif frame.kind == "pong":
@@ -311,7 +283,8 @@ class AttemptMonitor(WaitLoop):
     def _on_event(self, node: AttemptNode, session: HostSession, event: Event) -> None:
         at = session.clock.to_local(event.mono, event.wall)
         self._event_log.append(at, event)
-        if self._node_monitor.on_membership_event(node, event.body, at):
+        elastic = self._node_monitor.elastic
+        if elastic.on_event(node, event.body, at, is_stopping=self.is_stopping):
             return
         name = node.name
         body = event.body
@@ -320,15 +293,13 @@ class AttemptMonitor(WaitLoop):
             self._observer.console.node_status(name, node.progress)
             self._check_all_started()
         elif isinstance(body, events.RankExited) and not body.succeeded:
-            failure = body.error or describe_exit(body.code, body.signal)
-            self._node_monitor.stop_all(f"rank {body.rank} on {name} {failure}")
-        elif isinstance(body, events.ProgramExited) and (body.error or body.code != 0):
-            failure = body.error or f"{self.plan.launcher} {describe_exit(body.code, body.signal)}"
-            self._node_monitor.stop_all(f"{name}: {failure}")
+            self._node_monitor.stop_all(body.reason(name))
+        elif isinstance(body, events.ProgramExited) and not body.succeeded:
+            self._node_monitor.stop_all(body.reason(name, self.plan.launcher))
         elif isinstance(body, events.PortTaken):
-            self._node_monitor.stop_all(f"port {body.port} on {name} was taken")
+            self._node_monitor.stop_all(body.reason(name))
         elif isinstance(body, events.Stopping):
-            self._node_monitor.stop_all(body.reason, cause=body.cause)
+            self._node_monitor.stop_all(body.reason)
         elif isinstance(body, events.Ended):
             self._node_monitor.on_ended(node, body)
         elif isinstance(body, events.PeerLost):
@@ -344,20 +315,13 @@ class AttemptMonitor(WaitLoop):
             return
         for node in self._nodes.values():
             is_complete = len(node.started_ranks) == node.node_plan.nproc
-            if not is_complete and not self._node_monitor.elastic.is_absent(node):
+            if not (is_complete or node.is_absent):
                 return
         self._all_started_at = time.monotonic()
         elapsed_s = self._all_started_at - self._began_at
-        if not self.is_stopping and self._move_to(AttemptState.RUNNING):
+        if not self.is_stopping:
             self._observer.console.phase("running", elapsed_s)
         if self._node_monitor.role is Role.LAUNCH:
             has_torch = all(node.are_forked for node in self._nodes.values())
             after = f"{elapsed_s:.1f} s{', torch imported' if has_torch else ''}"
             self._observer.message(f"every rank started after {after}")
-
-    def _move_to(self, state: AttemptState) -> bool:
-        """Change the state of the attempt if that is legal; return whether it did."""
-        is_legal = state in ATTEMPT_TRANSITIONS[self.state]
-        if is_legal:
-            self.state = state
-        return is_legal

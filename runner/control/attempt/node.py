@@ -7,10 +7,8 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from runner.control.attempt.states import NODE_TRANSITIONS, NodeState
 from runner.control.rpc.facts import MAX_CONCURRENT_LOGINS
 from runner.control.rpc.log_tail import LogTailer
 from runner.control.rpc.session import Connector, HostSession, Inbox
@@ -28,6 +26,36 @@ STABLE_AFTER_S = 10.0
 """A new connection that breaks within this time counts as one more failed attempt."""
 
 
+class NodeState(enum.Enum):
+    """The life of a node in one attempt, as its controller sees it."""
+
+    STARTING = "starting"
+    """Its order is under way; its supervisor has not answered yet."""
+    RUNNING = "running"
+    """Its supervisor answers, or did so when it was last reached."""
+    LOST = "lost"
+    """It was declared lost; it may still report its end, or rejoin."""
+    ENDED = "ended"
+    """It reported its end; the rest of its logs is being read."""
+    COMPLETE = "complete"
+    """It reported its end, and no more of its logs will be read."""
+    UNVERIFIED = "unverified"
+    """The controller stopped waiting for it; its end is not verified."""
+
+
+NODE_TRANSITIONS: dict[NodeState, frozenset[NodeState]] = {
+    NodeState.STARTING: frozenset(NodeState) - {NodeState.STARTING},
+    NodeState.RUNNING: frozenset(
+        {NodeState.STARTING, NodeState.LOST, NodeState.ENDED, NodeState.UNVERIFIED}
+    ),
+    NodeState.LOST: frozenset(NodeState) - {NodeState.LOST},
+    NodeState.ENDED: frozenset({NodeState.STARTING, NodeState.LOST, NodeState.COMPLETE}),
+    NodeState.COMPLETE: frozenset({NodeState.STARTING}),
+    NodeState.UNVERIFIED: frozenset({NodeState.STARTING, NodeState.COMPLETE}),
+}
+"""STARTING follows a later state where an elastic run takes the node in again."""
+
+
 @dataclass
 class Backoff:
     """A broken connection, and the attempts to open a new one."""
@@ -39,13 +67,6 @@ class Backoff:
     next_try_at: float = field(default_factory=time.monotonic)
     delay_s: float = MIN_BACKOFF_S
 
-    def start_if_due(self, now: float, work: Callable[[Node, Backoff], None], node: Node) -> None:
-        """Start the next attempt in a thread, if it is time."""
-        if not self.in_progress and now >= self.next_try_at:
-            self.in_progress = True
-            name = f"connect {node.name}"
-            threading.Thread(target=work, args=(node, self), daemon=True, name=name).start()
-
     def on_failure(self, reason: str) -> None:
         """Wait longer before the next attempt."""
         self.reason = reason
@@ -53,16 +74,6 @@ class Backoff:
         self.delay_s = min(MAX_BACKOFF_S, 2 * self.delay_s)
         self.tries += 1
         self.in_progress = False
-
-
-class ConnectionState(enum.Enum):
-    """What can be expected of the connection to a node."""
-
-    OPEN = "open"
-    BROKEN = "broken"  # no attempt to open a new one has failed so far
-    UNREACHABLE = "unreachable"  # at least one has
-    REACHED = "reached again"  # it has yet to follow the run
-    UNANSWERED = "unanswered"  # it has not done so in all the time it may take
 
 
 class NodeConnection:
@@ -94,20 +105,11 @@ class NodeConnection:
         return self._last_heard
 
     @property
-    def state(self) -> ConnectionState:
-        """Its state: broken by `begin_backoff`, reached by a new session, open by `end_backoff`."""
-        if self.backoff is None:
-            return ConnectionState.OPEN
-        if self.session is None:
-            return ConnectionState.UNREACHABLE if self.backoff.tries else ConnectionState.BROKEN
-        is_late = time.monotonic() > self.backoff.since + ANSWER_TIMEOUT_S
-        return ConnectionState.UNANSWERED if is_late else ConnectionState.REACHED
-
-    def replace(self, session: HostSession) -> None:
-        """Start over with a session that was opened for a node that rejoins."""
-        self.session = session
-        self.backoff = None
-        self._last_heard = time.monotonic()
+    def is_unanswered(self) -> bool:
+        """Whether the node was reached again, and has not followed the run in all that time."""
+        if self.backoff is None or self.session is None:
+            return False
+        return time.monotonic() > self.backoff.since + ANSWER_TIMEOUT_S
 
     def begin_backoff(self, reason: str) -> None:
         """Start to reconnect; a connection that held briefly continues with its longer pauses."""
@@ -150,29 +152,30 @@ class Reconnector:
         self._login_slots = threading.BoundedSemaphore(MAX_CONCURRENT_LOGINS)
 
     def reconnect_if_due(self, node: Node, backoff: Backoff | None, now: float) -> None:
-        """Start to reconnect to a node, if it is time."""
-        if backoff is not None:
-            backoff.start_if_due(now, self._reconnect, node)
+        """Start to reconnect to a node in a thread, if it is time."""
+        if backoff is not None and not backoff.in_progress and now >= backoff.next_try_at:
+            backoff.in_progress = True
+            name = f"connect {node.name}"
+            work = threading.Thread(
+                target=self._reconnect, args=(node, backoff), daemon=True, name=name
+            )
+            work.start()
 
     def _reconnect(self, node: Node, backoff: Backoff) -> None:
         try:
             with self._login_slots:
                 session = self._connector.open(node, self._inbox)
         except Exception as error:  # noqa: BLE001 (whatever it is, the next attempt may succeed)
-            backoff.on_failure(connection_problem(error))
+            problems = error.problems if isinstance(error, NotReady) else ()
+            text = problems[0].message if problems else f"{type(error).__name__}: {error}"
+            backoff.on_failure(text)
         else:
             self._inbox.put((session, Frame("reconnected")))
 
 
-def connection_problem(error: Exception) -> str:
-    """Return the first problem of an error in a line."""
-    problems = error.problems if isinstance(error, NotReady) else ()
-    return problems[0].message if problems else f"{type(error).__name__}: {error}"
-
-
 @dataclass
 class AttemptNode:
-    """One node of an attempt; only the monitor of the attempt changes it."""
+    """One node of an attempt, on purpose all of it; only the monitor of the attempt changes it."""
 
     node_plan: NodePlan
     node: Node
@@ -186,6 +189,14 @@ class AttemptNode:
     master: str = ""  # where these ranks meet, as torch set it
     was_lost: bool = False  # since its supervisor started last
     disk_wait_s: float = 0.0  # for how long its disk has not answered, once that was shown
+    # In elastic attempts:
+    program_started_at: float = -math.inf
+    lost_at: float = -math.inf  # the last time
+    is_joining: bool = False  # it was lost, and is asked for its facts or has its order again
+    is_replaying: bool = False  # its events are still of the time before it rejoined
+    has_succeeded: bool = False  # its launcher process did
+    is_surplus: bool = False  # it was stopped because the run succeeded without it
+    said_problem: str = ""  # why it could not join
 
     @property
     def name(self) -> str:
@@ -205,12 +216,27 @@ class AttemptNode:
     @property
     def has_ended(self) -> bool:
         """Whether it reported its end."""
-        return self.state.has_ended
+        return self.state in (NodeState.ENDED, NodeState.COMPLETE)
 
     @property
     def is_finished(self) -> bool:
         """Whether nothing more is expected of it."""
-        return self.state.is_finished
+        return self.state in (NodeState.COMPLETE, NodeState.UNVERIFIED)
+
+    @property
+    def is_present(self) -> bool:
+        """Whether it takes part."""
+        return self.state in (NodeState.STARTING, NodeState.RUNNING)
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether it was lost or given up, and has not come back, if only to report its end."""
+        return self.was_lost or self.state is NodeState.UNVERIFIED
+
+    @property
+    def rejoin_count(self) -> int:
+        """How often it was sent its order once more."""
+        return self.node_plan.order.rejoin_count
 
     @property
     def progress(self) -> str:
@@ -239,11 +265,21 @@ class AttemptNode:
         self.started_ranks.add(rank)
         self.are_forked &= is_forked
 
-    def rejoin(self, node_plan: NodePlan, session: HostSession) -> None:
-        """Start it again within the attempt, over a new session."""
-        self.node_plan = node_plan
+    def on_program_started(self, rejoin_count: int, at: float) -> None:
+        """Take a start that its supervisor reports: one after its loss has brought it back."""
+        self.program_started_at = max(self.program_started_at, at)
+        if rejoin_count == self.rejoin_count:
+            self.is_replaying = False
+        if self.is_lost and at > self.lost_at:
+            self.move_to(NodeState.RUNNING)
+
+    def rejoin(self) -> None:
+        """Start it again within the attempt, over its new session."""
+        order = replace(self.node_plan.order, rejoin_count=self.rejoin_count + 1)
+        self.node_plan = replace(self.node_plan, order=order)
         self.supervisor_started = False
-        self.connection.replace(session)
+        self.is_replaying = True
+        self.connection.end_backoff()
         self.move_to(NodeState.STARTING)
         self.last_data = time.monotonic()
         self.started_ranks.clear()

@@ -10,10 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from runner.control.attempt.node import AttemptNode, ConnectionState
+from runner.control.attempt.node import AttemptNode, NodeState
 from runner.control.attempt.observer import Role
 from runner.control.attempt.peer_status import PeerStatus
-from runner.control.attempt.states import NodeState
 from runner.control.rpc.bootstrap import BOOT_TIMEOUT_S
 from runner.control.rpc.wait import NO_ANSWER
 from runner.core.spec import Spec
@@ -59,7 +58,7 @@ def _is_reachable(node: AttemptNode) -> bool:
 
 
 def _is_intact(node: AttemptNode) -> bool:
-    return node.state is not NodeState.UNVERIFIED and not node.was_lost
+    return not node.is_absent
 
 
 class NodeFailureDetector:
@@ -97,9 +96,7 @@ class NodeFailureDetector:
         is_silent = session.idle_s > limit
         return f"nothing was heard from it for {session.idle_s:.0f} s" if is_silent else ""
 
-    def judge(
-        self, node: AttemptNode, now: float, stop_deadline: float, *, awaits_rejoin: bool
-    ) -> Judgement | None:
+    def judge(self, node: AttemptNode, now: float, stop_deadline: float) -> Judgement | None:
         """Return how a node that is not finished should move on, None for not at all."""
         silence_s = now - node.connection.last_heard
         if node.has_ended:
@@ -113,11 +110,11 @@ class NodeFailureDetector:
                 reason = f"its disk has not answered for {node.disk_wait_s:.0f} s"
             return Judgement(NodeState.UNVERIFIED, reason, record=True)
         if node.is_lost or self.role is not Role.LAUNCH:
-            return self._give_up(node, now, silence_s, awaits_rejoin=awaits_rejoin)
+            return self._give_up(node, now, silence_s)
         if self._detector.is_lost(silence_s, self._lost_limit_s(node)):
-            is_unanswered = node.connection.state is ConnectionState.UNANSWERED
             reason = f"nothing was heard from it for {silence_s:.0f} s"
-            return Judgement(NodeState.LOST, NO_ANSWER if is_unanswered else reason)
+            reason = NO_ANSWER if node.connection.is_unanswered else reason
+            return Judgement(NodeState.LOST, reason)
         is_starting = not node.supervisor_started and node.live_session
         limit_s = ANSWER_TIMEOUT_S if node.disk_wait_s else START_TIMEOUT_S
         if is_starting and now > node.last_data + limit_s:
@@ -168,23 +165,23 @@ class NodeFailureDetector:
             return max(self._spec.lost_s, LAST_HOST_TIMEOUT_S)
         return ATTACH_TIMEOUT_S
 
-    def _give_up(
-        self, node: AttemptNode, now: float, silence_s: float, *, awaits_rejoin: bool
-    ) -> Judgement | None:
+    def _give_up(self, node: AttemptNode, now: float, silence_s: float) -> Judgement | None:
         is_joining = not node.supervisor_started and node.live_session
         if is_joining and now > node.last_data + ANSWER_TIMEOUT_S:
             return Judgement(NodeState.UNVERIFIED, NO_ANSWER, show=True, record=True)
         backoff = node.connection.backoff
-        state = node.connection.state
-        if backoff is None or state is ConnectionState.REACHED:
+        is_unanswered = node.connection.is_unanswered
+        is_reached = node.connection.session is not None and not is_unanswered
+        if backoff is None or is_reached:
             return None
         if silence_s <= self._return_limit_s(node):
             return None
         others_remain = self._count_others(node, _is_intact) > 0
         is_excluded = self.relaunch_follows and node.is_lost and others_remain
-        if state is ConnectionState.BROKEN and not (is_excluded or awaits_rejoin):
+        is_untried = not (backoff.tries or is_unanswered)
+        if is_untried and not is_excluded:
             return None  # it is tried once at least
         reason = f"it could not be reached: {backoff.reason}"
         is_news = not node.is_lost
-        reason = NO_ANSWER if state is ConnectionState.UNANSWERED else reason
+        reason = NO_ANSWER if is_unanswered else reason
         return Judgement(NodeState.UNVERIFIED, reason, show=is_news, record=is_news)

@@ -6,29 +6,63 @@ and requests the stop of the whole attempt where it cannot continue without the 
 
 from __future__ import annotations
 
+import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
-from runner.control.attempt.admission import NodeAdmission
-from runner.control.attempt.elastic import Departure, ElasticMembership
-from runner.control.attempt.node import AttemptNode, NodeConnection, Reconnector
-from runner.control.attempt.node_failure_detector import Judgement, NodeFailureDetector
-from runner.control.attempt.observer import EventLog, Role, RunObserver
+from runner.control.attempt.elastic import ElasticMembership
+from runner.control.attempt.node import AttemptNode, NodeConnection, NodeState, Reconnector
+from runner.control.attempt.node_failure_detector import NodeFailureDetector
+from runner.control.attempt.observer import AttemptLog, Role, RunObserver
 from runner.control.attempt.peer_status import PeerStatus
-from runner.control.attempt.states import NodeState
 from runner.control.attempt.stop import StopSequence, send_stop
+from runner.control.code.source import ShippedTasks
 from runner.control.rpc.log_tail import LogTailer
 from runner.control.rpc.session import HostSession
 from runner.core.spec import Node, Spec
 from runner.core.wire import events
 from runner.core.wire.codec import Frame, encode
-from runner.core.wire.events import Event, EventBody, StopCause
-from runner.core.wire.facts import Facts
-from runner.core.wire.plan import NodePlan, Plan
-from runner.core.wire.states import START_REFUSED, State, loss_reason
+from runner.core.wire.events import Event
+from runner.core.wire.facts import Facts, FactsRequest
+from runner.core.wire.order import Order
+from runner.core.wire.plan import Plan
+from runner.core.wire.states import Reason, ReasonKind, State
 from runner.core.wire.text import counted
 from runner.core.wire.timing import DISK_TIMEOUT_S
+
+
+class OrderSender:
+    """Sends orders, with what every host of the attempt gets besides.
+
+    `record` is that of the whole run, packed; `facts_request` is what to ask a node before.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        plan: Plan,
+        tasks: ShippedTasks | None,
+        record: bytes,
+        facts_request: Callable[[Node], FactsRequest],
+    ) -> None:
+        stands_by = plan.nodes[0].order.hub is not None
+        self.standby_orders = {each.node: each.order for each in plan.spares if stands_by}
+        self.facts_request = facts_request
+        self._record = record
+        self._tasks = tasks
+        revealed = {name: secret.reveal() for name, secret in spec.secrets.items()}
+        self._data: dict[str, Any] = {"secrets": revealed, "token": secrets.token_hex(16)}
+
+    def send(self, order: Order, session: HostSession, facts: Facts) -> None:
+        """Start an order on a host."""
+        data = {"order": encode(order), "record_bytes": len(self._record), **self._data}
+        payload = self._record
+        if self._tasks and not facts.has_tasks:
+            data["tasks"] = self._tasks.header()
+            payload += self._tasks.payload
+        session.request("start", data, payload)
 
 
 class NodeMonitor:
@@ -41,15 +75,16 @@ class NodeMonitor:
         sessions: dict[str, HostSession],
         reconnector: Reconnector,
         observer: RunObserver,
-        event_log: EventLog,
+        event_log: AttemptLog,
     ) -> None:
         self.order_refused = False
-        self.admission: NodeAdmission | None = None  # where nodes may join
         self.nodes: dict[str, AttemptNode] = {}
-        self.elastic = ElasticMembership(plan, self.nodes, observer.fold_names)
+        self.elastic = ElasticMembership(plan, self.nodes, self)
         self.peer_status = PeerStatus(plan, self.nodes, self._is_silent, observer.fold_names)
         self.stop = StopSequence(spec, self.nodes, observer, event_log)
         self.detector = NodeFailureDetector(spec, self.nodes, self.peer_status)
+        self._order_sender: OrderSender | None = None  # of the launch
+        self.plan = plan
         self._spec = spec
         self._sessions = sessions
         self._reconnector = reconnector
@@ -59,18 +94,18 @@ class NodeMonitor:
     def add_planned_nodes(self, **tail_options: Any) -> None:
         """Take in the nodes of the plan; `tail_options` are those of the `LogTailer`."""
         by_name = {node.name: node for node in self._spec.nodes}
-        for node_plan in self.elastic.plan.nodes:
-            session = self._sessions.get(node_plan.node)
-            self._add_node(node_plan, by_name[node_plan.node], session, **tail_options)
+        for node_plan in self.plan.nodes:
+            name = node_plan.node
+            tailer = LogTailer(node_plan, partial(self._observer.log, name), **tail_options)
+            connection = NodeConnection(self._sessions.get(name))
+            self.nodes[name] = AttemptNode(node_plan, by_name[name], tailer, connection)
 
-    def _add_node(
-        self, node_plan: NodePlan, node: Node, session: HostSession | None, **tail_options: Any
-    ) -> None:
-        def on_log(source: str, stream: str, offset: int, data: bytes) -> None:
-            self._observer.log(node.name, source, stream, offset, data)
-
-        tailer = LogTailer(node_plan, on_log, **tail_options)
-        self.nodes[node.name] = AttemptNode(node_plan, node, tailer, NodeConnection(session))
+    def start(self, order_sender: OrderSender, facts: Mapping[str, Facts]) -> None:
+        """Send every host its order."""
+        self._order_sender = order_sender
+        orders = {name: node.node_plan.order for name, node in self.nodes.items()}
+        for name, order in {**orders, **order_sender.standby_orders}.items():
+            order_sender.send(order, self._sessions[name], facts[name])
 
     def _is_silent(self, name: str) -> bool:
         session = self._sessions.get(name)
@@ -86,7 +121,7 @@ class NodeMonitor:
         return self.stop.requested is not None
 
     def tick(self, now: float) -> None:
-        """Check every node, reopen broken connections, and let missing nodes join."""
+        """Check every node, and reopen broken connections."""
         may_judge = self.detector.may_judge(now)
         is_full = self._observer.console.is_full
         for node in self.nodes.values():
@@ -94,19 +129,24 @@ class NodeMonitor:
                 node.live_session.hold(is_held=is_full)
             if may_judge and not node.is_finished:
                 self._check(node, now, logs_paused=is_full)
-        if self.admission is not None and self._may_admit:
-            self.admission.retry_due(now)
+            if may_judge and (self._may_rejoin(node) or not node.is_finished):
+                self._reconnector.reconnect_if_due(node.node, node.connection.backoff, now)
 
     def _check(self, node: AttemptNode, now: float, *, logs_paused: bool) -> None:
         """Carry out what the failure detector says about a node."""
         if reason := self.detector.silent_connection(node):
             self.on_disconnect(node, reason)
-        awaits_rejoin = self._awaits_rejoin(node)
-        judgement = self.detector.judge(node, now, self.stop.deadline, awaits_rejoin=awaits_rejoin)
-        if judgement is not None and not (node.has_ended and logs_paused):
-            self._apply(node, judgement)
-        if not node.is_finished and not self._awaits_rejoin(node):
-            self._reconnector.reconnect_if_due(node.node, node.connection.backoff, now)
+        judgement = self.detector.judge(node, now, self.stop.deadline)
+        if judgement is None or (node.has_ended and logs_paused):
+            return
+        if judgement.state is NodeState.LOST:
+            self._on_lost(node, judgement.reason)
+            return
+        if judgement.show:
+            self._observer.message(f"{node.name}: {judgement.reason}")
+        if judgement.record:
+            self._event_log.record_own(node.name, events.EndUnverified(judgement.reason))
+        node.move_to(judgement.state)
 
     def on_pong(self, node: AttemptNode, wait_s: float) -> None:
         """Show that the disk of a host does not answer, and when it does again."""
@@ -123,33 +163,14 @@ class NodeMonitor:
             return
         node.disk_wait_s = wait_s
 
-    def _apply(self, node: AttemptNode, judgement: Judgement) -> None:
-        if judgement.state is NodeState.LOST:
-            self._on_lost(node, judgement.reason)
-            return
-        if judgement.show:
-            self._observer.message(f"{node.name}: {judgement.reason}")
-        if judgement.record:
-            self._event_log.record_own(node.name, events.EndUnverified(judgement.reason))
-        node.move_to(judgement.state)
-
-    def _awaits_rejoin(self, node: AttemptNode) -> bool:
-        is_scheduled = self.admission is not None and node.name in self.admission.backoffs
-        return is_scheduled and node.is_lost and self._may_admit
-
-    @property
-    def _may_admit(self) -> bool:
-        return not self._is_stopping and not self.elastic.is_finishing
-
     def on_disconnect(self, node: AttemptNode, reason: str) -> None:
         """Start to reconnect: the attempt goes on at the other end."""
         backoff = node.connection.backoff
         node.connection.close()
-        if node.is_finished:
-            return
+        node.is_joining = False
         if backoff is not None:  # the new connection broke before it was of any use
             backoff.on_failure(reason)
-        else:
+        elif not node.is_finished:
             node.connection.begin_backoff(reason)
             if not (node.has_ended or node.is_lost):
                 self._observer.console.node_status(node.name, "reconnecting")
@@ -168,7 +189,7 @@ class NodeMonitor:
         last_heard = node.connection.last_heard
         may_depart = is_launch and not self._is_stopping
         if may_depart and (remaining := self.elastic.remaining_without(node)):
-            self._announce(Departure(node.name, reason, last_heard, remaining))
+            self.depart(node, reason, last_heard, remaining, announce=True)
             return
         node.move_to(NodeState.LOST)
         self._observer.console.node_status(node.name, "lost")
@@ -176,30 +197,27 @@ class NodeMonitor:
         self._event_log.record_own(node.name, lost, last_heard)
         node.connection.disconnect(reason)
         if is_launch:  # an attached controller may itself be the one that is cut off
-            self.stop_all(loss_reason(node.name, reason))
+            self.stop_all(Reason(ReasonKind.LOST, node.name, detail=reason))
 
-    def _announce(self, departure: Departure) -> None:
-        """Go on without a node, and tell the supervisors of the others to do so."""
-        silence_s = time.monotonic() - departure.at
-        body = events.PeerDeparted(departure.name, departure.reason, departure.remaining, silence_s)
-        self._event_log.record_own("", body, departure.at)
-        self._depart(departure)
-        for other in self.nodes.values():
-            if other.live_session and not other.has_ended:
-                fields = {"command": "peer_departed", **encode(body)}
-                other.live_session.request("command", fields)
-
-    def _depart(self, departure: Departure) -> None:
-        name, reason, _, remaining = departure
-        node = self.nodes[name]
+    def depart(
+        self, node: AttemptNode, reason: str, at: float, remaining: int, *, announce: bool = False
+    ) -> None:
+        """Go on with `remaining` nodes (0: not known); with `announce`, supervisors are told."""
+        name = node.name
         node.move_to(NodeState.LOST)
-        self.elastic.depart(departure)
+        node.lost_at = at
         self._observer.console.node_status(name, "lost")
         nodes = counted(remaining, "node") if remaining else "the others"
         self._observer.message(f"{name} was lost ({reason}); the run goes on with {nodes}")
         node.connection.disconnect(reason)
-        if self.admission is not None:
-            self.admission.schedule(name, reason)
+        if not announce or self.role is not Role.LAUNCH:
+            return
+        body = events.PeerDeparted(name, reason, remaining, time.monotonic() - at)
+        self._event_log.record_own("", body, at)
+        for other in self.nodes.values():
+            if other.live_session and not other.has_ended:
+                fields = {"command": "peer_departed", **encode(body)}
+                other.live_session.request("command", fields)
 
     def follow_all(self) -> None:
         """Follow an attempt that this controller did not start."""
@@ -211,14 +229,37 @@ class NodeMonitor:
                 self._follow(node, node.connection.session)
 
     def on_reconnected(self, node: AttemptNode | None, session: HostSession) -> None:
-        """Follow the node over its new session."""
+        """Follow the node over its new session, or have one that was lost join again."""
         if node is None or node.connection.backoff is None:  # opened for an earlier attempt
             session.close()
             return
         node.connection.session = session
         node.connection.was_reopened = True
         self._sessions[node.name] = session
-        self._follow(node, session)
+        if self._order_sender and self._may_rejoin(node):
+            node.is_joining = True
+            request = self._order_sender.facts_request(node.node)
+            session.request("facts", {"request": encode(request)})
+        else:
+            self._follow(node, session)
+
+    def _may_rejoin(self, node: AttemptNode) -> bool:
+        """Return whether a node that was lost may take part again, once it is reached."""
+        is_elastic = self._order_sender is not None and bool(self._spec.min_nodes)
+        is_ending = self._is_stopping or self.elastic.is_finishing
+        return is_elastic and node.is_absent and not (is_ending or node.is_surplus)
+
+    def on_facts(self, node: AttemptNode, session: HostSession, facts: Facts) -> None:
+        """Send a node that was lost its order once more; its run folder has all that it needs."""
+        if self._order_sender is None or not self._may_rejoin(node):
+            node.is_joining = False
+            self._follow(node, session)
+            return
+        node.rejoin()
+        self.peer_status.on_rejoin(node.name)
+        self._order_sender.send(node.node_plan.order, session, facts)
+        self._observer.console.node_status(node.name, "starting")
+        self._observer.message(f"{node.name} is available; torch takes it in")
 
     def _follow(self, node: AttemptNode, session: HostSession) -> None:
         """Ask the agent to follow the run; `claim` keeps an order that never arrived from it."""
@@ -242,6 +283,7 @@ class NodeMonitor:
         if node.state is NodeState.STARTING:
             node.move_to(NodeState.RUNNING)
         node.supervisor_started = True
+        node.is_joining = False
         node.last_data = time.monotonic()
         node.tailer.start(session)
 
@@ -282,10 +324,13 @@ class NodeMonitor:
         if all(other.has_ended for other in self.nodes.values()):
             self._observer.console.phase("fetching the last of the logs")
         if body.state in (State.FAILED, State.STUCK):
-            self.stop_all(f"the run failed on {node.name}")
+            self.stop_all(Reason(ReasonKind.HOST, node.name, detail="the run failed"))
 
     def on_refused(self, node: AttemptNode, reason: str) -> None:
         """Take the refusal of an order, or of the request to follow the run."""
+        if node.is_joining:
+            self._retry_later(node, reason)
+            return
         if node.is_finished:
             return
         if node.supervisor_started:  # its run folder is gone
@@ -293,71 +338,39 @@ class NodeMonitor:
                 self._on_lost(node, reason)
             node.finish()
             return
-        if self._retry_later(node, reason):
-            return
         node.move_to(NodeState.COMPLETE)
+        refusal = Reason(ReasonKind.START, node.name, detail=reason)
         if node.live_session:  # in case it starts all the same
-            send_stop(node.live_session, reason)
+            send_stop(node.live_session, refusal)
         if self.role is not Role.LAUNCH:
             self._observer.message(f"{node.name}: {reason}")
             self._event_log.record_own(node.name, events.EndUnverified(reason))
         elif self._is_stopping:
-            self._event_log.record_own(node.name, events.Ended(State.STOPPED, reason))
+            self._event_log.record_own(node.name, events.Ended(State.STOPPED, refusal))
         else:
             self.order_refused = True
-            self._event_log.record_own(
-                node.name, events.Ended(State.FAILED, f"{START_REFUSED}: {reason}")
-            )
-            self.stop_all(f"{node.name} {START_REFUSED}: {reason}")
+            self._event_log.record_own(node.name, events.Ended(State.FAILED, refusal))
+            self.stop_all(refusal)
 
-    def _retry_later(self, node: AttemptNode, reason: str) -> bool:
-        """Try a joining node again that refused its order: its old supervisor may still run."""
-        if self.admission is None or self._is_stopping:
-            return False
-        departure = self.elastic.refuse(node.name, reason)
-        if departure is None:
-            return False
-        node.move_to(NodeState.LOST)
-        self._event_log.record_own("", departure)
-        node.connection.disconnect(reason)
-        self.admission.schedule(node.name, reason)
-        self.on_admission_failed(node.name, reason)
-        return True
+    def _retry_later(self, node: AttemptNode, reason: str) -> None:
+        """Try a joining node again: what is left of its earlier part may have to end first."""
+        if node.state is NodeState.STARTING:  # it had its order
+            node.move_to(NodeState.LOST)
+            remaining = sum(not other.is_absent for other in self.nodes.values())
+            departed = events.PeerDeparted(node.name, reason, remaining)
+            self._event_log.record_own("", departed)
+        if reason != node.said_problem:
+            node.said_problem = reason
+            self.show(f"{node.name} cannot join: {reason}; trying again")
+        self.on_disconnect(node, reason)
 
-    def on_node_arrived(self, session: HostSession, facts: Facts) -> None:
-        """Send a node that was lost its order once more, unless the attempt is about to end."""
-        name = session.node.name
-        admission = self.admission
-        if admission is None or name not in admission.backoffs or not self._may_admit:
-            session.close()
-            return
-        node = self.nodes[name]
-        node.rejoin(self.elastic.rejoin(name), session)
-        self.peer_status.on_rejoin(name)
-        self._sessions[name] = session
-        admission.admit(node.node_plan.order, session, facts)
-        self._observer.console.node_status(name, "starting")
-        self._observer.message(f"{name} is available; torch takes it in")
-
-    def on_membership_event(self, node: AttemptNode, body: EventBody, at: float) -> bool:
-        """Carry out what an event means for the membership; return whether that is all."""
-        reaction = self.elastic.on_event(
-            node, body, at, is_stopping=self._is_stopping, may_stop=self.role.may_stop
-        )
-        if reaction.next_state is not None:
-            node.move_to(reaction.next_state)
-        if reaction.hub_lost:
-            self.peer_status.on_hub_lost()
-        if reaction.departure is not None:
-            # The others may not know of a death, if it was before its node had joined them.
-            is_news = self.role is Role.LAUNCH and isinstance(body, events.Stopping)
-            (self._announce if is_news else self._depart)(reaction.departure)
-        for name in reaction.surplus:
-            if session := self.nodes[name].live_session:
-                send_stop(session, "the run had succeeded without it")
-            self._observer.message(f"{name} came too late: the run had succeeded without it")
-        self.show(reaction.message)
-        return reaction.handled
+    def stop_surplus(self, node: AttemptNode) -> None:
+        """Stop a node that came when the run had succeeded without it."""
+        if node.live_session and self.role.may_stop:
+            text = "the run had succeeded without it"
+            node.is_surplus = True
+            send_stop(node.live_session, Reason(ReasonKind.OTHER, detail=text))
+            self.show(f"{node.name} came too late: {text}")
 
     def on_peer_lost(self, body: events.PeerLost) -> None:
         """Take the loss of a node as another supervisor reports it."""
@@ -365,19 +378,14 @@ class NodeMonitor:
         if peer is not None and not peer.has_ended:
             peer.move_to(NodeState.LOST)
             self._observer.console.node_status(body.peer, "lost")
-        self.stop_all(loss_reason(body.peer, body.reason))
+        self.stop_all(Reason(ReasonKind.LOST, body.peer, detail=body.reason))
 
-    def stop_all(self, reason: str, cause: StopCause = StopCause.PEER) -> None:
+    def stop_all(self, reason: Reason) -> None:
         """Stop the whole attempt, if this controller may do so."""
         if self.role.may_stop:
-            self.stop.begin(reason, cause=cause)
+            self.stop.begin(reason)
 
     def show(self, message: str) -> None:
         """Show a message, unless it is empty."""
         if message:
             self._observer.message(message)
-
-    def on_admission_failed(self, name: str, reason: str) -> None:
-        """Try a node again that cannot join as it is, and show why once."""
-        if self.admission is not None:
-            self.show(self.admission.on_failure(name, reason))

@@ -53,7 +53,7 @@ class RunObserver:
     fold_names: FoldNames = ", ".join
 
 
-class EventLog:
+class AttemptLog:
     """The events of one attempt so far, each with its time on our monotonic clock."""
 
     def __init__(self, run_id: str, attempt: int, record: Callable[[Event], None]) -> None:

@@ -11,12 +11,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from runner.control.attempt.node import AttemptNode
-from runner.control.attempt.observer import EventLog, RunObserver
+from runner.control.attempt.observer import AttemptLog, RunObserver
 from runner.control.attempt.peer_status import PeerStatus
 from runner.control.rpc.session import HostSession
 from runner.core.spec import Spec
-from runner.core.wire.events import FINAL_CAUSES, StopCause, Stopping, StopRequested
-from runner.core.wire.states import is_stall
+from runner.core.wire.codec import encode
+from runner.core.wire.events import StopRequested
+from runner.core.wire.states import Reason, ReasonKind
 from runner.core.wire.text import signal_name
 from runner.core.wire.timing import (
     DECISION_TIMEOUT_S,
@@ -46,16 +47,16 @@ class StopSequence:
         spec: Spec,
         nodes: Mapping[str, AttemptNode],
         observer: RunObserver,
-        event_log: EventLog,
+        event_log: AttemptLog,
     ) -> None:
-        self.requested: Stopping | None = None
+        self.requested: Reason | None = None
         self.signal_count = 0  # how often the user asked by a signal
         self.deadline = float("inf")  # when every host must have reported its end
         self._sent: dict[str, int] = {}  # the last request to each node
         self._confirmed: set[str] = set()  # the nodes whose supervisor was handed that
         self._confirm_by = float("inf")
         self._is_extended = False
-        self._unnamed = ""  # the reason of a stop that is not shown yet
+        self._unnamed: Reason | None = None  # that of a stop, which is not shown yet
         self._name_at = float("inf")
         self._spec = spec
         self._timeout_s = STOP_TIMEOUT_S + (ENGINE_TIMEOUT_S if spec.container.engine else 0.0)
@@ -63,18 +64,17 @@ class StopSequence:
         self._observer = observer
         self._event_log = event_log
 
-    def begin(self, reason: str, signum: int = 0, cause: StopCause = StopCause.PEER) -> None:
+    def begin(self, reason: Reason, signum: int = 0) -> None:
         """Have every host stop its part, unless that is under way."""
         if signum:
             self._event_log.record_own("", StopRequested(reason, signum))
-        is_user = cause is StopCause.USER
-        is_final = cause in FINAL_CAUSES
         if self.requested is not None:
-            if is_final and self.requested.cause not in (StopCause.USER, cause):
-                self.requested = Stopping(reason, cause)  # which rules out a relaunch too
+            is_known = self.requested.is_by_user or self.requested.kind is reason.kind
+            if reason.is_final and not is_known:
+                self.requested = reason  # which rules out a relaunch too
                 self._send_to_all()
             return
-        self.requested = Stopping(reason, cause if is_final else StopCause.PEER)
+        self.requested = reason
         self._observer.console.phase("stopping")
         for name, node in self._nodes.items():
             if not node.has_ended and not node.is_lost:
@@ -82,26 +82,27 @@ class StopSequence:
         self._observer.console.mute()
         if not signum:
             self._event_log.record_own("", StopRequested(reason))
-            if is_user:
+            if reason.is_by_user:
                 grace = f"the ranks have up to {self._spec.grace_s:g} s to end"
-                self._observer.message(f"{reason}; {grace}")
+                self._observer.message(f"{reason.text}; {grace}")
             else:
                 self._unnamed = reason
                 self._name_at = time.monotonic() + FIRST_FAILURE_S
         self.deadline = time.monotonic() + self._spec.grace_s + self._timeout_s
         self._send_to_all()
 
-    def name_reason(self, failure_text: Callable[[], str], *, at_once: bool = False) -> None:
+    def name_reason(
+        self, first_failure: Callable[[], Reason | None], *, at_once: bool = False
+    ) -> None:
         """Show why the attempt is stopped, once the reports of all hosts had time to arrive.
 
-        `failure_text` returns the first failure as far as it is known by then, or "".
+        `first_failure` returns it as far as it is known by then.
         """
         if self._unnamed and (at_once or time.monotonic() >= self._name_at):
-            reason = failure_text() or self._unnamed
-            self._unnamed = ""
-            if is_stall(reason):  # which is of no rank, and is shown with the stacks
-                return
-            self._observer.message(f"{reason}; stopping the rest")
+            reason = first_failure() or self._unnamed
+            self._unnamed = None
+            if reason.kind is not ReasonKind.STALL:  # that is shown with the stacks
+                self._observer.message(f"{reason.text}; stopping the rest")
 
     def extend_deadline(self) -> None:
         """Give the hosts time, once, to decide about a relaunch; one of them has ended."""
@@ -116,7 +117,7 @@ class StopSequence:
         self.signal_count += 1
         if self.signal_count == 1:
             cause = SIGNALS_OF_USERS.get(signum) or signal_name(signum)
-            self.begin(f"interrupted by {cause}", signum, StopCause.USER)
+            self.begin(Reason(ReasonKind.USER, detail=f"interrupted by {cause}"), signum)
             grace = f"the ranks have up to {self._spec.grace_s:g} s to end"
             self._observer.message(f"stopping: {grace}; Ctrl-C again kills them now")
             return False
@@ -150,9 +151,7 @@ class StopSequence:
         if self.requested is not None:
             command = "kill" if self.signal_count > 1 else "stop"
             name = session.node.name
-            reason = self.requested.reason
-            cause = self.requested.cause
-            self._sent[name] = send_stop(session, reason, cause, command)
+            self._sent[name] = send_stop(session, self.requested.as_told_to(name), command)
             self._confirmed.discard(name)
 
     def _send_to_all(self) -> None:
@@ -170,14 +169,12 @@ def user_at_host() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-def send_stop(
-    session: HostSession, reason: str, cause: StopCause = StopCause.PEER, command: str = "stop"
-) -> int:
+def send_stop(session: HostSession, reason: Reason, command: str = "stop") -> int:
     """Ask the supervisor of one host to stop, or to kill at once with `command` "kill".
 
     Return the id of the request.
     """
-    return session.request("command", {"command": command, "reason": reason, "cause": cause.value})
+    return session.request("command", {"command": command, "reason": encode(reason)})
 
 
 class DetachSequence:
@@ -190,6 +187,7 @@ class DetachSequence:
         peer_status: PeerStatus,
     ) -> None:
         self.is_requested = False  # once the attempt runs
+        self.has_begun = False
         self._standbys: tuple[str, ...] = ()
         self._nodes = nodes
         self._sessions = sessions
@@ -210,6 +208,7 @@ class DetachSequence:
 
     def begin(self, exclude: Iterable[str]) -> None:
         """Tell every host but `exclude`, to which the hub will forward it."""
+        self.has_begun = True
         self._deadline = time.monotonic() + CONFIRM_TIMEOUT_S
         for name, node in self._nodes.items():
             is_excluded = name in self._peer_status.detached or name in exclude
@@ -226,7 +225,7 @@ class DetachSequence:
     def stop_standbys(self) -> None:
         """Release the spares of an attempt that is over: its hub may be gone too early to do so."""
         for session in self.standby_sessions(set()):
-            send_stop(session, "the attempt is over")
+            send_stop(session, Reason(ReasonKind.OTHER, detail="the attempt is over"))
 
     def standby_sessions(self, exclude: set[str]) -> list[HostSession]:
         """Return the sessions of the spares that stand by, but for these."""

@@ -160,7 +160,7 @@ class Attempts:
                 f"not relaunching: {hub} and others are out of reach, and may do so themselves"
             )
             return None
-        losses = classify_losses(plan, monitor.timed_events)
+        losses = classify_losses(plan, monitor.timed_events, verdict.first_failure)
         return self._relaunch(plan, past_attempt(plan, verdict), losses, former_nodes)
 
     def _collect_facts(self) -> dict[str, Facts]:
@@ -270,7 +270,7 @@ class Attempts:
         pause_s = spec.relaunch.delay_s(len(self.past))
         self._pool.console.reset_lines()
         nodes = self._on_nodes(spec, new_spec)
-        self._say(f"{attempt}: {failed.reason}; {nodes}; starting in {pause_s:g} s")
+        self._say(f"{attempt}: {failed.reason.text}; {nodes}; starting in {pause_s:g} s")
         self._pool.console.phase("waiting for the next attempt")
         upcoming = None
         try:

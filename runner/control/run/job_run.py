@@ -34,13 +34,12 @@ from runner.core.wire.codec import decode
 from runner.core.wire.events import TimedEvent
 from runner.core.wire.plan import Plan
 from runner.core.wire.states import (
-    ENDED_BY_SCHEDULER,
     FAILED_CODE,
     LOST,
     LOST_CODE,
     STOPPED,
-    Failure,
-    failure_text,
+    Reason,
+    ReasonKind,
 )
 from runner.transport.srun import ask, cancel, job_of
 
@@ -267,7 +266,7 @@ class JobRun:
         past = past_attempts(self._folder)[:-1]
         verdict = fold_events(plan, timed, times[-1] - times[0], past)
         why = job.why_ended() or "its launch was killed"
-        failure = Failure(plan.nodes[0].node, None, f"{ENDED_BY_SCHEDULER}: {why}")
+        failure = Reason(ReasonKind.SCHEDULER, plan.nodes[0].node, detail=why)
         is_lost = job.state == "NODE_FAIL"
         verdict = replace(
             verdict,
@@ -276,8 +275,8 @@ class JobRun:
             first_failure=verdict.first_failure or failure,
         )
         store.write_result(plan, verdict, times[0], None)
-        told = failure_text(verdict.first_failure or failure)
-        self._show(f"first failure: {told}\n  {this_program()} why {self._flags}")
+        told = verdict.first_failure or failure
+        self._show(f"first failure: {told.text}\n  {this_program()} why {self._flags}")
         return verdict.exit_code
 
     def _on_signal(self, exit_code: int) -> None:

@@ -16,7 +16,7 @@ from runner.core.wire import events
 from runner.core.wire.events import Event
 from runner.core.wire.notification import POLL_S, Message, Subject, deliver
 from runner.core.wire.plan import Plan
-from runner.core.wire.states import START_REFUSED, failure_text
+from runner.core.wire.states import ReasonKind
 from runner.core.wire.timing import NOTIFICATION_TIMEOUT_S
 
 MARGIN_S = 2.0
@@ -66,7 +66,8 @@ class LaunchNotifier:
         elif isinstance(body, events.Detached):
             self._hosts_tell |= is_hub
         elif isinstance(body, events.Ended):
-            self._hub_has_ended |= is_hub and not body.reason.startswith(START_REFUSED)
+            refused = body.reason is not None and body.reason.kind is ReasonKind.START
+            self._hub_has_ended |= is_hub and not refused
         elif isinstance(body, events.ProgressResumed):
             self._is_stalled = False
         elif isinstance(body, events.Stalled) and not self._is_stalled:
@@ -78,13 +79,11 @@ class LaunchNotifier:
     def ended(self, verdict: Verdict, diagnosis: Diagnosis | None) -> None:
         """Tell of the end, unless a host has."""
         if self._subject and not (self._hosts_tell and self._hub_has_ended):
-            failure = verdict.first_failure
             message = self._subject.ended(
                 verdict.state,
                 verdict.exit_code,
                 verdict.seconds,
-                reason=failure_text(failure) if failure else "",
-                failure=failure,
+                reason=verdict.first_failure,
                 meaning=diagnosis.meaning if diagnosis else "",
             )
             self._send(message)

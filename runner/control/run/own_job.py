@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from runner.control.attempt.monitor import AttemptMonitor
-from runner.control.attempt.states import AttemptState
 from runner.control.history.files import Problems, read_as
 from runner.control.history.run_reader import read_plans
 from runner.control.record.file_names import JOB_FILE, RESULT_FILE
@@ -28,12 +27,10 @@ from runner.core.spec import SlurmSpec, Spec
 from runner.core.wire.plan import Plan
 from runner.core.wire.run_info import PastAttempt
 from runner.core.wire.states import (
-    ENDED_BY_SCHEDULER,
-    LIMIT_REASON,
     LOST_CODE,
     STOPPED,
-    TERMINATED,
-    Failure,
+    Reason,
+    ReasonKind,
 )
 from runner.transport.srun import ask, job_of
 
@@ -73,7 +70,7 @@ class OwnJob:
 
     def _note(self, signum: int) -> None:
         """Pass on a signal, or that it is time for what one does, if an attempt is on."""
-        if self._monitor and self._monitor.state is not AttemptState.ENDED:
+        if self._monitor and not self._monitor.is_over:
             enqueue_signal(self._inbox, signum)
 
     def _on_signal(self, monitor: AttemptMonitor, signum: int) -> bool:
@@ -86,7 +83,7 @@ class OwnJob:
             return False
         if signum == signal.SIGALRM:
             self._is_stopped = True
-            monitor.stop_by_user(LIMIT_REASON)
+            monitor.stop_by_user(Reason(ReasonKind.TIME_LIMIT))
             return False
         if signum != signal.SIGTERM:
             return True
@@ -99,7 +96,8 @@ class OwnJob:
             self._later(URGENT_AFTER_S, signal.SIGINT)
             return True
         self._is_by_user = True
-        monitor.stop_by_user("stop requested")  # by scancel --batch, as `stop` does
+        # By scancel --batch, as `stop` does.
+        monitor.stop_by_user(Reason(ReasonKind.USER, detail="stop requested"))
         return False
 
     def _later(self, seconds: float, signum: int) -> None:
@@ -110,7 +108,7 @@ class OwnJob:
     def explain(self, plan: Plan, verdict: Verdict) -> Verdict:
         """Return a verdict with why Slurm ended the attempt, if it did."""
         first = verdict.first_failure
-        by_host = first is not None and first.reason == TERMINATED
+        by_host = first is not None and first.kind is ReasonKind.TERM
         if by_host and not self._why:
             self._why = self._why_ended()
         exited = verdict.ranks.get(str(first.rank)) if first else None
@@ -118,8 +116,9 @@ class OwnJob:
         is_by_slurm = first is None or by_host or by_rank
         if self._is_by_user or not is_by_slurm or not (self._why or self._is_stopped):
             return verdict
-        reason = f"{ENDED_BY_SCHEDULER}: {self._why}" if self._why else LIMIT_REASON
-        failure = Failure(plan.nodes[0].node, None, reason)
+        failure = Reason(ReasonKind.TIME_LIMIT, plan.nodes[0].node)
+        if self._why:
+            failure = Reason(ReasonKind.SCHEDULER, plan.nodes[0].node, detail=self._why)
         return replace(verdict, state=STOPPED, exit_code=1, first_failure=failure, stop_reason="")
 
     def _why_ended(self) -> str:
@@ -162,5 +161,6 @@ def past_attempts(folder: Path) -> tuple[PastAttempt, ...]:
             past = (*verdict.past_attempts, past_attempt(plan, verdict))
         else:
             nodes = tuple(share.node for share in plan.nodes)
-            past = (*past, PastAttempt(plan.attempt, nodes, ENDED_BY_SCHEDULER))
+            reason = Reason(ReasonKind.SCHEDULER, detail="its launch could not record why")
+            past = (*past, PastAttempt(plan.attempt, nodes, reason))
     return past

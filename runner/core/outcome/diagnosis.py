@@ -13,8 +13,8 @@ from runner.core.shell import cluster_flag
 from runner.core.wire import tracebacks
 from runner.core.wire.paths import PROGRAM_LOG, STACKS_LOG, local_log_name, rank_source
 from runner.core.wire.plan import Plan
-from runner.core.wire.states import LOST, Failure, is_scheduled, is_stall, is_unattended
-from runner.core.wire.text import format_ranges
+from runner.core.wire.states import LOST, Reason, ReasonKind
+from runner.core.wire.text import format_ranges, signal_name
 
 Tail = Callable[[str, str, int], list[str]]
 """Takes (node, log, number) and returns the last lines of a log."""
@@ -27,6 +27,10 @@ DUMP_LINES = 20_000
 
 CONTEXT_LINES = 2
 """The number of lines before a traceback that a report shows."""
+
+
+OF_NO_RANK = (ReasonKind.UNATTENDED, ReasonKind.SCHEDULER, ReasonKind.TIME_LIMIT)
+"""Reasons for which no rank failed by itself."""
 
 
 @dataclass(frozen=True)
@@ -61,27 +65,29 @@ def diagnose(
     failure = verdict.first_failure
     if failure is None or verdict.state == LOST:
         return None
-    if is_stall(failure.reason):
+    if failure.kind is ReasonKind.STALL:
         return diagnose_stall(plan, tail)
-    if is_unattended(failure.reason) or is_scheduled(failure.reason):  # no rank failed by itself
-        return Diagnosis((), (), *(explain((failure.reason,)) or ()))
+    if failure.kind in OF_NO_RANK:
+        return Diagnosis((), (), *(explain((), exit_facts(failure)) or ()))
     lines = _last_log_lines(plan, failure, tail)
     result = verdict.ranks[str(failure.rank)] if failure.rank is not None else None
     if result and result.traceback and not tracebacks.traceback_starts(lines):
         lines += result.traceback.splitlines()
     context, excerpt = tracebacks.last_traceback(lines)
     texts = [*context[-CONTEXT_LINES:], *excerpt]
-    if not (result and result.signal and result.exception):  # else we sent it
-        texts.insert(0, failure.reason)
+    is_ours = result and result.signal and result.exception  # the signal
+    if not is_ours:
+        texts.insert(0, failure.detail)
     facts = {
         **(result.facts if result else {}),
+        **({} if is_ours else exit_facts(failure)),
         "cluster": cluster_flag(plan.cluster),
         "image" if plan.image else "bare": "",
     }
     cause, meaning, remedy = explain(texts, facts) or ("", "", "")
     if cause == "argument_unknown":
         remedy = _other_spelling(lines) or remedy
-    if cause in ("module_missing", "relative_import") and (files := find_files()):
+    if cause == "module_missing" and (files := find_files()):
         meaning, remedy = explain_import("\n".join(texts), plan, files) or (meaning, remedy)
     sought = cause in ("master_refused", "ranks_missing") and _own_master(plan, verdict, tail)
     if sought:
@@ -99,6 +105,14 @@ def diagnose(
         meaning=meaning,
         remedy=remedy,
     )
+
+
+def exit_facts(reason: Reason) -> dict[str, str]:
+    """Return what is known of an end besides what was written."""
+    facts = {"kind": reason.kind.value}
+    if reason.code is not None:
+        facts["exit"] = str(reason.code) if reason.code >= 0 else signal_name(-reason.code)
+    return facts
 
 
 _UNRECOGNIZED = re.compile(r"error: unrecognized arguments: (.*)")
@@ -129,7 +143,7 @@ def _own_master(plan: Plan, verdict: Verdict, tail: Tail) -> str:
     """Return where a rank looked for the master on its own node, by its log; "" for none."""
     if len(plan.nodes) == 1 or plan.master_addr.startswith("127."):
         return ""
-    ends = (Failure(end.node, int(rank), "") for rank, end in verdict.ranks.items())
+    ends = (Reason(ReasonKind.RANK, end.node, int(rank)) for rank, end in verdict.ranks.items())
     texts = ("\n".join(_last_log_lines(plan, end, tail)) for end in ends)
     sought = next(filter(None, map(_SOUGHT_HERE.search, texts)), None)
     return ":".join(sought.groups()) if sought else ""
@@ -173,7 +187,7 @@ def diagnose_stall(plan: Plan, tail: Tail) -> Diagnosis:
     )
 
 
-def _last_log_lines(plan: Plan, failure: Failure, tail: Tail) -> list[str]:
+def _last_log_lines(plan: Plan, failure: Reason, tail: Tail) -> list[str]:
     source = PROGRAM_LOG if failure.rank is None else rank_source(failure.rank)
     for stream in ("err", "out"):
         lines = tail(failure.node, local_log_name(plan.attempt, source, stream), LOG_LINES)

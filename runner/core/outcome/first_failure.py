@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import (
     NamedTuple,
 )
 
 from runner.core.outcome.membership import Membership
 from runner.core.wire.events import (
-    FINAL_CAUSES,
     Ended,
     Event,
     HostLost,
@@ -21,31 +20,26 @@ from runner.core.wire.events import (
     ProgramExited,
     ProgramStarted,
     RankExited,
-    StopCause,
     Stopping,
     StopRequested,
     TimedEvent,
 )
 from runner.core.wire.plan import Plan
-from runner.core.wire.states import Failure, State
-from runner.core.wire.text import describe_exit
+from runner.core.wire.states import Reason, ReasonKind, State
 from runner.core.wire.tracebacks import is_secondary_error
 
 SAME_EVENT_S = 1.0
 """The death of a supervisor and what other hosts see of it are at most this far apart."""
 
-FOLLOWED_CAUSES = (*FINAL_CAUSES, StopCause.PEER, StopCause.SCHEDULER)
-"""The causes of a stop that ends processes which have not failed."""
-
-OWN_CAUSES = (StopCause.LOCAL, StopCause.DEATH, StopCause.SCHEDULER)
-"""The causes of a stop that is itself a failure of the run on that host."""
+OF_EVENTS = (ReasonKind.RANK, ReasonKind.PROGRAM, ReasonKind.PORT)
+"""Kinds of failures that are on record by themselves, beside the stop that followed."""
 
 
 class NodeStop(NamedTuple):
     """The stop with which a node learned, in an attempt, that its processes are to end."""
 
     mono: float  # on the node's own clock
-    cause: StopCause
+    reason: Reason
 
 
 Stops = Mapping[tuple[str, int], NodeStop]
@@ -54,12 +48,15 @@ Stops = Mapping[tuple[str, int], NodeStop]
 
 @dataclass(frozen=True)
 class TimedFailure:
-    """A failure, and whether it is the loss of a host."""
+    """A failure, and when it happened."""
 
     at: float  # when a rank that ended by itself had raised, else when it ended
-    failure: Failure
-    is_loss: bool = False
+    reason: Reason
     is_secondary: bool = False  # a rank only noticed that another one had gone
+
+    @property
+    def is_loss(self) -> bool:
+        return self.reason.kind is ReasonKind.LOST
 
 
 class UserStop(NamedTuple):
@@ -67,7 +64,7 @@ class UserStop(NamedTuple):
 
     at: float
     signal: int
-    reason: str
+    reason: Reason
 
 
 def find_failures(
@@ -83,7 +80,7 @@ def find_failures(
     """
     events = [timed.event for timed in history]
     stops = node_stops(events)
-    own_stops = node_stops(events, causes=tuple(StopCause))
+    all_stops = node_stops(events, also_own=True)
     stopped_by_user = user_stop(history) is not None
     failures: list[TimedFailure] = []
     consequences: list[TimedFailure] = []
@@ -98,11 +95,11 @@ def find_failures(
         stop = stop_before(event, stops)
         got_term = isinstance(event.body, RankExited) and event.body.signal == signal.SIGTERM
         by_torch = plan.restarts_ranks and got_term
-        if (by_torch and stopped_by_user) or (stop and stop.cause in FINAL_CAUSES):
+        if (by_torch and stopped_by_user) or (stop and stop.reason.is_final):
             continue
         is_late = stop is not None or (by_torch and departed)
         (consequences if is_late else failures).append(failure)
-        cause = _own_failure(timed, failure, stop_before(event, own_stops))
+        cause = _own_failure(timed, failure, stop_before(event, all_stops))
         if cause:
             causes.append(cause)
     failures = failures or consequences
@@ -123,7 +120,7 @@ def lost_nodes(plan: Plan, history: Sequence[TimedEvent]) -> dict[str, str]:
     lost: dict[str, str] = {}
     for _, found in _reported(plan, history):
         if found and found.is_loss:
-            lost.setdefault(found.failure.node, found.failure.reason)
+            lost.setdefault(found.reason.node, found.reason.detail)
     return lost
 
 
@@ -142,7 +139,7 @@ def first_failure(
             return None
         if timed.is_loss:
             for other in failures:
-                is_own = other.failure.node == timed.failure.node and other.failure.rank is None
+                is_own = other.reason.node == timed.reason.node and other.reason.rank is None
                 if is_own and not other.is_loss and abs(other.at - timed.at) < SAME_EVENT_S:
                     return other
             return timed
@@ -163,19 +160,25 @@ def user_stop(history: Iterable[TimedEvent]) -> UserStop | None:
         body = timed.event.body
         if isinstance(body, StopRequested) and body.signal:
             requested.append(UserStop(timed.at, body.signal, body.reason))
-        elif isinstance(body, Stopping) and body.cause is StopCause.USER:
+        elif isinstance(body, Stopping) and body.reason.is_by_user:
             reported.append(UserStop(timed.at, int(signal.SIGINT), body.reason))
     stops = requested + reported
     return stops[0]._replace(at=min(stops).at) if stops else None
 
 
-def node_stops(history: Iterable[Event], causes: Sequence[StopCause] = FOLLOWED_CAUSES) -> Stops:
-    """Return the first stop of each node in each attempt: one that ends what has not failed."""
+def node_stops(history: Iterable[Event], *, also_own: bool = False) -> Stops:
+    """Return the first stop of each node in each attempt that ends what has not failed.
+
+    Its own failure is no such stop, unless it is TERM to all of its processes.
+    """
     stops: dict[tuple[str, int], NodeStop] = {}
     for event in history:
         body = event.body
-        if isinstance(body, Stopping) and body.cause in causes:
-            stops.setdefault((event.node, event.attempt), NodeStop(event.mono, body.cause))
+        if not isinstance(body, Stopping):
+            continue
+        is_failure = body.reason.is_own(event.node) and body.reason.kind is not ReasonKind.TERM
+        if also_own or not is_failure:
+            stops.setdefault((event.node, event.attempt), NodeStop(event.mono, body.reason))
     return stops
 
 
@@ -207,7 +210,7 @@ def _is_superseded(timed: TimedEvent, last: Membership | None) -> bool:
     if isinstance(body, (HostLost, PeerLost)):
         node = body.peer if isinstance(body, PeerLost) else timed.event.node
         return node not in last.nodes or timed.at + body.silence_s < last.started_at
-    is_death = isinstance(body, Stopping) and body.cause is StopCause.DEATH
+    is_death = isinstance(body, Stopping) and is_death_of(timed.event.node, body)
     return (is_death or isinstance(body, Ended)) and timed.at < last.started_at
 
 
@@ -233,11 +236,11 @@ def _reported(
             yield timed, None
         else:
             node = body.peer if isinstance(body, PeerLost) else event.node
-            reason = body.reason
+            detail = body.reason
             if node == hub and event.node != hub and hub_stopped and not hub_cut_off:
                 node = event.node or hub
-                reason = f"out of touch with {hub}: {reason}"
-            yield timed, TimedFailure(timed.at, Failure(node, None, reason), is_loss=True)
+                detail = f"out of touch with {hub}: {detail}"
+            yield timed, TimedFailure(timed.at, Reason(ReasonKind.LOST, node, detail=detail))
 
 
 def _failure(timed: TimedEvent, launcher: str) -> TimedFailure | None:
@@ -246,23 +249,27 @@ def _failure(timed: TimedEvent, launcher: str) -> TimedFailure | None:
     body = event.body
     if isinstance(body, RankExited) and not body.succeeded:
         failed_by_itself = body.signal in (None, signal.SIGABRT)
-        reason = body.error or describe_exit(body.code, body.signal)
         return TimedFailure(
             at=timed.at - body.raised_s if failed_by_itself else timed.at,
-            failure=Failure(event.node, body.rank, reason),
+            reason=body.reason(event.node),
             is_secondary=body.signal != signal.SIGKILL and is_secondary_error(body.exception),
         )
-    reason = ""
-    if isinstance(body, ProgramExited) and (body.error or body.code != 0):
-        reason = body.error or f"{launcher} {describe_exit(body.code, body.signal)}"
-    elif isinstance(body, PortTaken):
-        holder = f" (process {body.pids[0]})" if body.pids else ""
-        reason = f"port {body.port}, reserved for the rendezvous, was taken{holder}"
-    elif (isinstance(body, Stopping) and body.cause in OWN_CAUSES) or (
-        isinstance(body, Ended) and body.state is State.FAILED
-    ):  # its supervisor stopped by itself (no controller), was stopped by Slurm, or died
+    if isinstance(body, ProgramExited) and not body.succeeded:
+        return TimedFailure(timed.at, body.reason(event.node, launcher))
+    if isinstance(body, PortTaken):
+        return TimedFailure(timed.at, body.reason(event.node))
+    # Its supervisor stopped by itself (no controller), was stopped by Slurm, or died.
+    if isinstance(body, Stopping) or (isinstance(body, Ended) and body.state is State.FAILED):
         reason = body.reason
-    return TimedFailure(timed.at, Failure(event.node, None, reason)) if reason else None
+        is_new = reason and reason.rank is None and reason.kind not in OF_EVENTS
+        if reason and is_new and reason.is_own(event.node):
+            return TimedFailure(timed.at, reason)
+    return None
+
+
+def is_death_of(node: str, body: Stopping) -> bool:
+    """Return whether the supervisor of that node, which reports it, had died."""
+    return body.reason.kind is ReasonKind.SUPERVISOR and body.reason.node == node
 
 
 def _own_failure(
@@ -280,8 +287,9 @@ def _own_failure(
         return failure
     if not body.exception or (stop is not None and event.mono - body.raised_s >= stop.mono):
         return None
-    reason = f"raised {body.exception.splitlines()[0].partition(':')[0]}"
-    return TimedFailure(timed.at - body.raised_s, Failure(event.node, body.rank, reason))
+    detail = f"raised {body.exception.splitlines()[0].partition(':')[0]}"
+    reason = replace(body.reason(event.node), code=None, detail=detail)
+    return TimedFailure(timed.at - body.raised_s, reason)
 
 
 def _root_cause(first: TimedFailure, causes: Sequence[TimedFailure]) -> TimedFailure | None:
@@ -290,7 +298,7 @@ def _root_cause(first: TimedFailure, causes: Sequence[TimedFailure]) -> TimedFai
     Python writes an exception down and then tears the process down; meanwhile ranks that follow
     may end first. Long before another's failure a rank may have handled what it wrote down.
     """
-    if not first.is_secondary and first.failure.rank is None:
+    if not first.is_secondary and first.reason.rank is None:
         return None
     earlier = [
         cause for cause in causes if first.is_secondary or 0 < first.at - cause.at < SAME_EVENT_S

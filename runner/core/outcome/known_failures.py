@@ -6,7 +6,6 @@ By `known_failures.txt`, and for an import that failed by the files of the proje
 from __future__ import annotations
 
 import configparser
-import difflib
 import functools
 import posixpath
 import re
@@ -43,6 +42,8 @@ class KnownFailure(NamedTuple):
     """An entry of the table; its texts have placeholders."""
 
     name: str
+    fact: str  # that has to be known, as one of `values`, which may be any if there are none
+    values: tuple[str, ...]
     pattern: re.Pattern[str]
     meaning: str
     remedy: str
@@ -58,37 +59,45 @@ def known_failures() -> tuple[KnownFailure, ...]:
         interpolation=None,
     )
     parser.read(Path(__file__).with_name("known_failures.txt"), encoding="utf-8")
-    return tuple(
-        KnownFailure(
+    table = []
+    for section in parser.sections():
+        name = section.partition(".")[0]
+        fact, *values = parser[section].get("when", "").split() or [""]
+        known = KnownFailure(
             name=name,
-            pattern=re.compile(parser[name]["log"].replace("\n", ""), re.MULTILINE),
+            fact=fact,
+            values=tuple(values),
+            pattern=re.compile(parser[section].get("log", "").replace("\n", ""), re.MULTILINE),
             meaning=parser[name]["why"].replace("\n", " "),
             remedy=parser[name]["cure"].replace("\n", " "),
         )
-        for name in parser.sections()
-    )
+        table.append(known)
+    return tuple(table)
 
 
 def explain(lines: Sequence[str], facts: Mapping[str, str] = ANYWHERE) -> Explanation | None:
-    """Return the known failure that the last lines match.
+    """Return the known failure that the last lines and the facts match.
 
-    The first line may be how the program exited: a shell tells a signal by its exit code.
+    The fact `exit` is an exit code, by which a shell tells a signal, or the name of a signal.
     """
     text = "\n".join(map(_shorten, lines))
+    exit_text = facts.get("exit", "")
     for known in known_failures():
-        match = known.pattern.search(text)
+        is_so = not known.fact or known.fact in facts
+        if known.values:
+            is_so = facts.get(known.fact) in known.values
+        match = known.pattern.search(text) if is_so else None
         if match:
             found = match.groupdict().items()
             groups = {name.rstrip("0123456789"): value for name, value in found if value}
             values = {**facts, **groups, "program": this_program()}
             meaning = _substitute(known.meaning, values)
             return Explanation(known.name, meaning, _substitute(known.remedy, values))
-    exited = re.match(r".*\bexited with (\d+)$", text, re.MULTILINE)
-    signum = int(exited[1]) - 128 if exited else 0
+    signum = int(exit_text) - 128 if exit_text.isdecimal() else 0
     if not 0 < signum <= signal.SIGRTMAX:
         return None
     name = signal_name(signum)
-    ended = explain([f"was killed by {name}"])
+    ended = explain((), {**ANYWHERE, "exit": name})
     if ended is None:
         ended = Explanation(
             name=name.lower(),
@@ -137,8 +146,6 @@ def explain_import(error: str, plan: Plan, files: ProjectFiles) -> tuple[str, st
     is_module = "-m" in words[-3:-1]
     python_path = [path for path in node.env.get("PYTHONPATH", "").split(":") if path]
     path_key = "task.env.PYTHONPATH=" + "".join(f"{path}:" for path in python_path)
-    if "attempted relative import" in error:
-        return _explain_relative(target, files.paths, path_key)
     missing = _MISSING.findall(error)[-1]
     is_own = is_module and f"{target}.".startswith(f"{missing}.")
     name = target if is_own else missing
@@ -159,26 +166,7 @@ def explain_import(error: str, plan: Plan, files: ProjectFiles) -> tuple[str, st
     tops = modules.get(name.partition(".")[0], set())
     if homes or not (is_own or tops):  # it is a library's, or fails for another reason
         return None
-    names = [each for each in sorted(modules) if not modules[each].isdisjoint(searched | tops)]
-    for near in difflib.get_close_matches(name, names, n=1):
-        remedy = f"task.module={near}" if is_own else "import that"
-        return f"the project has no module {name}; it has {near}", remedy
     return f"the project has no module {name}", "add it, or correct the name"
-
-
-def _explain_relative(script: str, paths: AbstractSet[str], path_key: str) -> tuple[str, str]:
-    """Return the same for `from .x import y` in a script."""
-    meaning = f"as it is started, {script} belongs to no package"
-    home = posixpath.dirname(script)
-    if not home or script not in paths:
-        return meaning, "import without the dot: what is beside the script is found"
-    is_package = f"{home}/__init__.py" in paths
-    while f"{home}/__init__.py" in paths:
-        home = posixpath.dirname(home)
-    home = home if is_package else ""
-    module = posixpath.relpath(script, home or ".")[: -len(".py")].replace("/", ".")
-    setting = f" {path_key}{home}" if home else ""
-    return meaning, f"task.module={module}{setting} instead of task.script={script}"
 
 
 def _importable(paths: AbstractSet[str]) -> dict[str, set[str]]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from runner.core.errors import SIGNAL_EXIT_BASE
 from runner.core.outcome.first_failure import lost_nodes
-from runner.core.outcome.verdict import Verdict, fold_events
+from runner.core.outcome.verdict import Verdict, end_text
 from runner.core.spec import Spec
 from runner.core.wire.events import (
     Ended,
@@ -20,7 +20,7 @@ from runner.core.wire.events import (
 )
 from runner.core.wire.plan import Plan
 from runner.core.wire.run_info import PastAttempt
-from runner.core.wire.states import LOST, State, is_scheduled, is_stall
+from runner.core.wire.states import Reason, ReasonKind, State
 
 
 class Losses(NamedTuple):
@@ -33,7 +33,9 @@ class Losses(NamedTuple):
     """Nodes that were lost but proved it, and the one that failed first."""
 
 
-def classify_losses(plan: Plan, timed_events: Iterable[TimedEvent]) -> Losses:
+def classify_losses(
+    plan: Plan, timed_events: Iterable[TimedEvent], first_failure: Reason | None
+) -> Losses:
     """Return the nodes that take no part in the next attempt, or only if there is no other."""
     history = sorted(timed_events, key=lambda timed: timed.at)
     lost = lost_nodes(plan, history)
@@ -53,7 +55,7 @@ def classify_losses(plan: Plan, timed_events: Iterable[TimedEvent]) -> Losses:
         elif isinstance(body, EndUnverified):
             excluded[name] = body.reason
         elif isinstance(body, Ended) and body.state is State.FAILED and name not in started:
-            excluded[name] = body.reason or "its program could not be started"
+            excluded[name] = end_text(body) or "its program could not be started"
         elif isinstance(body, Ended) and (body.survivors or not body.verified):
             excluded[name] = "something of the run may be left there"
         elif isinstance(body, Ended):
@@ -61,17 +63,12 @@ def classify_losses(plan: Plan, timed_events: Iterable[TimedEvent]) -> Losses:
             departed.pop(name, None)
     unverified = {name: reason for name, reason in lost.items() if name not in verified}
     excluded = {**departed, **excluded, **unverified}
-    suspected = {*lost, *_first_to_fail(plan, history)} - excluded.keys()
-    return Losses(excluded, frozenset(suspected))
-
-
-def _first_to_fail(plan: Plan, history: list[TimedEvent]) -> tuple[str, ...]:
-    """Return the node that failed first, if that was its fault."""
-    first_failure = fold_events(plan, history, 0.0).first_failure
-    port_taken = any(isinstance(timed.event.body, PortTaken) for timed in history)
-    if first_failure is None or port_taken:
-        return ()
-    return () if is_stall(first_failure.reason) else (first_failure.node,)
+    suspected = {*lost}
+    port_taken = any(isinstance(event.body, PortTaken) for event in events)
+    is_stall = first_failure is not None and first_failure.kind is ReasonKind.STALL
+    if first_failure and not (port_taken or is_stall):
+        suspected.add(first_failure.node)
+    return Losses(excluded, frozenset(suspected - excluded.keys()))
 
 
 def next_spec(spec: Spec, excluded: Collection[str], suspected: Collection[str]) -> Spec | None:
@@ -105,22 +102,9 @@ def may_relaunch(spec: Spec, verdict: Verdict) -> bool:
         return False
     if any(result.survivors for result in verdict.nodes.values()):
         return False
-    if is_scheduled(first_failure.reason):
+    if first_failure.kind in (ReasonKind.SCHEDULER, ReasonKind.TIME_LIMIT):
         return False
-    return spec.watch.relaunches or not is_stall(first_failure.reason)
-
-
-def failure_reason(verdict: Verdict) -> str:
-    """Return why an attempt ended, in a few words."""
-    first = verdict.first_failure
-    if first is None:
-        return verdict.state
-    if is_stall(first.reason):
-        return first.reason
-    if verdict.state == LOST:
-        return f"lost {first.node} ({first.reason})"
-    who = f"{first.node}:" if first.rank is None else f"rank {first.rank} on {first.node}"
-    return f"{who} {first.reason}"
+    return spec.watch.relaunches or first_failure.kind is not ReasonKind.STALL
 
 
 def past_attempt(plan: Plan, verdict: Verdict) -> PastAttempt:
@@ -128,7 +112,7 @@ def past_attempt(plan: Plan, verdict: Verdict) -> PastAttempt:
     return PastAttempt(
         attempt=plan.attempt,
         nodes=tuple(node_plan.node for node_plan in plan.nodes),
-        reason=failure_reason(verdict),
+        reason=verdict.first_failure or Reason(ReasonKind.OTHER, detail=verdict.state),
         seconds=verdict.seconds,
         unverified=verdict.unverified,
     )

@@ -1,4 +1,4 @@
-"""Memberships of an attempt whose ranks torch assigns, and whether it survives the loss of a node.
+"""Memberships of an attempt whose ranks torch assigns.
 
 They are recognised by the starts of their ranks: torch tells no rank which one it belongs to. But
 each has a port of its own, the store that its rank 0 opens
@@ -21,16 +21,7 @@ class Membership:
     world_size: int  # 0 if unknown
     started_at: float  # its first start, on the controller's clock
     ranks: dict[int, tuple[str, int]] = field(default_factory=dict)  # node, number of the start
-    joined: tuple[str, ...] = ()  # nodes that the previous membership did not have
-    departed: tuple[str, ...] = ()  # nodes that only the previous one had
-    diff_known: bool = False  # whether these two are known: all of the previous one was seen
     restarts: int = 0  # by torch after failures so far, on the node that counts most
-    max_restarts: int = 0
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether all its ranks were seen to start."""
-        return 0 < self.world_size <= len(self.ranks)
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -58,29 +49,13 @@ class Memberships:
 
     def add_start(self, node: str, body: RankStarted, at: float) -> Membership | None:
         """Add the start of a rank; return its membership if that completes it."""
-        membership = self._find(body)
+        key = (body.master, body.world_size)
+        same = [each for each in self._all if (each.master, each.world_size) == key]
+        membership = next((each for each in reversed(same) if body.rank not in each.ranks), None)
         if membership is None:
             membership = Membership(len(self._all) + 1, body.master, body.world_size, at)
             self._all.append(membership)
         membership.started_at = min(membership.started_at, at)
         membership.ranks[body.rank] = (node, body.start)
         membership.restarts = max(membership.restarts, body.restarts)
-        membership.max_restarts = body.max_restarts
-        if not membership.is_complete:
-            return None
-        earlier = [other for other in self._all if other.started_at < membership.started_at]
-        previous = max(earlier, key=lambda other: other.started_at, default=None)
-        if previous is not None and previous.is_complete:
-            membership.diff_known = True
-            before = previous.nodes
-            now = membership.nodes
-            membership.joined = tuple(name for name in now if name not in before)
-            membership.departed = tuple(name for name in before if name not in now)
-        return membership
-
-    def _find(self, body: RankStarted) -> Membership | None:
-        for membership in reversed(self._all):
-            is_same = (membership.master, membership.world_size) == (body.master, body.world_size)
-            if is_same and body.rank not in membership.ranks:
-                return membership
-        return None
+        return membership if 0 < membership.world_size <= len(membership.ranks) else None

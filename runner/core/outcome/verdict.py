@@ -6,7 +6,6 @@ import signal
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from runner.core.errors import NotReady
 from runner.core.outcome.first_failure import (
     TimedFailure,
     UserStop,
@@ -33,16 +32,13 @@ from runner.core.wire.run_info import PastAttempt
 from runner.core.wire.states import (
     FAILED,
     FAILED_CODE,
-    LOST,
-    LOST_CODE,
-    START_REFUSED,
+    SIGNAL_EXIT_BASE,
     STOPPED,
     STUCK,
     STUCK_CODE,
     SUCCEEDED,
-    Failure,
-    is_scheduled,
-    is_unattended,
+    Reason,
+    ReasonKind,
 )
 from runner.core.wire.tracebacks import is_secondary_error
 
@@ -62,7 +58,7 @@ class Verdict:
     state: str  # "succeeded", "failed", "stopped", "lost" or "stuck"
     exit_code: int  # of the launch
     seconds: float  # that the last attempt took
-    first_failure: Failure | None = None  # what the others follow from
+    first_failure: Reason | None = None  # what the others follow from
     consequences: int = 0  # how many ranks ended by themselves because of it
     same_failures: int = 0  # how many other ranks failed by themselves in the same way
     unverified: tuple[str, ...] = ()  # nodes that did not prove that nothing of the run is left
@@ -77,7 +73,7 @@ class Verdict:
     def has_begun(self) -> bool:
         """Whether there may be files and logs of ranks: no host refused to start, or some ran."""
         failure = self.first_failure
-        refused = failure is not None and failure.reason.startswith(START_REFUSED)
+        refused = failure is not None and failure.kind is ReasonKind.START
         ran = self.past_attempts or any(result.started for result in self.ranks.values())
         return bool(ran) or not refused
 
@@ -120,19 +116,19 @@ def fold_events(
     first = first_failure(failures, stop, succeeded)
     if is_decided or (succeeded and plan.restarts_ranks):
         first = None
-    lost = departed_nodes(history) | {f.failure.node for f in failures if f.is_loss}
+    lost = departed_nodes(history) | {f.reason.node for f in failures if f.is_loss}
     unverified = tuple(name for name, result in nodes.items() if not result.end_verified)
     stuck = any(r.survivors for r in nodes.values()) or not lost.issuperset(unverified)
     state, code = _outcome(first, stop, succeeded)
     if stuck or (stop and unverified):
         state = STUCK
         code = STUCK_CODE
-    consequences, same_failures = _others(ranks, first.failure) if first else (0, 0)
+    consequences, same_failures = _others(ranks, first.reason) if first else (0, 0)
     return Verdict(
         state=state,
         exit_code=code,
         seconds=seconds,
-        first_failure=first.failure if first else None,
+        first_failure=first.reason if first else None,
         consequences=consequences,
         same_failures=same_failures,
         unverified=unverified,
@@ -141,7 +137,7 @@ def fold_events(
         nodes=nodes,
         ranks={str(rank): result for rank, result in sorted(ranks.items())},
         past_attempts=past_attempts,
-        stop_reason=stop.reason if stop else "",
+        stop_reason=stop.reason.text if stop else "",
     )
 
 
@@ -192,7 +188,7 @@ def _node_results(plan: Plan, history: Iterable[TimedEvent]) -> dict[str, NodeRe
                 end_verified=body.verified,
                 killed=body.killed,
                 survivors=body.survivors,
-                end_reason=body.reason,
+                end_reason=end_text(body),
                 left_over=body.left_over,
             )
     return nodes
@@ -255,19 +251,21 @@ def _stalled_s(history: Iterable[TimedEvent]) -> float:
 
 def _outcome(first: TimedFailure | None, stop: UserStop | None, succeeded: bool) -> tuple[str, int]:
     if stop:
-        return STOPPED, 128 + stop.signal
-    if first and first.is_loss:
-        return LOST, LOST_CODE
-    if first and (is_unattended(first.failure.reason) or is_scheduled(first.failure.reason)):
-        return STOPPED, FAILED_CODE
-    if first and first.failure.reason.startswith(START_REFUSED):
-        return FAILED, NotReady.exit_code
-    return (FAILED, FAILED_CODE) if first or not succeeded else (SUCCEEDED, 0)
+        return STOPPED, SIGNAL_EXIT_BASE + stop.signal
+    if first:
+        return first.reason.outcome
+    return (SUCCEEDED, 0) if succeeded else (FAILED, FAILED_CODE)
 
 
-def _others(ranks: Mapping[int, RankResult], first: Failure) -> tuple[int, int]:
+def end_text(body: Ended) -> str:
+    """Return what a host said about its end, "" if nothing."""
+    reason = body.reason.words if body.reason else ""
+    return "; ".join(filter(None, (reason, body.unproven)))
+
+
+def _others(ranks: Mapping[int, RankResult], first: Reason) -> tuple[int, int]:
     """Return how many other ranks failed because the first did, and how many as it did."""
-    if is_unattended(first.reason):
+    if first.kind is ReasonKind.UNATTENDED:
         return 0, 0
     others = [result for rank, result in ranks.items() if rank != first.rank]
     failed = [each for each in others if each.code or each.signal not in STOP_SIGNALS]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import json
 import re
 from dataclasses import dataclass, field
@@ -10,28 +9,14 @@ from typing import Any, Dict, Optional, Tuple, Type
 
 from runner.core.wire.codec import abbreviate, bounded, decode, encode, parse_json
 from runner.core.wire.paths import ATTEMPT, RANK
-from runner.core.wire.states import State
+from runner.core.wire.states import Reason, ReasonKind, State
+from runner.core.wire.text import describe_exit
 
 EVENT_VERSION = 1
 
 COUNT = bounded(0, 1 << 62)
 TIME = bounded(-1e11, 1e11)
 """Limits of decoded fields: amounts, and times in seconds."""
-
-
-class StopCause(enum.Enum):
-    """The cause of a stop."""
-
-    USER = "user"  # a user asked for it
-    PEER = "peer"  # the run failed on another node
-    LOCAL = "local"  # this host stops by itself; the reason says why
-    DEATH = "death"  # the supervisor died, and could tell nobody; what it left is ended
-    SCHEDULER = "scheduler"  # the supervisor got TERM, as perhaps every process of the run
-    DECIDED = "decided"  # the program of the node that decides has succeeded
-
-
-FINAL_CAUSES = (StopCause.USER, StopCause.DECIDED)
-"""The causes of a stop after which no attempt follows, and what ends by it has not failed."""
 
 
 class EventBody:
@@ -80,6 +65,12 @@ class RankExited(EventBody):
     def succeeded(self) -> bool:
         return self.code == 0
 
+    def reason(self, node: str) -> Reason:
+        """Return it as the reason of a failure."""
+        code = -self.signal if self.signal else self.code
+        detail = self.error or describe_exit(self.code, self.signal)
+        return Reason(ReasonKind.RANK, node, self.rank, code, detail)
+
 
 @dataclass(frozen=True)
 class ProgramExited(EventBody):
@@ -89,6 +80,18 @@ class ProgramExited(EventBody):
     signal: Optional[int] = None
     error: str = ""
     apart: bool = False  # whether its ranks had a store of torch's of their own, and met no others
+    container_failed: bool = False  # whether its engine could not start it, by the `error`
+
+    @property
+    def succeeded(self) -> bool:
+        return self.code == 0 and not self.error
+
+    def reason(self, node: str, launcher: str) -> Reason:
+        """Return it as the reason of a failure; `launcher` is the name of the program."""
+        code = -self.signal if self.signal else self.code
+        kind = ReasonKind.START if self.container_failed else ReasonKind.PROGRAM
+        detail = self.error or f"{launcher} {describe_exit(self.code, self.signal)}"
+        return Reason(kind, node, None, code, detail)
 
 
 @dataclass(frozen=True)
@@ -98,13 +101,18 @@ class PortTaken(EventBody):
     port: int
     pids: Tuple[int, ...] = ()
 
+    def reason(self, node: str) -> Reason:
+        """Return it as the reason of a failure."""
+        holder = f" (process {self.pids[0]})" if self.pids else ""
+        detail = f"port {self.port}, reserved for the rendezvous, was taken{holder}"
+        return Reason(ReasonKind.PORT, node, detail=detail)
+
 
 @dataclass(frozen=True)
 class Stopping(EventBody):
     """The supervisor began to end the processes of the run."""
 
-    reason: str
-    cause: StopCause = StopCause.LOCAL
+    reason: Reason
 
 
 @dataclass(frozen=True)
@@ -112,11 +120,12 @@ class Ended(EventBody):
     """The run ended on this host."""
 
     state: State
-    reason: str = ""
+    reason: Optional[Reason] = None  # where it lies on this host, and is no failure of a rank
     killed: int = field(default=0, metadata=COUNT)  # how many processes had to be
     survivors: Tuple[int, ...] = ()  # pids that could not be killed
     verified: bool = True  # the search that found nothing else could see every process of the run
     left_over: Tuple[str, ...] = ()  # what the program had left running when it ended by itself
+    unproven: str = ""  # why its container is not known to be gone
 
 
 @dataclass(frozen=True)
@@ -177,7 +186,7 @@ class ProgressResumed(EventBody):
 class StopRequested(EventBody):
     """The controller asked every host to stop; `signal` is the user's, 0 after a failure."""
 
-    reason: str
+    reason: Reason
     signal: int = 0
 
 
@@ -207,7 +216,7 @@ class Relaunching(EventBody):
 
     number: int = field(metadata=ATTEMPT)
     nodes: Tuple[str, ...]
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True)

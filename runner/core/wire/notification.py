@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from runner.core.wire.order import Notify
-from runner.core.wire.states import Failure
+from runner.core.wire.states import SIGNAL_EXIT_BASE, Reason
 from runner.core.wire.text import describe_exit, format_duration, printable
 from runner.core.wire.timing import NOTIFICATION_TIMEOUT_S
 
@@ -33,9 +33,6 @@ MIN_HIDDEN_CHARS = 4
 
 POLL_S = 0.05
 KILLED = f"it was killed: it took longer than {NOTIFICATION_TIMEOUT_S:g} s, or nobody waits for it"
-_USERS_STOP = 128
-"""Exit codes above tell the signal of a user."""
-
 Message = Dict[str, Any]
 
 
@@ -68,25 +65,25 @@ class Subject:
         state: str,
         exit_code: int,
         seconds: float,
-        reason: str = "",
-        failure: Optional[Failure] = None,
+        reason: Optional[Reason] = None,
         meaning: str = "",
     ) -> Message:
-        """Return the message about the end of the run, and its first failure where that is known.
+        """Return the message about the end of the run, and why it ended where it did not succeed.
 
-        What the `failure` means is known where its log is.
+        What that means is known where the log of the rank is.
         """
+        is_wanted = exit_code == 0 or exit_code >= SIGNAL_EXIT_BASE
         text = f"{state} after {format_duration(seconds)}"
-        if reason:
-            text += f": {reason}"
-        is_wanted = exit_code == 0 or exit_code > _USERS_STOP
+        if reason is not None and not is_wanted:
+            text += f": {reason.text}"
         message = self._message("end" if is_wanted else "failure", state, text, seconds, "why")
         message["exit_code"] = exit_code
-        if failure is not None:
+        if reason is not None and not is_wanted:
             message["first_failure"] = {
-                "node": failure.node,
-                "rank": failure.rank,
-                "reason": self._clean(failure.reason),
+                "kind": reason.kind.value,
+                "node": reason.node,
+                "rank": reason.rank,
+                "reason": self._clean(reason.text),
                 "meaning": self._clean(meaning),
             }
         return message

@@ -10,7 +10,7 @@ from runner.core.wire.codec import bounded, encode
 from runner.core.wire.events import COUNT, TIME
 from runner.core.wire.metrics import RankProgress
 from runner.core.wire.paths import ATTEMPT, NODE_NAME, RUN_ID
-from runner.core.wire.states import State
+from runner.core.wire.states import Reason, State
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class PastAttempt:
 
     attempt: int = field(metadata=ATTEMPT)  # the run's n-th start, from 0
     nodes: Tuple[str, ...]  # in rank order
-    reason: str
+    reason: Reason
     seconds: float = field(default=0.0, metadata=TIME)
     unverified: Tuple[str, ...] = ()  # nodes that did not prove that nothing of it is left
 

@@ -13,9 +13,9 @@ import time
 from typing import Any, List, Optional
 
 from runner.core.wire.codec import Frame, decode
-from runner.core.wire.events import StopCause
 from runner.core.wire.order import Order
 from runner.core.wire.paths import DUMP_END, STACKS_LOG, RunPaths
+from runner.core.wire.states import Reason
 from runner.core.wire.timing import ENGINE_TIMEOUT_S, UNRESPONSIVE_S
 from runner.host.agent.server import RequestHandler
 from runner.host.agent.stream import LogStream
@@ -32,7 +32,7 @@ from runner.host.storage.run_folder import (
 from runner.host.storage.run_owner import RunSocket
 from runner.host.supervisor.recovery import recover_orphaned
 
-COMMAND_FIELDS = ("cause", "reason", "peer", "nodes", "signal")
+COMMAND_FIELDS = ("reason", "peer", "nodes", "signal")
 """The fields that a command may have."""
 
 DUMP_POLL_S = 0.2
@@ -203,7 +203,8 @@ class FollowedRun:
         Of a line that is cut off, nothing counts.
         """
         now = time.monotonic()
-        self._user_stop = self._user_stop or fields.get("cause") == StopCause.USER.value
+        if command in ("stop", "kill") and decode(Reason, fields["reason"]).is_by_user:
+            self._user_stop = True
         if command == "stop" and self._kill_at is None:
             self._kill_at = now + self._order.grace_s + _unresponsive_s(self._order)
         elif command == "kill":

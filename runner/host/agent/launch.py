@@ -11,10 +11,10 @@ import zlib
 from dataclasses import replace
 from typing import Optional
 
-from runner.core.wire.codec import Frame, decode
-from runner.core.wire.events import StopCause
+from runner.core.wire.codec import Frame, decode, encode
 from runner.core.wire.order import Order
 from runner.core.wire.paths import RunPaths
+from runner.core.wire.states import Reason, ReasonKind
 from runner.host.agent import follow
 from runner.host.agent.server import RequestHandler
 from runner.host.facts import ports
@@ -87,8 +87,9 @@ class Handler(RequestHandler):
         self.context.answer(frame, "following")
         in_loop(self.context.cache_code)
         if report is None:  # it hangs, perhaps with its disk, and may yet begin
-            reason = f"no supervisor within {STARTUP_TIMEOUT_S:g} s"
-            run.send("stop", reason=reason, cause=StopCause.LOCAL.value)
+            problem = f"no supervisor within {STARTUP_TIMEOUT_S:g} s"
+            reason = Reason(ReasonKind.HOST, order.node, detail=problem)
+            run.send("stop", reason=encode(reason))
 
     @property
     def has_supervisor(self) -> bool:

@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Dict, Iterable, List, Optional, Set, Tuple
 
-from runner.core.wire.events import StopCause
 from runner.core.wire.order import Hub, Order, is_indispensable, nodes_after_loss
-from runner.core.wire.states import loss_reason
+from runner.core.wire.states import Reason, ReasonKind
 from runner.core.wire.timing import HEARTBEAT_S, HUB_TIMEOUT_S, JOIN_TIMEOUT_S, FailureDetector
 from runner.host.peers.state import LONG_S, Departure, LastHeard, PeerState, Phase, Upcoming
 
@@ -23,7 +22,7 @@ class PeerObserver:
         """Whether this host stops."""
         return False
 
-    def on_peer_stop(self, reason: str, cause: StopCause) -> None:
+    def on_peer_stop(self, reason: Reason) -> None:
         """The attempt stops on the other hosts."""
 
     def on_peer_lost(self, peer: str, reason: str, last_seen: float) -> None:
@@ -91,7 +90,7 @@ class Fold:
 
     def _take_stop(self, state: PeerState, previous: Optional[PeerState]) -> None:
         if state.stop is not None and (previous is None or previous.stop != state.stop):
-            self._observer.on_peer_stop(state.stop.reason, state.stop.cause)
+            self._observer.on_peer_stop(state.stop)
 
 
 class HubFold(Fold):
@@ -212,7 +211,7 @@ class HubFold(Fold):
         if name not in self._hub.spares:
             self._met.add(name)
         if state.phase is Phase.DEAD:
-            self._lose(name, state.stop.reason if state.stop else "its supervisor died", now)
+            self._lose(name, state.stop.detail if state.stop else "its supervisor died", now)
         else:
             if state.stop is not None and not self._observer.is_stopping:
                 self.first_to_stop = self.first_to_stop or name
@@ -300,8 +299,8 @@ class MemberFold(Fold):
         for each in state.departed:
             if each.node == self._order.node:
                 if each.start == self._order.rejoin_count:
-                    lost = loss_reason(each.node, each.reason)
-                    self._observer.on_peer_stop(lost, StopCause.PEER)
+                    lost = Reason(ReasonKind.LOST, each.node, detail=each.reason)
+                    self._observer.on_peer_stop(lost)
             elif (each.node, each.start) not in known:
                 seen_at = now - each.silence_s
                 self._observer.on_peer_departed(each.node, each.reason, seen_at, each.nodes)

@@ -9,21 +9,21 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
+from dataclasses import replace
 from typing import Any, List, Optional, Tuple, Union
 
 from runner.core.wire.codec import decode, encode
-from runner.core.wire.events import FINAL_CAUSES, StopCause
 from runner.core.wire.order import Hub, Order
+from runner.core.wire.states import Reason, ReasonKind
 from runner.host.peers.fold import HubFold, MemberFold, PeerObserver
 from runner.host.peers.links import LINGER_S, Listener, OutgoingLink, seal, unseal
 from runner.host.peers.state import (
     LONG_S,
-    MAX_REASON,
+    MAX_DETAIL,
     Departure,
     LastHeard,
     PeerState,
     Phase,
-    Stop,
     Upcoming,
     boot_time_ns,
 )
@@ -68,7 +68,7 @@ class PeerGroup:
         self._detached = False
         self._stalled_s = 0.0
         self._phase = Phase.ACTIVE
-        self._stop: Optional[Stop] = None
+        self._stop: Optional[Reason] = None
         self._upcoming = upcoming
         self._refusal = ""
         self._said: List[Any] = []  # the news in the last state that was sent
@@ -95,10 +95,10 @@ class PeerGroup:
                 self._links = None
         return self.fold.stalled_s(self._stalled_s, now)
 
-    def stop(self, reason: str, cause: StopCause) -> None:
+    def stop(self, reason: Reason) -> None:
         """Tell the others to stop; the first reason counts, unless the next one is final."""
-        if self._stop is None or cause in FINAL_CAUSES:
-            self._stop = Stop(reason[:MAX_REASON], cause)
+        if self._stop is None or reason.is_final:
+            self._stop = replace(reason, detail=reason.detail[:MAX_DETAIL])
             self._send()
 
     def pend(self) -> None:
@@ -183,7 +183,7 @@ def tell_death(order: Order, token: bytes, reason: str, phase: Phase = Phase.DEA
         start=order.rejoin_count,
         counter=boot_time_ns(),
         phase=phase,
-        stop=Stop(reason[:MAX_REASON], StopCause.PEER),
+        stop=Reason(ReasonKind.SUPERVISOR, order.node, detail=reason[:MAX_DETAIL]),
     )
     with contextlib.suppress(OSError):
         address = (hub.addr, hub.port)

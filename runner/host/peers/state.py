@@ -10,11 +10,11 @@ import time
 from dataclasses import dataclass
 from typing import Any, List, NamedTuple, Optional, Tuple
 
-from runner.core.wire.events import StopCause
 from runner.core.wire.run_info import PastAttempt
+from runner.core.wire.states import Reason
 
 LONG_S = 1e9  # for what JSON has no number: a host without ranks is stalled for ever
-MAX_REASON = 1000  # characters: a state must fit in a link's first line
+MAX_DETAIL = 1000  # characters: a state must fit in a link's first line
 
 
 class Phase(enum.Enum):
@@ -40,14 +40,6 @@ class LastHeard(NamedTuple):
         """Return the later times of two hosts."""
         controller = max(self.controller, other.controller)
         return LastHeard(controller, max(self.launch, other.launch))
-
-
-@dataclass(frozen=True)
-class Stop:
-    """The attempt stops."""
-
-    reason: str
-    cause: StopCause
 
 
 @dataclass(frozen=True)
@@ -85,7 +77,7 @@ class PeerState:
     launch_age_s: float = LONG_S
     stalled_s: Optional[float] = None  # of the hub: on all hosts; None if that is unknown
     detached: bool = False  # of the hub: decided; of a member: asked for
-    stop: Optional[Stop] = None
+    stop: Optional[Reason] = None  # the attempt stops
     departed: Tuple[Departure, ...] = ()  # of the hub, as is what follows
     upcoming: Optional[Upcoming] = None  # until everybody has begun it
     refusal: str = ""  # why no attempt follows

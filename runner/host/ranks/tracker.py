@@ -17,6 +17,7 @@ from runner.core.wire.codec import decode
 from runner.core.wire.events import RankExited, RanksSignalled, RankStarted
 from runner.core.wire.order import Order
 from runner.core.wire.paths import RunPaths, rank_source
+from runner.core.wire.states import Reason
 from runner.core.wire.text import describe_exit, format_size
 from runner.core.wire.tracebacks import final_exception, strip_rank_prefix
 from runner.host.process import procfs
@@ -96,6 +97,8 @@ class RankRecordReader:
                     self._stderr_offset[rank] = os.path.getsize(self._stderr_path(rank))
         elif data["code"] != 0:
             reason = container_kill_reason(data) if self._order.container else ""
+            if reason:
+                data["facts"] = {**data.get("facts", {}), "memory_limit": "reached"}
             reason = reason or kernel_kill_reason(self._pids.get(record.key, 0), data)
             exception, raised_s = self._find_exception(rank, float(data["written_at"]))
             if not (reason or exception) and (problem := disk_problem(self._folder.root)):
@@ -125,7 +128,7 @@ class RankRecordReader:
 class RankTracker:
     """Every start of every rank of an attempt on this host, recorded as it is found.
 
-    `on_failure` is called with a description and the monotonic time of a rank's failure; not where
+    `on_failure` is called with the reason and the monotonic time of a rank's failure; not where
     torchrun may restart the rank, since it ends by itself if it does not. `submit` takes what may
     wait for a disk. `stopped_at` returns since when the attempt stops: what ended since then did
     not fail.
@@ -136,7 +139,7 @@ class RankTracker:
         folder: RunPaths,
         order: Order,
         journal: EventLog,
-        on_failure: Callable[[str, float], None],
+        on_failure: Callable[[Reason, float], None],
         submit: Submit,
         stopped_at: Callable[[], float],
     ) -> None:
@@ -221,10 +224,7 @@ class RankTracker:
         self._submit(self._reader.read, take)
 
     def record_vanished(self, launcher_ended_at: Optional[float] = None) -> None:
-        """Record the exit of ranks whose shim is gone without a record, after a scan.
-
-        A launcher reaps its ranks: one that could not record its end was gone before the launcher.
-        """
+        """Record the exit of ranks whose shim is gone without a record: before their launcher."""
         if launcher_ended_at is not None:
             self._launcher_ended_at = launcher_ended_at
         alive = procfs.descendants(os.getpid())
@@ -252,8 +252,9 @@ class RankTracker:
         error = problem and f"ended, and could not record how: {problem}"
         ended_at = min(noticed_at, self._launcher_ended_at) if error else noticed_at
         for rank, start in keys:
-            self._journal.append(RankExited(rank, error=error, start=start), mono=ended_at)
-            self._report_failure(rank, error or "ended unseen", ended_at)
+            body = RankExited(rank, error=error, start=start)
+            self._journal.append(body, mono=ended_at)
+            self._report_failure(body, ended_at)
 
     def _take(self, record: RankRecord) -> None:
         rank = record.rank
@@ -267,12 +268,11 @@ class RankTracker:
         was_stopped = ended_at >= self._stopped_at()
         error = "" if was_stopped else record.reason
         found = {"exception": record.exception, "raised_s": record.raised_s}
-        self._journal.append_exit(rank, data, error=error, **found)
+        body = self._journal.append_exit(rank, data, error=error, **found)
         if key in self._started and (was_stopped or data["code"] != 0):
             self._groups_to_end.add(self._started[key].pid)
         if data["code"] != 0:
-            description = error or describe_exit(data["code"], data["signal"])
-            self._report_failure(rank, description, ended_at)
+            self._report_failure(body, ended_at)
 
     def _take_start(self, record: RankRecord) -> None:
         data = record.data
@@ -287,9 +287,9 @@ class RankTracker:
         )
         self._journal.append(event, mono=began_at, wall=float(data["wall"]))
 
-    def _report_failure(self, rank: int, description: str, failed_at: float) -> None:
+    def _report_failure(self, body: RankExited, failed_at: float) -> None:
         if not self._order.restarts_ranks:
-            self._on_failure(f"rank {rank} on {self._order.node} {description}", failed_at)
+            self._on_failure(body.reason(self._order.node), failed_at)
 
     def _own_ranks(self) -> Dict[int, RankProcess]:
         """Return the running ranks whose shims descend from us or are in our container.

@@ -11,7 +11,7 @@ from typing import Any, Collection, Dict, Iterator, Optional, Set, Tuple
 
 from runner.core.wire.events import Ended, NotificationFailed, ProgramStarted
 from runner.core.wire.paths import RunPaths, is_run_id, release_folder, releases_folder
-from runner.host.container import UNPROVEN, begin_removal, removal_problem
+from runner.host.container import begin_removal, removal_problem
 from runner.host.process import bounded_child, cgroup, procfs
 from runner.host.process.jobs import checkpoint
 from runner.host.storage import release_store, run_owner
@@ -132,9 +132,7 @@ def remove_left_container(folder: RunPaths) -> str:
     container = order.container if order is not None else None
     bodies = [event.body for event in events if not isinstance(event.body, NotificationFailed)]
     end = bodies[-1] if bodies else None
-    if order is None or container is None or not isinstance(end, Ended) or end.verified:
-        return ""
-    if UNPROVEN not in end.reason:
+    if order is None or container is None or not isinstance(end, Ended) or not end.unproven:
         return ""
     child = begin_removal(container, os.environ)
     try:
@@ -144,8 +142,7 @@ def remove_left_container(folder: RunPaths) -> str:
     problem = removal_problem(child, container)
     if not problem:
         journal = EventLog(folder, order)
-        others = [text for text in end.reason.split("; ") if UNPROVEN not in text]
-        journal.finalise(replace(end, reason="; ".join(others), verified=True))
+        journal.finalise(replace(end, unproven="", verified=True))
     return problem
 
 

@@ -28,7 +28,7 @@ from runner.core.wire.events import (
 )
 from runner.core.wire.order import Order
 from runner.core.wire.paths import PRELOAD_MODULES, RunPaths
-from runner.core.wire.states import TRANSITIONS, State, is_loss
+from runner.core.wire.states import TRANSITIONS, ReasonKind, State
 from runner.host.process import pid_namespace, procfs
 from runner.host.process.file_worker import Submit, run_now
 from runner.host.process.jobs import checkpoint
@@ -254,10 +254,11 @@ class EventLog:
             with contextlib.suppress(OSError):
                 append(self._folder.events, b"\n" + line)  # the line break ends a torn line
 
-    def append_exit(self, rank: int, data: Mapping[str, Any], **found: Any) -> None:
+    def append_exit(self, rank: int, data: Mapping[str, Any], **found: Any) -> RankExited:
         """Record a rank's end as its shim saw it; what was `found` in logs adds to that."""
         body = decode(RankExited, {**data, "rank": rank, **found})
         self.append(body, mono=float(data["mono"]), wall=float(data["wall"]))
+        return body
 
     def _make_room(self) -> None:
         """Free one ballast file now, the other when no rank can take its space any more."""
@@ -333,4 +334,5 @@ def is_relaunch_pending(folder: RunPaths, order: Order) -> bool:
 def lost_a_node(folder: RunPaths, attempt: int) -> bool:
     """Return whether an attempt was stopped here because one of its nodes was lost."""
     bodies = [event.body for event in read_events(folder) if event.attempt == attempt]
-    return any(is_loss(body.reason) for body in bodies if isinstance(body, Stopping))
+    reasons = [body.reason for body in bodies if isinstance(body, Stopping)]
+    return any(reason.kind is ReasonKind.LOST for reason in reasons)

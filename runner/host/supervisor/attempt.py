@@ -11,19 +11,12 @@ import time
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Union
 
 from runner.core.wire.codec import decode, encode
-from runner.core.wire.events import (
-    FINAL_CAUSES,
-    Detached,
-    NotRelaunched,
-    Relaunching,
-    RelaunchPending,
-    StopCause,
-)
+from runner.core.wire.events import Detached, NotRelaunched, Relaunching, RelaunchPending
 from runner.core.wire.order import Order
 from runner.core.wire.paths import RunPaths
 from runner.core.wire.plan import Plan, next_attempt, plan_of, renumbered, run_info
 from runner.core.wire.run_info import PastAttempt, RunInfo
-from runner.core.wire.states import LIMIT_REASON, is_stall, is_unattended, unattended_reason
+from runner.core.wire.states import Reason, ReasonKind
 from runner.core.wire.timing import ENGINE_TIMEOUT_S, KILL_TIMEOUT_S
 from runner.host.facts import ports
 from runner.host.peers.fold import HubFold, MemberFold
@@ -100,11 +93,10 @@ class ControllerLease:
         return self.detached or time.monotonic() - self.heard_anywhere.launch > UNATTENDED_S
 
     @property
-    def expiry_reason(self) -> str:
-        """Why the attempt must end for want of a controller, "" if it need not."""
+    def has_expired(self) -> bool:
+        """Whether the attempt must end for want of a controller."""
         limit_s = self._order.disconnect_s
-        expired = limit_s and not self.detached and self._age_s > limit_s
-        return unattended_reason(limit_s) if expired else ""
+        return limit_s > 0 and not self.detached and self._age_s > limit_s
 
     @property
     def unattended_left_s(self) -> Optional[float]:
@@ -139,8 +131,7 @@ class ControllerLease:
 class AttemptEnd(NamedTuple):
     """How an attempt ended on this host."""
 
-    reason: str  # why it was stopped, "" if it was not
-    cause: StopCause
+    reason: Optional[Reason]  # why it was stopped, None if it was not
     began_at: float
     stopped_at: float  # monotonic
 
@@ -172,30 +163,29 @@ class Decision:
     def wait(self) -> Optional[Upcoming]:
         """Return the attempt that follows on this host, None if none does."""
         group = self._group
-        if not self._may_follow():
+        reason = self._end.reason
+        if reason is None or not self._may_follow(reason):
             return None
         if group is not None and isinstance(group.fold, MemberFold):
             decided = self._obey(group, group.fold)
         else:
-            decided = self._decide()
+            decided = self._decide(reason)
             if group is not None:
                 group.decide(decided)
         if isinstance(decided, Upcoming):
-            reason = decided.past.reason
-            self._journal.append(Relaunching(decided.attempt, decided.nodes, reason))
+            past = decided.past
+            self._journal.append(Relaunching(decided.attempt, decided.nodes, past.reason))
             return decided
         if self._is_pending:
             self._journal.append(NotRelaunched(decided))
         return None
 
-    def _may_follow(self) -> bool:
-        end = self._end
+    def _may_follow(self, reason: Reason) -> bool:
         order = self._order
-        if not order.relaunches_left or end.cause in FINAL_CAUSES or not end.reason:
+        is_wanted = reason.is_final or reason.kind is ReasonKind.UNATTENDED
+        if is_wanted or not order.relaunches_left:
             return False
-        if end.reason == LIMIT_REASON or is_unattended(end.reason):
-            return False
-        if is_stall(end.reason) and not order.relaunches_stalls:
+        if reason.kind is ReasonKind.STALL and not order.relaunches_stalls:
             return False
         if self._group is None:
             return order.hub is None  # else nobody could be told
@@ -243,7 +233,7 @@ class Decision:
             self._pend()
         return is_gone is not None
 
-    def _decide(self) -> Union[Upcoming, str]:
+    def _decide(self, reason: Reason) -> Union[Upcoming, str]:
         """Return, on the hub, the next attempt, once nothing can be left of this one."""
         order = self._order
         fold = self._group.fold if self._group is not None else None
@@ -259,7 +249,8 @@ class Decision:
         relaunch_at = time.monotonic() + order.relaunch_pause_s
         while not problem and time.monotonic() < relaunch_at:
             problem = self._poll()
-        return problem or self._choose(fold if isinstance(fold, HubFold) else None)
+        hub_fold = fold if isinstance(fold, HubFold) else None
+        return problem or self._choose(hub_fold, reason)
 
     def _wait_for_proof(self, fold: HubFold) -> str:
         """Wait until nothing of the attempt can be left; return why to wait for nothing more.
@@ -277,7 +268,7 @@ class Decision:
                 return problem
         return ""
 
-    def _choose(self, fold: Optional[HubFold]) -> Union[Upcoming, str]:
+    def _choose(self, fold: Optional[HubFold], reason: Reason) -> Union[Upcoming, str]:
         order = self._order
         end = self._end
         orders = self._args.orders
@@ -294,7 +285,9 @@ class Decision:
             return "no other node answers, and a launch may relaunch it there"
         lost = {name for name in orders if name not in proven}
         standing_by = [name for name in proven if orders[name].is_standby]
-        made = next_attempt(orders, lost, standing_by, "" if is_stall(end.reason) else suspected)
+        if reason.kind is ReasonKind.STALL:
+            suspected = ""
+        made = next_attempt(orders, lost, standing_by, suspected)
         if isinstance(made, str):
             return made
         nodes = tuple(name for name in orders if not orders[name].is_standby)
@@ -304,7 +297,7 @@ class Decision:
             order.attempt + 1,
             nodes=tuple(name for name in made if not made[name].is_standby),
             spares=tuple(name for name in made if made[name].is_standby),
-            past=PastAttempt(order.attempt, nodes, end.reason, seconds, unverified),
+            past=PastAttempt(order.attempt, nodes, reason, seconds, unverified),
         )
 
 

@@ -9,25 +9,18 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-import traceback
-from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Set
 
-from runner.core.wire.events import Ended, NotificationFailed, StopCause
-from runner.core.wire.order import Notify, Order
+from runner.core.wire.events import Ended, NotificationFailed
+from runner.core.wire.order import Order
 from runner.core.wire.paths import RunPaths
 from runner.core.wire.states import (
-    FAILED,
     FAILED_CODE,
-    LOST,
-    LOST_CODE,
+    INTERRUPTED_CODE,
     STOPPED,
     STUCK,
     STUCK_CODE,
-    SUCCEEDED,
     State,
-    is_loss,
-    is_scheduled,
-    is_unattended,
 )
 from runner.core.wire.timing import HEARTBEAT_S, NOTIFICATION_TIMEOUT_S
 from runner.host.process import procfs
@@ -42,7 +35,7 @@ MARGIN_S = 5.0  # to end a command that does not
 LAG_S = 1.5 * HEARTBEAT_S  # how late this host may hear of progress on another
 MAX_STALLED_S = 1e8  # more is what a host says that has no rank left
 
-MakeMessage = Callable[["Subject"], "Message"]
+MakeMessage = Callable[["Subject", float], "Message"]
 
 
 class Notifier:
@@ -54,28 +47,13 @@ class Notifier:
         self._environ = environ
         self._began_at = time.monotonic()
         self._children: List[BoundedChild] = []
-        self._has_told_stall = self._has_failed = False
-
-    def guard(self, part: Callable[[], None]) -> None:
-        """Do a part of the telling, which must not harm the run: what it raises is in our log."""
-        try:
-            part()
-        except Exception:  # noqa: BLE001
-            if not self._has_failed:
-                self._has_failed = True
-                with contextlib.suppress(OSError):
-                    traceback.print_exc()
+        self._has_told_stall = False
 
     @property
     def pids(self) -> Set[int]:
         """The processes that tell, which do not belong to the run."""
         pids = {child.pid for child in self._children if child.code is None}
         return pids.union(*(procfs.descendants(pid) for pid in pids))
-
-    @property
-    def seconds(self) -> float:
-        """How long the attempt has lasted."""
-        return time.monotonic() - self._began_at
 
     def watch(self, stalled_s: Optional[float], *, may_tell: bool) -> None:
         """Tell once that no rank of the whole run has made progress, if it is up to this host.
@@ -86,59 +64,51 @@ class Notifier:
             child.advance()
         self._children = [child for child in self._children if child.code is None]
         limit_s = self._order.stall_s
-        notify = self._order.notify
-        if notify is None or not limit_s or stalled_s is None or stalled_s > MAX_STALLED_S:
+        if not limit_s or stalled_s is None or stalled_s > MAX_STALLED_S:
             return
         is_stalled = stalled_s >= limit_s + LAG_S
         if is_stalled and may_tell and not self._has_told_stall:
-            self.tell(notify, lambda subject: subject.stalled(stalled_s, self.seconds))
+            self.tell(lambda subject, seconds: subject.stalled(stalled_s, seconds))
         self._has_told_stall = is_stalled and (may_tell or self._has_told_stall)
 
-    def tell(self, notify: Notify, make_message: MakeMessage) -> None:
-        """Send a message to everyone who is to be told."""
-        from runner.core.wire.notification import Subject, deliver  # noqa: PLC0415 (few runs need it)
+    def tell_end(self, end: Ended, ladder: StopLadder) -> None:
+        """Tell of the end of the run, as far as this host knows it."""
+        reason = ladder.reason or end.reason
+        if end.state is State.STUCK or not end.verified:
+            state = STUCK
+            code = STUCK_CODE
+        elif ladder.user_stopped:
+            state = STOPPED
+            code = INTERRUPTED_CODE
+        elif reason is not None:
+            state, code = reason.outcome
+        else:
+            state = end.state.value
+            code = 0 if end.state is State.SUCCEEDED else FAILED_CODE
+        self.tell(lambda subject, seconds: subject.ended(state, code, seconds, reason))
 
+    def tell(self, make_message: MakeMessage) -> None:
+        """Send a message to everyone who is to be told, from a child: whatever goes wrong there."""
         folder = self._folder
         order = self._order
         environ = self._environ
-        secrets = tuple(environ[name] for name in notify.secrets if name in environ)
-        subject = Subject(order.run_id, order.attempt, notify, secrets, told_by=order.node)
-        message = make_message(subject)
+        notify = order.notify
+        seconds = time.monotonic() - self._began_at
+        if notify is None:
+            return
+        from runner.core.wire.notification import Subject, deliver  # noqa: PLC0415 (few runs need it)
 
         def send() -> None:
             procfs.close_fds_except({0, 1, 2})  # such as the lock of the run
             signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a command need not read its input
+            secrets = tuple(environ[name] for name in notify.secrets if name in environ)
+            subject = Subject(order.run_id, order.attempt, notify, secrets, told_by=order.node)
+            message = make_message(subject, seconds)
             failed = deliver(notify.targets, message, environ, folder.root, secrets)
             journal = EventLog(folder, order) if failed else None
             for target, reason in failed:
                 if journal is not None:
                     journal.append(NotificationFailed(target, reason, message["event"]))
 
-        self._children.append(BoundedChild(send, NOTIFICATION_TIMEOUT_S + MARGIN_S))
-
-    def tell_end(self, end: Ended, ladder: StopLadder) -> None:
-        """Tell of the end of the run."""
-        notify = self._order.notify
-        seconds = self.seconds
-        reason = ladder.reason
-        if notify is None:
-            return
-        state, code = _outcome(end, ladder)
-        why = reason if code and state != "stopped" else ""
-        self.tell(notify, lambda subject: subject.ended(state, code, seconds, why))
-
-
-def _outcome(end: Ended, ladder: StopLadder) -> Tuple[str, int]:
-    """Return state and exit code of the run, as far as this host knows them."""
-    reason = "" if ladder.cause is StopCause.DECIDED else ladder.reason
-    if end.state is State.STUCK or not end.verified:
-        return STUCK, STUCK_CODE
-    if ladder.user_stopped or (reason and ladder.cause is StopCause.USER):
-        return STOPPED, 130
-    if is_loss(reason):
-        return LOST, LOST_CODE
-    if is_unattended(reason) or is_scheduled(reason):
-        return STOPPED, FAILED_CODE
-    if reason or end.state is not State.SUCCEEDED:
-        return FAILED, FAILED_CODE
-    return SUCCEEDED, 0
+        with contextlib.suppress(OSError):  # there can be no more processes
+            self._children.append(BoundedChild(send, NOTIFICATION_TIMEOUT_S + MARGIN_S))

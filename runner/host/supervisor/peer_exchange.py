@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import socket
 import time
 from typing import Callable, Optional
 
 from runner.core.wire import events
-from runner.core.wire.events import StopCause
-from runner.core.wire.states import loss_reason
+from runner.core.wire.states import Reason, ReasonKind
 from runner.core.wire.timing import FailureDetector
 from runner.host.peers.fold import HubFold, PeerObserver
 from runner.host.peers.group import PeerGroup
@@ -29,7 +27,7 @@ class PeerExchange(PeerObserver):
         args: SupervisorArgs,
         journal: EventLog,
         ladder: StopLadder,
-        stop: Callable[[str, StopCause], None],
+        stop: Callable[[Reason], None],
         restart_ranks: Callable[[int], None],
     ) -> None:
         self._args = args
@@ -78,8 +76,7 @@ class PeerExchange(PeerObserver):
             if group.fold.hub_finished and self._wants_detach and not self.is_stopping:
                 lease.detach()  # the hub can decide nothing any more
         may_tell = self._is_teller and not self.is_stopping
-        notifier = self.notifier
-        notifier.guard(functools.partial(notifier.watch, run_stalled_s, may_tell=may_tell))
+        self.notifier.watch(run_stalled_s, may_tell=may_tell)
         return run_stalled_s
 
     @property
@@ -90,14 +87,12 @@ class PeerExchange(PeerObserver):
     def tell_end(self, end: events.Ended) -> None:
         """Tell of the end of the run, if that is up to this host."""
         if self._is_teller:
-            notifier = self.notifier
-            tell = functools.partial(notifier.tell_end, end, self._ladder)
-            notifier.guard(tell)
+            self.notifier.tell_end(end, self._ladder)
 
-    def stop(self, reason: str, cause: StopCause) -> None:
+    def stop(self, reason: Reason) -> None:
         """Tell the others to stop."""
         if self.group is not None:
-            self.group.stop(reason, cause)
+            self.group.stop(reason)
 
     def leave(self) -> None:
         """Say that this part has ended."""
@@ -120,19 +115,19 @@ class PeerExchange(PeerObserver):
 
     def check_lease(self) -> None:
         """Stop for want of a controller; not right after a pause of our own."""
-        reason = self.lease.expiry_reason
-        if self._pauses.check(time.monotonic()) and reason:
-            self._stop(reason, StopCause.LOCAL)
+        if self._pauses.check(time.monotonic()) and self.lease.has_expired:
+            detail = f"{self._order.disconnect_s:g} s"
+            self._stop(Reason(ReasonKind.UNATTENDED, self._order.node, detail=detail))
 
-    def on_peer_stop(self, reason: str, cause: StopCause) -> None:
+    def on_peer_stop(self, reason: Reason) -> None:
         """Stop with the others."""
-        self._stop(reason, cause)
+        self._stop(reason.as_told_to(self._order.node))
 
     def on_peer_lost(self, peer: str, reason: str, last_seen: float) -> None:
         """Stop, since a node is lost."""
         lost = events.PeerLost(peer, reason, silence_s=time.monotonic() - last_seen)
         self._journal.append(lost, mono=last_seen)
-        self._stop(loss_reason(peer, reason), StopCause.PEER)
+        self._stop(Reason(ReasonKind.LOST, peer, detail=reason))
 
     def on_peer_departed(self, peer: str, reason: str, last_seen: float, node_count: int) -> None:
         """Continue without the node: end ranks that may wait for it; torch restarts them."""
@@ -154,7 +149,8 @@ class PeerExchange(PeerObserver):
         """Record that it must; a spare stops, since it would not hear of the end."""
         self._journal.append(events.HubUnreachable(reason))
         if self._order.is_standby:
-            self._stop(f"cannot reach {reason}", StopCause.LOCAL)
+            detail = f"cannot reach {reason}"
+            self._stop(Reason(ReasonKind.HOST, self._order.node, detail=detail))
 
     def on_lease_renewed(self, heard: LastHeard, *, detached: bool) -> None:
         """Renew the lease by what another supervisor heard."""

@@ -10,13 +10,12 @@ import os
 import signal
 import subprocess
 import time
-from typing import Callable, Dict, List, Optional, Set, Tuple, Union
+from typing import Callable, Dict, List, NamedTuple, Optional, Set, Tuple, Union
 
 from runner.core.wire.container import client_env, container_name
 from runner.core.wire.events import ProgramExited, ProgramStarted
 from runner.core.wire.order import Order, command_words, environment
 from runner.core.wire.paths import PROGRAM_LOG, STREAMS, is_rank_source
-from runner.core.wire.states import START_REFUSED
 from runner.host.container import last_line
 from runner.host.facts import ports
 from runner.host.process import cgroup, procfs, subreaper
@@ -29,6 +28,16 @@ StartResult = Union["subprocess.Popen[bytes]", OSError, None]
 ExitStatus = Tuple[Optional[int], Optional[int]]  # code or signal; neither if it never started
 ENGINE_CODES = (125, 126, 127, 255)
 """How the clients of engines end that could not start a command: docker, podman; apptainer."""
+
+
+class EngineProblem(NamedTuple):
+    """What an engine said about a container, "" if nothing."""
+
+    text: str = ""
+    is_at_start: bool = False  # no rank had begun in it
+
+
+NO_PROBLEM = EngineProblem()
 
 
 class LauncherProcess:
@@ -160,8 +169,8 @@ class LauncherProcess:
         self.unrecorded_end = time.monotonic()
         return True
 
-    def find_engine_problem(self) -> str:
-        """Return why a container did not start, or how its client lost it; "" for other ends.
+    def find_engine_problem(self) -> EngineProblem:
+        """Return why a container did not start, or how its client lost it.
 
         It may wait for a disk.
         """
@@ -171,11 +180,13 @@ class LauncherProcess:
         records = [name for name in names if is_rank_source(name)]
         has_ended = any(name.endswith(".exit") for name in records)
         if order.container is None or code not in ENGINE_CODES or has_ended:
-            return ""
+            return NO_PROBLEM
         log = procfs.read_text(self._folder.stream_log(order.attempt, PROGRAM_LOG, "err"))
         said = last_line(log) or "it did not say why"
+        if not records:
+            return EngineProblem(said, is_at_start=True)
         client = order.container.engine or order.container.program[0]
-        return f"lost the client of {client}: {said}" if records else f"{START_REFUSED}: {said}"
+        return EngineProblem(f"lost the client of {client}: {said}")
 
     def cancel(self) -> None:
         """Never start it, if it has not been started."""

@@ -10,10 +10,10 @@ import signal
 import time
 from typing import AbstractSet, Callable, List, Mapping, Set, Tuple
 
-from runner.core.wire.events import Ended, ProgramStarted, RankExited, StopCause, Stopping
+from runner.core.wire.events import Ended, ProgramStarted, RankExited, Stopping
 from runner.core.wire.order import Order
 from runner.core.wire.paths import RunPaths
-from runner.core.wire.states import State
+from runner.core.wire.states import Reason, ReasonKind, State
 from runner.host.container import remove_container
 from runner.host.process import cgroup, procfs
 from runner.host.process.kill import is_proven, kill_until_gone
@@ -27,7 +27,7 @@ FREEZE_TIMEOUT_S = 2.0  # how long to try to stop (SIGSTOP) all of them before t
 def finalise_record(
     folder: RunPaths,
     order: Order,
-    reason: str,
+    problem: str,
     list_alive: Callable[[], List[int]],
     *,
     verified: bool = True,
@@ -54,13 +54,14 @@ def finalise_record(
     container = None if order.is_standby else order.container
     unproven = remove_container(container, environ)
     journal = EventLog(folder, order)
-    journal.append(Stopping(reason, StopCause.DEATH), mono=stopped_at)
+    reason = Reason(ReasonKind.SUPERVISOR, order.node, detail=problem)
+    journal.append(Stopping(reason), mono=stopped_at)
     record_exits(folder, order, journal)
     state = State.STUCK if survivors else State.FAILED
     verified = verified or bool(program_cgroup.path)
     verified = verified and is_proven(program_cgroup, survivors, all_gone) and not unproven
-    reason = "; ".join(filter(None, (reason, unproven)))
-    journal.finalise(Ended(state, reason, len(killed), survivors, verified))
+    end = Ended(state, reason, len(killed), survivors, verified, unproven=unproven)
+    journal.finalise(end)
     program_cgroup.remove()
     return verified and not survivors
 

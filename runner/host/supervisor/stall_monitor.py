@@ -21,7 +21,7 @@ from runner.core.wire.events import ProgressResumed, Stalled
 from runner.core.wire.order import Order
 from runner.core.wire.paths import MIN_CPU_SHARE, STACKS_LOG, RunPaths
 from runner.core.wire.run_info import GpuSample
-from runner.core.wire.states import STALL_REASON
+from runner.core.wire.states import Reason, ReasonKind
 from runner.host.process import bounded_child, procfs
 from runner.host.process.file_worker import Submit
 from runner.host.ranks import stacks
@@ -178,7 +178,7 @@ class StallMonitor:
         launcher: LauncherProcess,
         ranks: RankTracker,
         submit: Submit,
-        fail: Callable[[str], None],
+        fail: Callable[[Reason], None],
     ) -> None:
         self._folder = folder
         self._order = order
@@ -303,7 +303,8 @@ class StallMonitor:
         stalled_s = self._standstill_s
         limit_s = self._order.stall_s
         if stalled_s >= limit_s:
-            self._fail(f"{STALL_REASON} {stalled_s:.0f} s (watch.stall_s is {limit_s:g})")
+            detail = f"{stalled_s:.0f} s (watch.stall_s is {limit_s:g})"
+            self._fail(Reason(ReasonKind.STALL, self._order.node, detail=detail))
 
     def dump(self, reason: str) -> None:
         """Have the stacks dumped, unless that is under way, after a sample without that."""

@@ -11,9 +11,9 @@ import signal
 import time
 from typing import Callable, Dict, Iterable, List, Optional, Sequence, Set
 
-from runner.core.wire.events import StopCause, Stopping
+from runner.core.wire.events import Stopping
 from runner.core.wire.order import Order
-from runner.core.wire.states import TERMINATED, State
+from runner.core.wire.states import Reason, ReasonKind, State
 from runner.core.wire.timing import NEVER
 from runner.host.process import procfs
 from runner.host.ranks.tracker import RankTracker
@@ -43,7 +43,7 @@ class StopLadder:
     """Why and when an attempt ends on this host.
 
     Attributes:
-        reason: Why the attempt stops; "" while it does not.
+        reason: Why the attempt stops; None while it does not.
         stopped_at: Since when it stops, monotonic; in the future while it does not.
         failed_at: When something of the task first failed here; None if nothing did before the
             stop.
@@ -53,12 +53,11 @@ class StopLadder:
     """
 
     def __init__(self, order: Order, launcher: LauncherProcess, journal: EventLog) -> None:
-        self.reason = ""
-        self.cause = StopCause.USER
+        self.reason: Optional[Reason] = None
         self.stopped_at = NEVER
         self.failed_at: Optional[float] = None
         self.user_stopped = False
-        self.deferred_reason = ""
+        self.deferred_reason: Optional[Reason] = None
         self.left_over: Dict[int, str] = {}
         self._order = order
         self._launcher = launcher
@@ -72,7 +71,7 @@ class StopLadder:
     @property
     def is_stopping(self) -> bool:
         """Whether there is a reason to stop."""
-        return bool(self.reason)
+        return self.reason is not None
 
     @property
     def grace_is_over(self) -> bool:
@@ -89,43 +88,44 @@ class StopLadder:
         if failed_at < self.stopped_at:
             self.failed_at = min(failed_at, self.failed_at or failed_at)
 
-    def rules_out_relaunch(self, cause: StopCause) -> bool:
-        """Note a final cause; return whether that is news to the others, who stop already."""
-        is_news = self.is_stopping and not self.user_stopped and self.cause is not cause
-        if cause is StopCause.USER:
+    def rules_out_relaunch(self, reason: Reason) -> bool:
+        """Note a final reason; return whether that is news to the others, who stop already."""
+        is_known = self.reason is None or self.reason.kind is reason.kind
+        is_news = not (is_known or self.user_stopped)
+        if reason.is_by_user:
             self.user_stopped = True
         elif is_news:
-            self.cause = cause
+            self.reason = reason
         return is_news
 
-    def defer(self, reason: str) -> None:
+    def defer(self, reason: Reason) -> None:
         """Note a reason to stop for a moment later; the first one counts."""
         self.deferred_reason = self.deferred_reason or reason
 
-    def begin(self, reason: str, cause: StopCause, stopped_at: float) -> None:
+    def begin(self, reason: Reason, stopped_at: float) -> None:
         """Stop since the given moment: TERM to the program, KILL after the grace."""
         self.reason = reason
-        self.cause = cause
         self.stopped_at = stopped_at
         self._kill_at = stopped_at + self._order.grace_s
         self.term_launcher()
         self._launcher.cancel()
-        self._journal.append(Stopping(reason, cause), mono=stopped_at)
+        self._journal.append(Stopping(reason), mono=stopped_at)
 
-    def take_term(self) -> str:
+    def take_term(self) -> Optional[Reason]:
         """Stop as what sends TERM does, to every process of the run perhaps: a scheduler.
 
-        Return the reason, "" but for the first time.
+        Return the reason, None but for the first time.
         """
         if self._has_taken_term:
-            return ""
+            return None
         self._has_taken_term = True
         since = time.monotonic() - TERM_SPREAD_S
+        reason = Reason(ReasonKind.TERM, self._order.node)
         if self.is_stopping:
-            self._journal.append(Stopping(TERMINATED, StopCause.SCHEDULER), mono=since)
+            self._journal.append(Stopping(reason), mono=since)
         else:
-            self.begin(TERMINATED, StopCause.SCHEDULER, since)
-        return TERMINATED
+            self.begin(reason, since)
+        return reason
 
     def skip_grace(self) -> None:
         """Have what is left killed now."""
@@ -165,7 +165,8 @@ class StopLadder:
         """Return how the attempt ended here."""
         if survivors:
             return State.STUCK
-        if self.cause is StopCause.DECIDED and not self.user_stopped:
+        is_decided = self.reason is not None and self.reason.kind is ReasonKind.DECIDED
+        if is_decided and not self.user_stopped:
             return State.SUCCEEDED
         succeeded = standby_ended or self._launcher.exit_status == (0, None)
         if succeeded and self.failed_at is None:
@@ -173,7 +174,7 @@ class StopLadder:
         return State.STOPPED if self.reason and self.failed_at is None else State.FAILED
 
     @property
-    def local_reason(self) -> str:
+    def own_reason(self) -> Optional[Reason]:
         """The reason, where the supervisor itself had it and nothing of the task failed."""
-        is_local = self.cause is StopCause.LOCAL and self.failed_at is None
-        return self.reason if is_local else ""
+        is_own = self.reason is not None and self.reason.is_own(self._order.node)
+        return self.reason if is_own and self.failed_at is None else None

@@ -15,9 +15,9 @@ import socket
 import time
 from typing import Any, Callable, Dict, List, Optional, Set
 
-from runner.core.wire.events import FINAL_CAUSES, Ended, PortTaken, ProgramExited, StopCause
-from runner.core.wire.states import State
-from runner.core.wire.text import describe_exit
+from runner.core.wire.codec import decode
+from runner.core.wire.events import Ended, PortTaken, ProgramExited
+from runner.core.wire.states import Reason, ReasonKind, State
 from runner.core.wire.timing import DISK_TIMEOUT_S
 from runner.host.container import remove_in_child
 from runner.host.peers.links import MAX_LINE, Link
@@ -31,7 +31,7 @@ from runner.host.storage import run_owner
 from runner.host.storage.run_folder import EventLog, mark_unattended
 from runner.host.supervisor.attempt import AttemptEnd, Decision, SupervisorArgs, begin_next
 from runner.host.supervisor.peer_exchange import PeerExchange
-from runner.host.supervisor.program import LauncherProcess
+from runner.host.supervisor.program import NO_PROBLEM, EngineProblem, LauncherProcess
 from runner.host.supervisor.stall_monitor import StallMonitor
 from runner.host.supervisor.stop_ladder import StopLadder
 
@@ -128,7 +128,7 @@ class Supervisor:
         self._launcher.create_cgroup()
         self._peers.join(args.reserved_ports.hub, self._loop)
         if args.user_stopped:
-            self.stop("stop requested", StopCause.USER)
+            self.stop(Reason(ReasonKind.USER, detail="stop requested"))
         on_ready()
         while not self._is_finished():
             self._loop.wait(TICK_S)
@@ -146,20 +146,25 @@ class Supervisor:
             return None
         return begin_next(self._args, self._upcoming, user_stopped=self._ladder.user_stopped)
 
-    def stop(self, reason: str, cause: StopCause = StopCause.LOCAL) -> None:
+    def stop(self, reason: Reason) -> None:
         """Stop the attempt, unless it is over: TERM to the program, KILL after the grace."""
         ladder = self._ladder
-        if cause in FINAL_CAUSES and ladder.rules_out_relaunch(cause):
-            self._peers.stop(reason, cause)
+        if reason.is_final and ladder.rules_out_relaunch(reason):
+            self._peers.stop(reason)
         if ladder.is_stopping or self._journal.state.is_terminal:
             return
-        if cause is StopCause.PEER and self._stall_monitor.is_dumping:
+        only_follows = not (reason.is_final or reason.is_own(self.order.node))
+        if only_follows and self._stall_monitor.is_dumping:
             ladder.defer(reason)  # the stacks of our ranks are wanted too
             return
         stopped_at = time.monotonic()  # before anything ends by it
-        if cause is StopCause.USER or not self.order.is_standby:  # a spare's trouble is its own
-            self._peers.stop(reason, StopCause.PEER if cause is StopCause.LOCAL else cause)
-        ladder.begin(reason, cause, stopped_at)
+        if reason.is_by_user or not self.order.is_standby:  # a spare's trouble is its own
+            self._peers.stop(reason)
+        ladder.begin(reason, stopped_at)
+
+    def _stop_here(self, problem: str) -> None:
+        """Stop, since this host cannot go on."""
+        self.stop(Reason(ReasonKind.HOST, self.order.node, detail=problem))
 
     def _on_command(self, message: Dict[str, Any]) -> Dict[str, Any]:
         """Do what an agent says, and renew the controller lease; return what to answer.
@@ -173,10 +178,10 @@ class Supervisor:
         elif kind == "detach":
             self._peers.detach()
         elif kind in ("stop", "kill"):
-            cause = StopCause(message.get("cause", "user"))
-            if cause is StopCause.PEER and message.get("attempt") not in (None, self.order.attempt):
+            reason = decode(Reason, message["reason"])
+            if not reason.is_final and message.get("attempt") not in (None, self.order.attempt):
                 return {}  # what failed there is over
-            self.stop(str(message.get("reason", "stop requested")), cause)
+            self.stop(reason)
             if kind == "kill":
                 self._ladder.skip_grace()
         elif kind == "dump_stacks":
@@ -199,7 +204,7 @@ class Supervisor:
     def _on_written_down(self, problem: str) -> None:
         self._launcher.is_on_record = not problem
         if problem:
-            self.stop(f"cannot write its record: {problem}")
+            self._stop_here(f"cannot write its record: {problem}")
 
     def _start_when_ready(self) -> None:
         """Start the program, if there is one, once its run is on record."""
@@ -208,7 +213,8 @@ class Supervisor:
 
     def _on_program_started(self) -> None:
         if not self._launcher.pid:
-            self._fail(f"the program on {self.order.node} could not be started")
+            problem = "its program could not be started"
+            self._fail(Reason(ReasonKind.PROGRAM, self.order.node, detail=problem))
         elif self._ladder.is_stopping:  # its disk answered too late
             self._ladder.term_launcher()
 
@@ -225,15 +231,15 @@ class Supervisor:
             self._on_program_ended()
         self._ladder.tick(self._ranks, self._live_processes)
         if self._loop.term_received and (reason := self._ladder.take_term()):
-            self._peers.stop(reason, StopCause.PEER)
+            self._peers.stop(reason)
         elif self._orphaned:
-            self.stop("its supervisor lost its guardian")
+            self._stop_here("its supervisor lost its guardian")
         if self._journal.write_error:
-            self.stop(self._journal.write_error)
+            self._stop_here(self._journal.write_error)
         stalled_s = self._peers.tick(self._stall_monitor.stalled_s)
         self._stall_monitor.check(stalled_s, is_stopping=self._ladder.is_stopping)
         if self._ladder.deferred_reason and not self._stall_monitor.is_dumping:
-            self.stop(self._ladder.deferred_reason, StopCause.PEER)
+            self.stop(self._ladder.deferred_reason)
         self._peers.check_lease()
         if self._launcher.end_recorded:
             self._ladder.drain(self._left_over())
@@ -270,7 +276,7 @@ class Supervisor:
         terminate()
         self._ranks.scan_records(terminate)  # those that have just started
 
-    def _fail(self, reason: str, failed_at: Optional[float] = None) -> None:
+    def _fail(self, reason: Reason, failed_at: Optional[float] = None) -> None:
         """Stop everywhere, since something of the task failed; unless we stop already."""
         self._ladder.fail(failed_at)
         self.stop(reason)
@@ -290,7 +296,7 @@ class Supervisor:
         # After why ranks vanished.
         self._files.submit(self._launcher.find_engine_problem, self._on_program_ended)
 
-    def _on_program_ended(self, start_problem: str = "") -> None:
+    def _on_program_ended(self, problem: EngineProblem = NO_PROBLEM) -> None:
         """Record the program's end after those of its ranks, unless the disk takes too long."""
         ended_at = self._launcher.unrecorded_end
         self._launcher.unrecorded_end = None
@@ -298,19 +304,20 @@ class Supervisor:
             return
         code, signum = self._launcher.exit_status or (None, None)
         is_apart = self._stall_monitor.stores.looks_apart > 1
-        self._journal.append(ProgramExited(code, signum, start_problem, is_apart), mono=ended_at)
+        body = ProgramExited(code, signum, problem.text, is_apart, problem.is_at_start)
+        self._journal.append(body, mono=ended_at)
         if code != 0:
-            outcome = start_problem or describe_exit(code, signum)
-            self._fail(f"the program on {self.order.node} {outcome}", ended_at)
+            self._fail(body.reason(self.order.node, "the program"), ended_at)
         elif self.order.decides and ended_at < self._ladder.stopped_at:
-            self.stop(f"{self.order.node}, which decides, has succeeded", StopCause.DECIDED)
+            self.stop(Reason(ReasonKind.DECIDED, self.order.node))
 
     def _release_port_if_listening(self) -> None:
         """Release the port once the program listens on it, or another process does."""
         thieves = self._launcher.find_port_thieves()
         if thieves is not None:
-            self._journal.append(PortTaken(self.order.reserve_port, tuple(sorted(thieves))))
-            self.stop("the master's port was taken")
+            body = PortTaken(self.order.reserve_port, tuple(sorted(thieves)))
+            self._journal.append(body)
+            self.stop(body.reason(self.order.node))
 
     def _is_finished(self) -> bool:
         group = self._peers.group
@@ -349,10 +356,11 @@ class Supervisor:
             self._upcoming = self._await_decision()
         self._peers.leave()  # first: what they say after its end must not change the record
         state = ladder.final_state(survivors, standby_ended=standby_ended)
-        reason = self._journal.write_error or ladder.local_reason
-        reason = "; ".join(filter(None, (reason, unproven)))
+        reason = ladder.own_reason
+        if problem := self._journal.write_error:
+            reason = Reason(ReasonKind.HOST, self.order.node, detail=problem)
         left_over = tuple(sorted({*ladder.left_over.values()}))[:MAX_LEFT_OVER]
-        end = Ended(state, reason, len(killed), survivors, verified, left_over)
+        end = Ended(state, reason, len(killed), survivors, verified, left_over, unproven)
         self._journal.finalise(end)
         cgroup.remove()
         self._wait_for_disk()
@@ -381,7 +389,7 @@ class Supervisor:
         """Return the attempt that follows here, if one does that no launch begins."""
         ladder = self._ladder
         self._launcher.port_reservation.release()
-        end = AttemptEnd(ladder.reason, ladder.cause, self._began_at, ladder.stopped_at)
+        end = AttemptEnd(ladder.reason, self._began_at, ladder.stopped_at)
         peers = self._peers
         poll = self._poll_for_decision
         return Decision(self._args, end, peers.group, peers.lease, self._journal, poll).wait()

@@ -25,10 +25,11 @@ from runner.core.history import (
     set_values,
 )
 from runner.core.outcome.first_failure import node_stops, stop_before
+from runner.core.outcome.verdict import end_text
 from runner.core.shell import quote, this_program
 from runner.core.wire import events
 from runner.core.wire.events import EVENT_TYPES, Event
-from runner.core.wire.states import State, failure_text
+from runner.core.wire.states import Reason, State
 from runner.core.wire.text import (
     counted,
     describe_exit,
@@ -284,10 +285,12 @@ def event_text(event: Event) -> str:
     elif isinstance(body, events.Stalled):
         texts = [f"no progress for {format_age(body.seconds)}", body.problem]
     elif isinstance(body, events.Ended):
-        texts = [f"ended: {body.state.value}", body.reason]
+        texts = [f"ended: {body.state.value}", end_text(body)]
     else:
         texts = [KINDS[type(body)]]
-        texts += [str(getattr(body, name, "")) for name in ("peer", "reason", "error")]
+        texts.append(str(getattr(body, "peer", "")))
+        reason = getattr(body, "reason", "")
+        texts.append(reason.text if isinstance(reason, Reason) else reason)
     return ", ".join(filter(None, texts))[:MAX_EVENT_TEXT]
 
 
@@ -297,7 +300,6 @@ FILTERS = {
     "counted": counted,
     "duration": format_duration,
     "event_text": event_text,
-    "failure": failure_text,
     "flat": flat_config,
     "fold_names": fold_names,
     "gpu_hours": gpu_hours,

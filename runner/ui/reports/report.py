@@ -15,7 +15,7 @@ from runner.core.results import NodeResult
 from runner.core.shell import this_program
 from runner.core.wire.paths import RunPaths
 from runner.core.wire.plan import NodePlan, Plan
-from runner.core.wire.states import STUCK, SUCCEEDED, Failure, failure_text, is_unattended
+from runner.core.wire.states import STUCK, SUCCEEDED, Reason, ReasonKind
 from runner.core.wire.text import (
     counted,
     describe_exit,
@@ -162,7 +162,7 @@ def final_report(
         lines.append(f"after {counted(len(past), 'relaunch', 'relaunches')}:")
         for each in past:
             where = f"attempt {each.attempt + 1} on {fold_names(each.nodes)}"
-            lines.append(f"  {where}, {format_duration(each.seconds)}: {each.reason}")
+            lines.append(f"  {where}, {format_duration(each.seconds)}: {each.reason.text}")
         lines += _unverified_lines(plan, verdict.unverified_before, disconnect_s, retry_command)
     state = verdict.state
     if state == STUCK and not survivors:
@@ -181,10 +181,10 @@ def final_report(
 
 
 def _first_failure(
-    plan: Plan, verdict: Verdict, failure: Failure, diagnosis: Diagnosis | None
+    plan: Plan, verdict: Verdict, failure: Reason, diagnosis: Diagnosis | None
 ) -> list[str]:
-    title = "stopped" if is_unattended(failure.reason) else "first failure"
-    lines = [f"{title}: {failure_text(failure)}"]
+    title = "stopped" if failure.kind is ReasonKind.UNATTENDED else "first failure"
+    lines = [f"{title}: {failure.text}"]
     if number := verdict.same_failures:
         is_all = number == len(verdict.ranks) - 1
         others = "all others" if is_all else counted(number, "other rank")
@@ -226,7 +226,7 @@ def _outcomes(verdict: Verdict) -> Iterator[tuple[str, str]]:
         if not texts:
             is_unknown = first in verdict.unverified
             texts = ["outcome unknown" if is_unknown else "none of its ranks was left at the end"]
-        per_node = " on each" if len(names) > 1 and notes[first].endswith(" killed") else ""
+        per_node = " on each" if len(names) > 1 and verdict.nodes[first].killed else ""
         yield fold_names(names), f"{'; '.join(texts)}{notes[first]}{per_node}"
 
 

@@ -16,9 +16,8 @@ from pathlib import Path
 from runner.checks.base import CheckContext, evaluate_checks
 from runner.config.words import hydra_value
 from runner.control.assumed_facts import assumed_facts
-from runner.control.attempt.admission import OrderSender
 from runner.control.attempt.monitor import AttemptMonitor
-from runner.control.attempt.states import AttemptState
+from runner.control.attempt.node_monitor import OrderSender
 from runner.control.attempt.stop import user_at_host
 from runner.control.code.code_store import STORE, CodeKeeper, CodeStore
 from runner.control.code.source import CodeSource, shipped_tasks
@@ -238,7 +237,7 @@ class LaunchSession:
         """What becomes of the run if this process ends now, and how to follow it."""
         if self._monitor is None:
             return "nothing was started"
-        if self._monitor.state is AttemptState.ENDED:
+        if self._monitor.is_over:
             command = f"{this_program()} attach {self._flags}"
             return f"its attempt had ended; to complete the record: {command}"
         is_detached = self._monitor.peer_status.all_detached
@@ -286,9 +285,7 @@ class LaunchSession:
         tasks = shipped_tasks() if spec.task.shipped_file else None
         monitor.start(
             attempt.facts,
-            OrderSender(spec, plan, tasks),
-            self._packed_record(plan),
-            self._attempts.facts_request,
+            OrderSender(spec, plan, tasks, self._packed_record(plan), self._attempts.facts_request),
             relaunch_follows=self._attempts.relaunches_left > 0,
         )
         monitor.run(detach=spec.detach)

@@ -24,7 +24,7 @@ from runner.core.results import PullResult
 from runner.core.shell import this_program
 from runner.core.wire.files import LOG, OUTPUT, SAMPLES
 from runner.core.wire.plan import Plan
-from runner.core.wire.states import is_stall
+from runner.core.wire.states import ReasonKind
 from runner.core.wire.tracebacks import find_tracebacks
 from runner.ui.layout import fold_names
 from runner.ui.problems import render_problems
@@ -169,7 +169,7 @@ class Ending:
         """Return the diagnosis without what stands just above: stacks, a traceback's lines."""
         if not (diagnosis and verdict.first_failure):
             return diagnosis
-        if is_stall(verdict.first_failure.reason):
+        if verdict.first_failure.kind is ReasonKind.STALL:
             is_shown = self.pool.console.has_just_shown("", [diagnosis.meaning])
             return replace(diagnosis, excerpt=()) if is_shown else diagnosis
         quoted = [line for line in diagnosis.excerpt if not line.startswith("  … ")]

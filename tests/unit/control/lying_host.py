@@ -39,7 +39,7 @@ from runner.core.wire.states import State
 from runner.transport.base import Ending
 from runner.ui.output import show
 from tests.golden import builders
-from tests.golden.builders import RUN_ID
+from tests.golden.builders import RUN_ID, failed, own, told
 from tests.unit.core.outcome.test_stacks import DUMP
 
 HONEST, LIAR = "a", "b"
@@ -197,7 +197,7 @@ INFO = RunInfo(
     task="train",
     launched_by="ada@desk",
     launched_at=1.7e9,
-    past_attempts=(PastAttempt(0, (HONEST, LIAR), "rank 0 exited with 1"),),
+    past_attempts=(PastAttempt(0, (HONEST, LIAR), told("rank 0 exited with 1")),),
     relaunches_left=1,
 )
 RANK = {"path": "/bin", "shm": "64 MiB"}
@@ -212,7 +212,7 @@ BODIES = [
     events.PeerLost(HONEST, "silent"),
     events.PeerDeparted(HONEST, "silent", 1),
     events.RelaunchPending(),
-    events.Relaunching(1, (HONEST, LIAR), "lost"),
+    events.Relaunching(1, (HONEST, LIAR), told("lost")),
     events.NotRelaunched("too few"),
     events.RankExited(
         rank=1,
@@ -223,8 +223,8 @@ BODIES = [
         facts=RANK,
     ),
     events.ProgramExited(1),
-    events.Stopping("a rank failed"),
-    events.Ended(State.FAILED, "a rank failed", 1, (), verified=True),
+    events.Stopping(failed(LIAR, 1, 1)),
+    events.Ended(State.FAILED, own(LIAR, "a rank failed"), 1, (), verified=True),
 ]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from runner.core.wire.container import Container
 from runner.host import container
-from runner.host.container import UNPROVEN, last_line, remove_container
+from runner.host.container import last_line, remove_container
 
 ENGINE = """#!/bin/sh
 echo "a warning" >&2
@@ -46,7 +46,7 @@ def test_what_shows_up_late_is_removed_too(engine: Container, tmp_path: Path) ->
 def test_an_engine_that_does_not_answer_proves_nothing(tmp_path: Path) -> None:
     """Its words are the reason."""
     gone = Container("docker", (str(tmp_path / "gone"),), "train:1")
-    expected = f"docker {UNPROVEN}: No such file or directory"
+    expected = "docker does not say that its container is gone: No such file or directory"
     assert remove_container(gone, {"PATH": os.defpath}) == expected
 
 

@@ -11,10 +11,9 @@ from unittest.mock import MagicMock
 import pytest
 
 from runner.control.attempt import node_failure_detector as limits
-from runner.control.attempt.node import Backoff, Reconnector
+from runner.control.attempt.node import Backoff, NodeState, Reconnector
 from runner.control.attempt.node_monitor import NodeMonitor
-from runner.control.attempt.observer import EventLog, Role, RunObserver
-from runner.control.attempt.states import NodeState
+from runner.control.attempt.observer import AttemptLog, Role, RunObserver
 from runner.control.rpc.session import HostSession
 from runner.control.rpc.wait import NO_ANSWER
 from runner.core.spec import Node
@@ -66,7 +65,7 @@ class Scene:
         )
         sessions: dict[str, HostSession] = {name: Session(name) for name in "abc"}
         idle = cast("Reconnector", SimpleNamespace(reconnect_if_due=lambda *_: None))
-        event_log = EventLog("r", 0, observer.record)
+        event_log = AttemptLog("r", 0, observer.record)
         self.monitor = NodeMonitor(
             spec, builders.plan(1, 1, 1), sessions, idle, observer, event_log
         )

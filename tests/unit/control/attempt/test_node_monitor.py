@@ -7,8 +7,19 @@ from typing import cast
 
 import pytest
 
-from runner.core.wire.events import PeerDeparted, ProgramExited, ProgramStarted, RankStarted
+from runner.control.attempt.node import NodeState
+from runner.core.wire.events import (
+    Ended,
+    EventBody,
+    PeerDeparted,
+    ProgramExited,
+    ProgramStarted,
+    RankStarted,
+    Stopping,
+)
 from runner.core.wire.order import Hub, Program
+from runner.core.wire.states import Reason, ReasonKind, State
+from tests.golden.builders import own
 from tests.unit.control.attempt.test_node_failure_detector import Scene, Session
 
 HUB = Hub("a", "10.0.0.1", 29513, member_count=2, min_nodes=2, required=False)
@@ -18,7 +29,7 @@ HUB = Hub("a", "10.0.0.1", 29513, member_count=2, min_nodes=2, required=False)
 def elastic() -> Scene:
     """Return three nodes of a run whose ranks torch assigns and restarts; two are enough."""
     scene = Scene()
-    plan = scene.monitor.elastic.plan
+    plan = scene.monitor.elastic._plan
     program = Program(max_restarts=1)
     shares = tuple(
         replace(
@@ -28,7 +39,7 @@ def elastic() -> Scene:
         )
         for share in plan.nodes
     )
-    scene.monitor.elastic.plan = replace(plan, nodes=shares)
+    vars(scene.monitor.elastic)["_plan"] = replace(plan, nodes=shares)
     for share in shares:
         scene.nodes[share.node].node_plan = share
         rank = RankStarted("abc".index(share.node), 7, world_size=3, master="a:1")
@@ -37,9 +48,10 @@ def elastic() -> Scene:
     return scene
 
 
-def event(scene: Scene, node: str, body: object, at: float = 20.0) -> bool:
+def event(scene: Scene, node: str, body: EventBody, at: float = 20.0) -> bool:
     """Report an event of a node; return whether the membership takes care of it."""
-    return scene.monitor.on_membership_event(scene.nodes[node], body, at)  # type: ignore[arg-type]
+    elastic = scene.monitor.elastic
+    return elastic.on_event(scene.nodes[node], body, at, is_stopping=False)
 
 
 @pytest.mark.parametrize(("silence_s", "counts"), [(0.5, False), (15.0, True)])
@@ -75,3 +87,20 @@ def test_no_host_sends_logs_that_nobody_reads() -> None:
         "c": True,
     }
     assert not any(session.is_held for session in sessions.values())
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_gone"),
+    [
+        (Reason(ReasonKind.SUPERVISOR, "c", detail="its supervisor died"), True),
+        (own("c", "its disk is full"), False),
+    ],
+)
+def test_a_run_goes_on_without_a_node_whose_supervisor_died(
+    elastic: Scene, reason: Reason, *, is_gone: bool
+) -> None:
+    """What a living supervisor stops is stopped everywhere."""
+    assert event(elastic, "c", Stopping(reason)) is is_gone
+    assert elastic.nodes["c"].is_lost is is_gone
+    assert event(elastic, "c", Ended(State.FAILED, reason)) is is_gone
+    assert (elastic.nodes["c"].state is NodeState.ENDED) is is_gone

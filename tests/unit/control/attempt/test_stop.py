@@ -12,9 +12,9 @@ import pytest
 
 from runner.control.attempt.stop import CONFIRM_TIMEOUT_S, FIRST_FAILURE_S, StopSequence
 from runner.core.spec import Node
-from runner.core.wire.events import StopCause
-from runner.core.wire.states import STALL_REASON
+from runner.core.wire.states import Reason, ReasonKind
 from tests.golden import builders
+from tests.golden.builders import asked, failed
 
 
 def sequence(said: list[str], **nodes: Any) -> StopSequence:
@@ -65,7 +65,7 @@ def test_a_terminal_that_closes_leaves_once_every_host_has_the_stop(
         },
     )
     assert stop.may_leave
-    stop.begin("stop requested", cause=StopCause.USER)
+    stop.begin(asked("stop requested"))
     assert (stop.may_leave, stop.unconfirmed) == (False, ["a", "b"])
     stop.on_command_sent("a", 1)
     assert (stop.may_leave, stop.unconfirmed) == (False, ["b"])
@@ -78,15 +78,18 @@ def test_a_terminal_that_closes_leaves_once_every_host_has_the_stop(
 
 
 @pytest.mark.promise(2)
-@pytest.mark.parametrize("cause", [StopCause.USER, StopCause.DECIDED])
-def test_an_earlier_stop_confirms_no_later_one(cause: StopCause) -> None:
+@pytest.mark.parametrize("final", [asked(), Reason(ReasonKind.DECIDED, "b")])
+def test_an_earlier_stop_confirms_no_later_one(final: Reason) -> None:
     """A final stop rules out a relaunch, which that of another node does not."""
     node = SimpleNamespace(is_lost=False, has_ended=False, live_session=Session("a"))
     stop = sequence([], a=node)
-    stop.begin("rank 3 failed")
-    stop.begin("it is over", cause=cause)
-    stop.begin("rank 4 failed")
-    assert [sent["cause"] for sent in node.live_session.requests] == ["peer", cause.value]
+    stop.begin(failed("b", 3, 1))
+    stop.begin(final)
+    stop.begin(failed("b", 4, 1))
+    assert [sent["reason"]["kind"] for sent in node.live_session.requests] == [
+        "rank",
+        final.kind.value,
+    ]
     stop.on_command_sent("a", 1)
     assert stop.unconfirmed == ["a"]
     stop.on_command_sent("a", 2)
@@ -99,13 +102,13 @@ def test_the_reason_is_the_first_failure_though_its_report_comes_later(
     """It is shown once, when the reports of all hosts had time to arrive."""
     said: list[str] = []
     stop = sequence(said)
-    stop.begin("rank 1 on b exited with 4")
-    stop.name_reason(lambda: "")
+    stop.begin(failed("b", 1, 4))
+    stop.name_reason(lambda: None)
     assert said == []
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + FIRST_FAILURE_S)
     for _ in range(2):
-        stop.name_reason(lambda: "rank 0 on a exited with 3")
+        stop.name_reason(lambda: failed("a", 0, 3))
     assert said == ["rank 0 on a exited with 3; stopping the rest"]
 
 
@@ -113,7 +116,7 @@ def test_a_stop_for_want_of_progress_is_not_said_again() -> None:
     """It was, with the stacks."""
     said: list[str] = []
     stop = sequence(said)
-    reason = f"{STALL_REASON} for 16 s"
+    reason = Reason(ReasonKind.STALL, "a", detail="16 s")
     stop.begin(reason)
     stop.name_reason(lambda: reason, at_once=True)
     assert said == []

@@ -18,9 +18,9 @@ from runner.core.history import Metric
 from runner.core.outcome.verdict import Verdict
 from runner.core.wire.events import Ended, Event, HostLost, RankExited, RankStarted
 from runner.core.wire.run_info import GpuSample, PastAttempt, Sample
-from runner.core.wire.states import Failure, State
+from runner.core.wire.states import State
 from runner.ui.page.page import render_page
-from tests.golden.builders import plan, request
+from tests.golden.builders import failed, plan, request, told
 
 BEGAN = 1.7e9
 RUN_ID = "0101-1200-train-abcd"
@@ -41,8 +41,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
     first = replace(plan(1, 1), run_id=RUN_ID)
     store.create(asked, first)
     store.write_plan(replace(first, attempt=1), asked)
-    verdict = Verdict("failed", 1, 20.0, Failure("b", 1, "exited with 3"))
-    past = PastAttempt(0, ("a", "b"), "lost b", 10.0)
+    verdict = Verdict("failed", 1, 20.0, failed("b", 1, 3))
+    past = PastAttempt(0, ("a", "b"), told("lost b"), 10.0)
     store.write_result(plan(1, 1), replace(verdict, past_attempts=(past,)), BEGAN, None)
     result = json.loads((store.folder / "result.json").read_text())
     store.write_json("result.json", {**result, "attempt": 1})

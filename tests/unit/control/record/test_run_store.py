@@ -24,7 +24,7 @@ from runner.core.wire.codec import decode, encode
 from runner.core.wire.events import Event, ProgramStarted, parse
 from runner.core.wire.plan import Plan
 from runner.core.wire.run_info import PastAttempt
-from tests.golden.builders import RUN_ID, plan, request
+from tests.golden.builders import RUN_ID, plan, request, told
 
 RECORD = {".gitignore", "config.yaml", "overrides.yaml", "plan.json", "logs"}
 
@@ -225,7 +225,7 @@ def test_a_tail_shows_the_cr_that_a_shell_quotes(tmp_path: Path) -> None:
     assert store.tail("a", "x.err", 9) == ["2%", "t.sh: line 2: set: pipefail\\r: invalid option"]
 
 
-PAST = (PastAttempt(0, ("a", "x"), "lost x", 20.0, ("x",)),)
+PAST = (PastAttempt(0, ("a", "x"), told("lost x"), 20.0, ("x",)),)
 
 
 @pytest.mark.parametrize(

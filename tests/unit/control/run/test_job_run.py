@@ -31,5 +31,5 @@ def test_a_launch_that_was_killed_early_is_told(
     JobRun(request, "7", lambda _: None).complete()
     _, verdict = store.read_result()
     assert verdict.first_failure is not None
-    assert verdict.first_failure.reason == "ended by Slurm: its launch was killed"
+    assert verdict.first_failure.text == "ended by Slurm: its launch was killed"
     assert [past.attempt for past in verdict.past_attempts] == [0, 1]

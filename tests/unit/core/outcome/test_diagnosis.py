@@ -11,20 +11,21 @@ from runner.core.outcome.diagnosis import CONTEXT_LINES, Tail, diagnose
 from runner.core.outcome.verdict import Verdict
 from runner.core.results import RankResult
 from runner.core.wire.plan import Plan
-from runner.core.wire.states import Failure, unattended_reason
-from runner.core.wire.text import describe_exit
+from runner.core.wire.states import Reason, ReasonKind
 from runner.core.wire.tracebacks import EXCERPT_LINES, TRACEBACK, last_traceback
-from tests.golden.builders import plan
+from tests.golden.builders import failed, plan
 
 WROTE = Path(__file__).parents[3] / "fixtures" / "failures"
 
 
-def failed(rank: int | None = 2, state: str = "failed", signum: int | None = None) -> Verdict:
+def verdict_of(rank: int | None = 2, state: str = "failed", signum: int | None = None) -> Verdict:
     ranks = {
         str(each): RankResult("ab"[each // 2], None if each == rank and signum else 1, signum)
         for each in range(4)
     }
-    failure = Failure("b", rank, describe_exit(None, signum) if signum else "exited with 1")
+    failure = Reason(ReasonKind.PROGRAM, "b", code=1, detail="exited with 1")
+    if rank is not None:
+        failure = failed("b", rank, -signum if signum else 1)
     return Verdict(state, 1, 3.0, first_failure=failure, ranks=ranks)
 
 
@@ -65,7 +66,7 @@ def test_the_last_traceback_is_told_and_what_stood_before_it() -> None:
     before, said = last_traceback(CHAIN.splitlines())
     assert said[0] == TRACEBACK
     assert said[-2:] == ["RuntimeError: no lr", "see the handbook"]
-    told = diagnose(MADE, failed(), logs(b_2_err=CHAIN))
+    told = diagnose(MADE, verdict_of(), logs(b_2_err=CHAIN))
     assert told is not None
     assert told.excerpt == tuple(said)
     assert told.context == tuple(before[-CONTEXT_LINES:])
@@ -75,7 +76,7 @@ def test_the_last_traceback_is_told_and_what_stood_before_it() -> None:
 def test_without_a_traceback_the_last_lines_are_told() -> None:
     """Of the errors, or else of the output."""
     text = "".join(f"line {number}\n" for number in range(50))
-    told = diagnose(MADE, failed(), logs(b_2_out=text))
+    told = diagnose(MADE, verdict_of(), logs(b_2_out=text))
     assert told is not None
     assert told.excerpt == tuple(f"line {number}" for number in range(50 - EXCERPT_LINES, 50))
     assert told.cause == ""
@@ -84,7 +85,7 @@ def test_without_a_traceback_the_last_lines_are_told() -> None:
 def test_torchruns_own_failure_is_read_in_its_own_words() -> None:
     """Where no rank failed."""
     text = (WROTE / "master_refused.txt").read_text()
-    told = diagnose(MADE, failed(rank=None), logs(b_err=text))
+    told = diagnose(MADE, verdict_of(rank=None), logs(b_err=text))
     assert told is not None
     assert told.cause == "master_refused"
 
@@ -114,7 +115,7 @@ def test_a_program_that_looks_for_the_master_on_its_own_node(
     texts: dict[str, str], is_own: int
 ) -> None:
     """No firewall is in the way: it has set MASTER_ADDR itself. Another rank's log may tell."""
-    told = diagnose(MADE, failed(), logs(**texts))
+    told = diagnose(MADE, verdict_of(), logs(**texts))
     assert told is not None
     assert (told.cause == "master_elsewhere") is bool(is_own)
     assert ("(plan: 10.0.0.1:29512)" in told.meaning) is bool(is_own)
@@ -123,7 +124,7 @@ def test_a_program_that_looks_for_the_master_on_its_own_node(
 def test_on_one_node_localhost_is_the_master() -> None:
     """There the plan says so, too."""
     text = f"{SOUGHT}timed out after 6 while trying to connect to (localhost, 5)."
-    verdict = replace(failed(1), first_failure=Failure("a", 1, "exited with 1"))
+    verdict = replace(verdict_of(1), first_failure=failed("a", 1, 1))
     told = diagnose(plan(4), verdict, logs(a_1_err=text))
     assert told is not None
     assert told.cause == "master_refused"
@@ -131,14 +132,14 @@ def test_on_one_node_localhost_is_the_master() -> None:
 
 def test_a_stop_for_want_of_a_controller_quotes_no_log() -> None:
     """What torchrun wrote of our TERM is no reason."""
-    failure = Failure("b", None, unattended_reason(25.0))
-    told = diagnose(MADE, replace(failed(), first_failure=failure), logs(b_err=CHAIN))
+    failure = Reason(ReasonKind.UNATTENDED, "b", detail="25 s")
+    told = diagnose(MADE, replace(verdict_of(), first_failure=failure), logs(b_err=CHAIN))
     assert told is not None
     assert (told.excerpt, told.cause) == ((), "unattended")
     assert "disconnect_s=never" in told.remedy
 
 
-@pytest.mark.parametrize("verdict", [failed(state="lost"), Verdict("succeeded", 0, 1.0)])
+@pytest.mark.parametrize("verdict", [verdict_of(state="lost"), Verdict("succeeded", 0, 1.0)])
 def test_where_no_rank_is_to_blame_nothing_is_told(verdict: Verdict) -> None:
     """What ranks say when their host's loss ends them, is no reason."""
     assert diagnose(MADE, verdict, logs(b_2_err=CHAIN)) is None
@@ -178,7 +179,7 @@ def test_a_known_failure_names_the_facts_of_its_rank(
     text: str, facts: dict[str, str], image: str, meaning: str, remedy: str
 ) -> None:
     """Its limits, its PATH, the file system that is full; and the cure is that of its place."""
-    verdict = failed()
+    verdict = verdict_of()
     ranks = {**verdict.ranks, "2": replace(verdict.ranks["2"], facts=facts)}
     made = replace(MADE, image=image)
     told = diagnose(made, replace(verdict, ranks=ranks), logs(b_2_err=text))

@@ -14,7 +14,7 @@ def test_what_is_not_known_is_not_explained() -> None:
     assert (
         explain(["Traceback (most recent call last):", "ValueError: lr must be positive"]) is None
     )
-    assert explain(["was killed by SIGTERM"]) is None
+    assert explain([], {"exit": "SIGTERM"}) is None
 
 
 @pytest.mark.parametrize(
@@ -27,12 +27,12 @@ def test_what_is_not_known_is_not_explained() -> None:
 )
 def test_the_exit_code_of_a_shell_names_a_signal(code: int, name: str, words: str) -> None:
     """128 + its number; other codes are the program's own."""
-    explained = explain([f"exited with {code}", "training"])
+    explained = explain(["training"], {"exit": str(code)})
     assert explained is not None
     assert explained.name == name
     assert words in explained.meaning
-    assert explain(["exited with 128"]) is None
-    assert explain(["exited with 255"]) is None
+    assert explain([], {"exit": "128"}) is None
+    assert explain([], {"exit": "255"}) is None
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import pytest
 from runner.core.outcome.losses import (
     Losses,
     classify_losses,
-    failure_reason,
     may_relaunch,
     next_spec,
+    past_attempt,
 )
 from runner.core.outcome.verdict import fold_events
 from runner.core.spec import Node, Spec, Task
@@ -22,22 +22,28 @@ from runner.core.wire.events import (
     PeerLost,
     ProgramStarted,
     RankExited,
-    StopCause,
     Stopping,
     StopRequested,
     TimedEvent,
 )
-from runner.core.wire.states import STALL_REASON, State
-from tests.golden.builders import plan
+from runner.core.wire.states import Reason, ReasonKind, State
+from tests.golden.builders import asked, plan, told
 
 FAILED, STOPPED = Ended(State.FAILED), Ended(State.STOPPED)
-TOLD = Stopping("it failed elsewhere", StopCause.PEER)
+STALL = Reason(ReasonKind.STALL, "a", detail="9 s")
+TOLD = Stopping(told("it failed elsewhere"))
 
 
 def spec(used: str, spares: str = "", least: int | None = None, decides: str = "") -> Spec:
     nodes, more = (tuple(Node(name, name) for name in names) for names in (used, spares))
     task = Task(name="t", kind="script", target="t.py", decides=decides)
     return Spec(run_id="r", nodes=nodes, task=task, spares=more, min_nodes=least)
+
+
+def losses(*told: tuple[str, EventBody]) -> Losses:
+    made = plan(1, 1, 1)
+    history = story(*told)
+    return classify_losses(made, history, fold_events(made, history, 1.0).first_failure)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +85,11 @@ def story(*told: tuple[str, EventBody]) -> list[TimedEvent]:
     ("told", "gone", "suspect"),
     [
         pytest.param(
-            [("b", RankExited(1, 3)), ("", StopRequested("x")), *((n, FAILED) for n in "abc")],
+            [
+                ("b", RankExited(1, 3)),
+                ("", StopRequested(told())),
+                *((n, FAILED) for n in "abc"),
+            ],
             {},
             {"b"},
             id="a rank failed",
@@ -109,7 +119,10 @@ def story(*told: tuple[str, EventBody]) -> list[TimedEvent]:
             id="who lost the hub, which is well, was cut off",
         ),
         pytest.param(
-            [("a", Stopping(f"{STALL_REASON} 9 s")), *((n, STOPPED) for n in "abc")],
+            [
+                ("a", Stopping(Reason(ReasonKind.STALL, "a", detail="9 s"))),
+                *((n, STOPPED) for n in "abc"),
+            ],
             {},
             set(),
             id="a watchdog saw no progress: nobody is to blame",
@@ -126,29 +139,35 @@ def test_what_an_attempt_cost(
     told: list[tuple[str, EventBody]], gone: dict[str, str], suspect: set[str]
 ) -> None:
     """Who cannot take part any more, and who had better not."""
-    assert classify_losses(plan(1, 1, 1), story(*told)) == Losses(gone, frozenset(suspect))
+    assert losses(*told) == Losses(gone, frozenset(suspect))
 
 
 def test_a_node_without_which_a_run_went_on_is_gone() -> None:
     """Unless it came back, or showed that nothing is left there."""
     left = ("a", PeerDeparted("c", "no power", 2))
 
-    assert classify_losses(plan(1, 1, 1), story(left)).excluded == {"c": "no power"}
-    assert classify_losses(plan(1, 1, 1), story(left, ("c", STOPPED))).excluded == {}
+    assert losses(left).excluded == {"c": "no power"}
+    assert losses(left, ("c", STOPPED)).excluded == {}
     back = ("c", ProgramStarted(8, rejoin_count=1))
-    assert classify_losses(plan(1, 1, 1), story(left, back)).excluded == {}
+    assert losses(left, back).excluded == {}
 
 
 LOST = story(("a", PeerLost("b", "silent")), ("a", STOPPED), ("c", STOPPED))
-STILL = story(("a", Stopping(f"{STALL_REASON} 9 s")), *((n, STOPPED) for n in "abc"))
+STILL = story(
+    ("a", Stopping(Reason(ReasonKind.STALL, "a", detail="9 s"))), *((n, STOPPED) for n in "abc")
+)
 
 
 @pytest.mark.parametrize(
     ("observed", "why", "again"),
     [
         (story(("b", RankExited(1, 3)), *((n, FAILED) for n in "abc")), "rank 1 on b exited", True),
-        (LOST, "lost b (silent)", True),
-        (story(("", StopRequested("x", 2)), *((n, STOPPED) for n in "abc")), "stopped", False),
+        (LOST, "lost b: silent", True),
+        (
+            story(("", StopRequested(asked(), 2)), *((n, STOPPED) for n in "abc")),
+            "stopped",
+            False,
+        ),
         (
             story(
                 *((n, RankExited(r, 0)) for r, n in enumerate("abc")),
@@ -158,7 +177,7 @@ STILL = story(("a", Stopping(f"{STALL_REASON} 9 s")), *((n, STOPPED) for n in "a
             False,
         ),
         (story(("b", RankExited(1, 3)), ("b", Ended(State.STUCK, survivors=(4,)))), "rank", False),
-        (STILL, STALL_REASON, False),
+        (STILL, "no rank made progress for 9 s", False),
     ],
     ids=["failed", "lost", "stopped", "succeeded", "stuck", "still"],
 )
@@ -166,5 +185,5 @@ def test_what_may_be_followed_by_another(observed: list[TimedEvent], why: str, a
     """A failure may; not what the user ended, what cannot be killed, or what only stands still."""
     verdict = fold_events(plan(1, 1, 1), observed, 1.0)
 
-    assert failure_reason(verdict).startswith(why)
+    assert past_attempt(plan(1, 1, 1), verdict).reason.text.startswith(why)
     assert may_relaunch(spec("abc"), verdict) is again

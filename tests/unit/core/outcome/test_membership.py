@@ -23,22 +23,11 @@ def told(*starts: tuple[float, str, RankStarted]) -> tuple[Memberships, list[Mem
 
 
 def test_a_membership_is_whole_by_its_last_rank() -> None:
-    """Two ranks on two nodes; nobody joined or left, since nobody was there before."""
+    """Two ranks on two nodes."""
     members, whole = told((1, "b", start(1, "a:1", 2)), (2, "a", start(0, "a:1", 2)))
     assert [each.number for each in whole] == [1]
     assert whole[0].nodes == ("a", "b")
-    assert (whole[0].joined, whole[0].departed) == ((), ())
     assert members.last is whole[0]
-
-
-def test_who_joined_and_left() -> None:
-    """By comparison with the one before that was whole."""
-    _, whole = told(
-        *((1, node, start(rank, "a:1", 2)) for rank, node in enumerate("ab")),
-        *((5, node, start(rank, "b:2", 2)) for rank, node in enumerate("bc")),
-    )
-    assert whole[1].joined == ("c",)
-    assert whole[1].departed == ("a",)
 
 
 HUB = Hub("a", "10.0.0.1", 29513, member_count=3, min_nodes=2, required=False)

@@ -20,27 +20,27 @@ from runner.core.wire.events import (
     ProgramStarted,
     RankExited,
     RankStarted,
-    StopCause,
     Stopping,
     StopRequested,
     TimedEvent,
 )
 from runner.core.wire.plan import Plan
-from runner.core.wire.states import Failure, State
-from tests.golden.builders import facts, spec
+from runner.core.wire.states import Reason, ReasonKind, State
+from tests.golden.builders import asked, facts, failed, spec, told
 
 OK = Ended(State.SUCCEEDED)
+DIED = Reason(ReasonKind.SUPERVISOR, "c", detail="its supervisor died")
 
 
 def planned(least: int | None = 2, restarts: int = 3) -> Plan:
     nodes = [Node(name, f"10.0.0.{at}", nproc_per_node=1) for at, name in enumerate("abc", start=1)]
-    asked = spec(
+    wish = spec(
         *nodes,
         rendezvous=Rendezvous("c10d"),
         torchrun=Torchrun(max_restarts=restarts),
         min_nodes=least,
     )
-    return build_plan(asked, {n.name: facts(n.name, f"eth0 {n.host}/24") for n in nodes})
+    return build_plan(wish, {n.name: facts(n.name, f"eth0 {n.host}/24") for n in nodes})
 
 
 def seen(at: float, node: str, *bodies: EventBody) -> list[TimedEvent]:
@@ -77,16 +77,16 @@ TERMED = [*seen(5, "a", RankExited(0, signal=15)), *seen(5, "b", RankExited(1, s
 
 def test_a_node_that_left_takes_nothing_from_a_success() -> None:
     """It is named, since nobody knows what is left there."""
-    told = folded(*(member(1, 1, "abc"), LOSS, TERMED, member(8, 2, "ab", 2), ended(20, "ab", 2)))
-    assert (told.state, told.exit_code, told.membership_count) == ("succeeded", 0, 2)
-    assert told.first_failure is None
-    assert told.unverified == ("c",)
+    said = folded(*(member(1, 1, "abc"), LOSS, TERMED, member(8, 2, "ab", 2), ended(20, "ab", 2)))
+    assert (said.state, said.exit_code, said.membership_count) == ("succeeded", 0, 2)
+    assert said.first_failure is None
+    assert said.unverified == ("c",)
 
 
 def test_a_node_that_came_back_is_proven() -> None:
     """What its dead supervisor left was closed before, and is no failure of the run."""
-    closed = seen(9, "c", Stopping("its supervisor died"), Ended(State.FAILED, "it died"))
-    told = folded(
+    closed = seen(9, "c", Stopping(DIED), Ended(State.FAILED, DIED))
+    said = folded(
         *(member(1, 1, "abc"), LOSS, TERMED, member(8, 2, "ab", 2), closed),
         *(
             seen(10, "c", ProgramStarted(7, rejoin_count=1)),
@@ -94,52 +94,51 @@ def test_a_node_that_came_back_is_proven() -> None:
             ended(20, "abc", 3),
         ),
     )
-    assert (told.state, told.exit_code, told.unverified) == ("succeeded", 0, ())
+    assert (said.state, said.exit_code, said.unverified) == ("succeeded", 0, ())
 
 
 def test_the_first_failure_is_that_of_the_last_membership() -> None:
     """What failed before was taken care of."""
     again = seen(5, "a", RankExited(0, 3))
-    told = folded(member(1, 1, "abc"), again, member(8, 2, "abc", 2), ended(20, "abc", 2, code=4))
-    assert told.first_failure == Failure("a", 0, "exited with 4")
-    assert told.exit_code == 1
+    said = folded(member(1, 1, "abc"), again, member(8, 2, "abc", 2), ended(20, "abc", 2, code=4))
+    assert said.first_failure == failed("a", 0, 4)
+    assert said.exit_code == 1
 
 
 def test_too_few_left_is_a_loss() -> None:
     """The second loss was one too many."""
     second = seen(15, "a", PeerLost("b", "nothing was heard from it for 15 s"))
-    rest = seen(16, "a", Stopping("lost b", StopCause.PEER), RankExited(0, signal=15, start=2), OK)
-    told = folded(member(1, 1, "abc"), LOSS, TERMED, member(8, 2, "ab", 2), second, rest)
-    assert (told.state, told.exit_code) == ("lost", 4)
-    assert told.first_failure is not None
-    assert told.first_failure.node == "b"
+    rest = seen(16, "a", Stopping(told("lost b")), RankExited(0, signal=15, start=2), OK)
+    said = folded(member(1, 1, "abc"), LOSS, TERMED, member(8, 2, "ab", 2), second, rest)
+    assert (said.state, said.exit_code) == ("lost", 4)
+    assert said.first_failure is not None
+    assert said.first_failure.node == "b"
 
 
 def test_a_loss_before_the_first_heartbeat_of_a_membership_is_its_loss() -> None:
     """The last sign of life of a node may be older than its ranks."""
     lost = PeerLost("b", "nothing was heard from it for 15 s", silence_s=15.0)
     second = seen(7.5, "a", lost)
-    rest = seen(23, "a", Stopping("lost b", StopCause.PEER), RankExited(0, signal=15, start=2), OK)
-    told = folded(member(1, 1, "abc"), LOSS, TERMED, member(8, 2, "ab", 2), second, rest)
-    assert (told.state, told.exit_code) == ("lost", 4)
+    rest = seen(23, "a", Stopping(told("lost b")), RankExited(0, signal=15, start=2), OK)
+    said = folded(member(1, 1, "abc"), LOSS, TERMED, member(8, 2, "ab", 2), second, rest)
+    assert (said.state, said.exit_code) == ("lost", 4)
 
 
 @pytest.mark.parametrize("signum", [2, 15])
 def test_a_stop_wants_a_proof_of_every_node(signum: int) -> None:
     """Also of one that was lost before."""
-    asked = seen(12, "", StopRequested("interrupted", signum))
+    wish = seen(12, "", StopRequested(asked("interrupted"), signum))
     rest = ended(14, "ab", 2, code=1)
-    told = folded(member(1, 1, "abc"), LOSS, TERMED, member(8, 2, "ab", 2), asked, rest)
-    assert told.exit_code == 5
-    assert told.unverified == ("c",)
+    said = folded(member(1, 1, "abc"), LOSS, TERMED, member(8, 2, "ab", 2), wish, rest)
+    assert said.exit_code == 5
+    assert said.unverified == ("c",)
 
 
 @pytest.mark.parametrize("delay_s", [0.01, -0.01])
 def test_a_death_that_the_run_outlived_is_no_failure(delay_s: float) -> None:
     """Whether the guardian of the dead supervisor or another host was the first to record it."""
-    died = "its supervisor ended by signal 9"
-    closed = seen(5 + delay_s, "c", Stopping(died, StopCause.DEATH), Ended(State.FAILED, died))
-    asked = seen(12, "", StopRequested("interrupted", 2))
+    closed = seen(5 + delay_s, "c", Stopping(DIED), Ended(State.FAILED, DIED))
+    wish = seen(12, "", StopRequested(asked("interrupted"), 2))
     rest = ended(14, "ab", 2, code=1)
-    told = folded(member(1, 1, "abc"), closed, LOSS, TERMED, member(8, 2, "ab", 2), asked, rest)
-    assert (told.exit_code, told.first_failure) == (130, None)
+    said = folded(member(1, 1, "abc"), closed, LOSS, TERMED, member(8, 2, "ab", 2), wish, rest)
+    assert (said.exit_code, said.first_failure) == (130, None)

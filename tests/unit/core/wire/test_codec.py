@@ -29,11 +29,11 @@ from runner.core.wire.facts import (
 )
 from runner.core.wire.order import Order
 from runner.core.wire.plan import NodePlan, Plan
-from runner.core.wire.states import Failure
+from runner.core.wire.states import Reason
 
 DATA = [
     *(Facts, FactsRequest, Interface, Route, Gpu, GpuProcess, Interpreter, SetupResult),
-    *(Order, NodePlan, Plan, Verdict, NodeResult, RankResult, Failure),
+    *(Order, NodePlan, Plan, Verdict, NodeResult, RankResult, Reason),
     *EVENT_TYPES.values(),
 ]
 PARSED = ["10.0.0.1/24", "fe80::/64", "ada", r"epoch (\d+)/(\d+)"]

@@ -11,6 +11,7 @@ from runner.core.wire.codec import decode, encode
 from runner.core.wire.order import Hub, Notify, Order
 from runner.core.wire.plan import NodePlan, Plan, next_attempt, plan_of, run_info
 from runner.core.wire.run_info import PastAttempt
+from tests.golden.builders import told
 
 NPROC = {"a": 2, "b": 1, "c": 2, "d": 4}
 HUB = Hub("a", "10.0.0.1", 29513, member_count=2, spares=("d",))
@@ -118,6 +119,6 @@ def test_its_record_is_that_of_the_orders() -> None:
         **dict.fromkeys((4, 5, 6, 7), "d"),
     }
     assert (after.spares, after.world_size, after.master_port) == ((), 8, 29600)
-    past = PastAttempt(0, ("a", "b", "c"), "lost b", 9.0, ("b",))
+    past = PastAttempt(0, ("a", "b", "c"), told("lost b"), 9.0, ("b",))
     info = run_info(after, "ada@desk", 1700000000.0, (past,))
     assert (info.attempt, info.relaunches_left, info.past_attempts) == (1, 1, (past,))

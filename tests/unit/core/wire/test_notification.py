@@ -11,7 +11,7 @@ import pytest
 
 from runner.core.wire.notification import KILLED, MAX_NODES, Message, Subject, deliver
 from runner.core.wire.order import Notify
-from runner.core.wire.states import Failure
+from tests.golden.builders import own
 from tests.lab.waiting import PATIENCE, wait_until
 
 SUBJECT = Subject(
@@ -45,8 +45,8 @@ def test_a_message_is_small_and_has_no_secret() -> None:
     nodes = tuple(f"gpu{number:060}" for number in range(2000))
     notify = Notify(("true",), "c", "t", nodes)
     big = Subject("r", 3, notify, secrets=("key-1", "two\nlines"), told_by="gpu1")
-    failure = Failure("gpu1", None, "pass\x1b[31mword key-1 two\nlines" + "é" * 5000)
-    data = big.ended("failed", 1, 1.0, failure.reason, failure, "key-1 " * 1000)
+    words = "pass\x1b[31mword key-1 two\nlines" + "é" * 5000
+    data = big.ended("failed", 1, 1.0, own("gpu1", words), "key-1 " * 1000)
     text = json.dumps(data)
     assert len(text.encode()) < 60_000
     assert "key-1" not in text

@@ -15,6 +15,8 @@ from runner.host.process.jobs import Jobs
 from runner.host.storage import run_folder, run_owner
 from tests.lab.waiting import wait_until
 
+LONG = {"kind": "other", "detail": "x" * 200_000}
+
 SUPERVISOR = """
 import os, signal, sys
 def stop(*_):
@@ -42,7 +44,7 @@ def test_supervisor_out_of_reach_is_asked_by_a_signal_to_stop(tmp_path: Path) ->
         run = FollowedRun(run_owner.RunSocket(folder), order)
         jobs = Jobs()
         watch = jobs.start(run.watch)
-        stop = jobs.start(lambda: run.send("stop", cause="user", reason="^C"))
+        stop = jobs.start(lambda: run.send("stop", reason={"kind": "user", "detail": "^C"}))
         try:
             wait_until(lambda: supervisor.poll() is not None, "the signal")
         finally:

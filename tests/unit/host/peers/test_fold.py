@@ -8,18 +8,19 @@ from typing import Any
 
 import pytest
 
-from runner.core.wire.events import StopCause
 from runner.core.wire.order import Hub, Order, Program
 from runner.core.wire.run_info import PastAttempt
+from runner.core.wire.states import Reason
 from runner.core.wire.timing import HUB_TIMEOUT_S, JOIN_TIMEOUT_S
 from runner.host.peers.fold import HubFold, MemberFold, PeerObserver
-from runner.host.peers.state import LastHeard, PeerState, Phase, Stop, Upcoming
+from runner.host.peers.state import LastHeard, PeerState, Phase, Upcoming
+from tests.golden.builders import failed, lost, own, told
 
 pytestmark = [pytest.mark.promise(2, 4)]
 
 LOST_S = 15.0
 STEP_S = 0.25
-FAILED = Stop("rank 0 on a exited with 3", StopCause.PEER)
+FAILED = failed("a", 0, 3)
 
 
 class Node(PeerObserver):
@@ -34,7 +35,7 @@ class Node(PeerObserver):
         kind = HubFold if name == "a" else MemberFold
         self.fold = kind(self.order, about, self, now)
         self.said: list[tuple[Any, ...]] = []
-        self.stop: Stop | None = None
+        self.stop: Reason | None = None
         self.phase = Phase.ACTIVE
         self.detached = False
         self.controller_at = now  # as this host knows
@@ -54,13 +55,13 @@ class Node(PeerObserver):
             departed=fold.departed(now) if isinstance(fold, HubFold) else (),
         )
 
-    def on_peer_stop(self, reason: str, cause: StopCause) -> None:
-        self.said.append(("stop", reason))
-        self.stop = self.stop or Stop(reason, cause)
+    def on_peer_stop(self, reason: Reason) -> None:
+        self.said.append(("stop", reason.text))
+        self.stop = self.stop or reason
 
     def on_peer_lost(self, peer: str, reason: str, _: float) -> None:
         self.said.append(("lost", peer, reason))
-        self.stop = self.stop or Stop(f"lost {peer}: {reason}", StopCause.PEER)
+        self.stop = self.stop or lost(peer, reason)
 
     def on_peer_departed(self, peer: str, reason: str, last_seen: float, node_count: int) -> None:
         self.said.append(("left", peer, node_count))
@@ -220,7 +221,7 @@ def test_a_killed_supervisor_is_known_at_once() -> None:
     """Its guardian says so: of a member to the hub; of the hub, nothing listens any more."""
     net = network("abc")
     dead = replace(net.nodes.pop("b").state(net.now + 0.1), phase=Phase.DEAD)
-    dead = replace(dead, stop=Stop("its supervisor ended by signal 9", StopCause.PEER))
+    dead = replace(dead, stop=own("b", "its supervisor ended by signal 9"))
     net.nodes["a"].fold.take(dead, net.now)
     assert net.said("a") == [("lost", "b", "its supervisor ended by signal 9")]
     net.nodes.pop("a")
@@ -356,7 +357,7 @@ def test_who_heard_a_controller_tells_all_and_nobody_is_told_it_back() -> None:
         assert node.controller_anywhere == pytest.approx(began - 10.0, abs=1.0)
 
 
-PAST = PastAttempt(0, ("a", "b", "c"), "rank 1 on b exited with 1")
+PAST = PastAttempt(0, ("a", "b", "c"), told("rank 1 on b exited with 1"))
 NEXT = Upcoming(1, ("a", "c"), ("b",), PAST)
 
 

@@ -16,19 +16,20 @@ from typing import Any
 import pytest
 
 from runner.core.wire.codec import encode
-from runner.core.wire.events import StopCause
 from runner.core.wire.order import Hub, Order
+from runner.core.wire.states import Reason
 from runner.host.peers import group
 from runner.host.peers.fold import PeerObserver
 from runner.host.peers.group import PeerGroup, tell_death
 from runner.host.peers.links import MAX_UNAUTHENTICATED, seal
-from runner.host.peers.state import LastHeard, Stop
+from runner.host.peers.state import LastHeard
 from runner.host.process.event_loop import EventLoop
+from tests.golden.builders import asked, failed, told
 
 pytestmark = [pytest.mark.promise(2, 4)]
 
 LOST_S = 15.0
-FAILED = "rank 0 on a exited with 3"
+FAILED = failed("a", 0, 3)
 MAX_TURNS = 10_000
 
 
@@ -38,8 +39,8 @@ class Heard(PeerObserver):
     def __init__(self) -> None:
         self.said: list[tuple[Any, ...]] = []
 
-    def on_peer_stop(self, reason: str, cause: StopCause) -> None:
-        self.said.append(("stop", reason, cause))
+    def on_peer_stop(self, reason: Reason) -> None:
+        self.said.append(("stop", reason))
 
     def on_peer_lost(self, peer: str, reason: str, _: float) -> None:
         self.said.append(("lost", peer, reason))
@@ -177,24 +178,24 @@ def test_news_is_told_at_once(ring: Ring, name: str) -> None:
     assert ("detached",) not in ring.heard["c"].said
     ring.detached = {"a"}
     ring.until(lambda: ("detached",) in ring.heard["c"].said, step_s=0)
-    told = ("stop", FAILED, StopCause.PEER)
-    ring.groups[name].stop(FAILED, StopCause.PEER)
-    ring.until(lambda: told in ring.heard["a"].said, step_s=0)
-    ring.groups["a"].stop(FAILED, StopCause.PEER)
-    ring.until(lambda: told in ring.heard["c"].said, step_s=0)
+    said = ("stop", FAILED)
+    ring.groups[name].stop(FAILED)
+    ring.until(lambda: said in ring.heard["a"].said, step_s=0)
+    ring.groups["a"].stop(FAILED)
+    ring.until(lambda: said in ring.heard["c"].said, step_s=0)
 
 
 def test_the_wish_of_a_user_is_told_after_another_reason(ring: Ring) -> None:
     """It rules out a relaunch; no other reason takes the place of the first."""
     ring.join("ab")
-    ring.groups["b"].stop(FAILED, StopCause.PEER)
-    ring.groups["b"].stop("something else", StopCause.PEER)
+    ring.groups["b"].stop(FAILED)
+    ring.groups["b"].stop(told("something else"))
     ring.until(lambda: ring.heard["a"].said)
-    ring.groups["b"].stop("told to", StopCause.USER)
+    ring.groups["b"].stop(asked("told to"))
     ring.until(lambda: len(ring.heard["a"].said) > 1)
     assert ring.heard["a"].said == [
-        ("stop", FAILED, StopCause.PEER),
-        ("stop", "told to", StopCause.USER),
+        ("stop", FAILED),
+        ("stop", asked("told to")),
     ]
 
 
@@ -319,13 +320,13 @@ def test_the_last_words_of_who_dies_are_read(ring: Ring) -> None:
         later = replace(state, counter=state.counter + 10**9)
         link.sendall(seal(b"token", encode(later)))
         ring.until(lambda: select.select([link], [], [], 0)[0])  # it is known, and is answered
-        last = replace(later, counter=later.counter + 1, stop=Stop(FAILED, StopCause.PEER))
+        last = replace(later, counter=later.counter + 1, stop=FAILED)
         link.sendall(seal(b"token", encode(last)))
     for _ in range(2):
-        ring.groups["a"].stop("told to", StopCause.USER)
+        ring.groups["a"].stop(asked("told to"))
     ring.groups["a"].tick(LastHeard(ring.now, ring.now), detached=False, stalled_s=0.0)
     ring.later(1)
-    assert ring.heard["a"].said == [("stop", FAILED, StopCause.PEER)]
+    assert ring.heard["a"].said == [("stop", FAILED)]
 
 
 def test_two_links_of_one_member_may_speak_at_once(ring: Ring) -> None:

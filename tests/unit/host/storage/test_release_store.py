@@ -14,7 +14,7 @@ from runner.core.wire.codec import encode
 from runner.core.wire.events import Ended, Stopping
 from runner.core.wire.order import Order
 from runner.core.wire.paths import RunPaths
-from runner.core.wire.states import State
+from runner.core.wire.states import Reason, ReasonKind, State
 from runner.host.storage import release_store
 from runner.host.storage.run_folder import EventLog
 from tests.unit.release_builders import Made, is_intact, left_in, release, store, write_into
@@ -86,7 +86,7 @@ def test_release_of_a_run_stays_until_its_end(
     Path(folder.order).write_text(json.dumps(encode(order)))
     journal = EventLog(folder, order)
     if state is State.STOPPING:
-        journal.append(Stopping("because"))
+        journal.append(Stopping(Reason(ReasonKind.USER)))
     elif state.is_terminal:
         journal.append(Ended(state))
 

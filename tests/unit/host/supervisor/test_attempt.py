@@ -10,18 +10,20 @@ from typing import Any, cast
 import pytest
 
 from runner.core.wire.codec import encode
-from runner.core.wire.events import NotRelaunched, Relaunching, RelaunchPending, StopCause
+from runner.core.wire.events import NotRelaunched, Relaunching, RelaunchPending
 from runner.core.wire.order import Hub, Order
 from runner.core.wire.paths import RunPaths
 from runner.core.wire.plan import NodePlan, Plan
+from runner.core.wire.states import Reason, ReasonKind
 from runner.host.facts.ports import NO_PORTS
 from runner.host.peers.fold import HubFold, PeerObserver
 from runner.host.peers.state import LastHeard, PeerState, Phase, Upcoming
 from runner.host.supervisor.attempt import AttemptEnd, Decision, SupervisorArgs, begin_next
+from tests.golden.builders import asked, failed
 from tests.unit.host.supervisor.test_stop_ladder import Journal
 
 LONG_AGO_S = 100.0
-FAILED = AttemptEnd("rank 1 on b exited with 1", StopCause.PEER, began_at=0.0, stopped_at=9.0)
+FAILED = AttemptEnd(failed("b", 1, 1), began_at=0.0, stopped_at=9.0)
 
 
 class Scene:
@@ -100,9 +102,10 @@ def test_a_spare_takes_the_place_of_who_is_lost() -> None:
 
 @pytest.mark.parametrize(
     ("reason", "nodes"),
-    [("rank 1 on b exited with 1", "acd"), ("no rank made progress for 9 s", "abc")],
+    [(failed("b", 1, 1), "acd"), (Reason(ReasonKind.STALL, "b", detail="9 s"), "abc")],
+    ids=["failed", "stalled"],
 )
-def test_a_spare_takes_the_place_of_who_stopped_first(reason: str, nodes: str) -> None:
+def test_a_spare_takes_the_place_of_who_stopped_first(reason: Reason, nodes: str) -> None:
     """It stands by then; a standstill is nobody's."""
     scene = Scene("bcd", relaunches_stalls=True)
     scene.fold.first_to_stop = "b"
@@ -152,9 +155,9 @@ def test_a_hub_alone_goes_on_where_no_launch_can_be() -> None:
 @pytest.mark.parametrize(
     "end",
     [
-        FAILED._replace(cause=StopCause.USER),
-        FAILED._replace(reason=""),
-        FAILED._replace(reason="no controller was attached for 10 s (disconnect_s)"),
+        FAILED._replace(reason=asked("stop requested")),
+        FAILED._replace(reason=None),
+        FAILED._replace(reason=Reason(ReasonKind.UNATTENDED, "a", detail="10 s")),
     ],
     ids=["a user's wish", "success", "nobody was there"],
 )

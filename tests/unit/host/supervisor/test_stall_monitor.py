@@ -14,6 +14,7 @@ import pytest
 from runner.core.wire.events import ProgressResumed, Stalled
 from runner.core.wire.paths import RunPaths
 from runner.core.wire.run_info import GpuSample
+from runner.core.wire.states import Reason
 from runner.host.process import procfs
 from runner.host.ranks import stacks
 from runner.host.supervisor.stall_monitor import Progress, StallMonitor, gpus_work
@@ -58,7 +59,7 @@ class Noted:
         self.bodies: list[Any] = []
         self.now = 1000.0
         self.sizes: dict[str, int] | None = None  # else those on the disk
-        self.failures: list[str] = []
+        self.failures: list[Reason] = []
 
     def append(self, body: Any) -> None:
         self.bodies.append(body)
@@ -132,7 +133,8 @@ def test_a_run_is_stopped_after_the_others_had_their_time(noted: Noted) -> None:
         noted.now += 5
         monitor.sample()
     check(monitor, 45.0)
-    assert noted.failures == ["no rank made progress for 45 s (watch.stall_s is 40)"]
+    words = [reason.text for reason in noted.failures]
+    assert words == ["no rank made progress for 45 s (watch.stall_s is 40)"]
 
 
 def test_what_a_dump_causes_is_no_progress(noted: Noted) -> None:

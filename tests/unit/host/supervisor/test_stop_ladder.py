@@ -9,13 +9,13 @@ from typing import Any, cast
 import pytest
 
 from runner.core.wire.container import Container
-from runner.core.wire.events import StopCause
 from runner.core.wire.order import Order
-from runner.core.wire.states import State
+from runner.core.wire.states import Reason, ReasonKind, State
 from runner.host.process import procfs
 from runner.host.storage.run_folder import EventLog
 from runner.host.supervisor.program import LauncherProcess
 from runner.host.supervisor.stop_ladder import TERM_SPREAD_S, StopLadder
+from tests.golden.builders import asked, told
 
 
 class Journal:
@@ -64,8 +64,11 @@ def ladder(program: Any, container: Container | None = None) -> StopLadder:
     return StopLadder(order, cast("LauncherProcess", program), cast("EventLog", Journal()))
 
 
-def stop(made: StopLadder, cause: StopCause = StopCause.PEER) -> None:
-    made.begin("because", cause, time.monotonic())
+DECIDED = Reason(ReasonKind.DECIDED, "b")
+
+
+def stop(made: StopLadder) -> None:
+    made.begin(told("because"), time.monotonic())
 
 
 @pytest.mark.parametrize(
@@ -88,14 +91,14 @@ def test_what_ends_because_another_node_decided_has_succeeded(terminated: list[i
     """Also where it failed or was stopped just before it heard so; a user's stop stays one."""
     made = ladder(Program())
     made.fail()
-    assert not made.rules_out_relaunch(StopCause.DECIDED)  # nobody has been told to stop yet
+    assert not made.rules_out_relaunch(DECIDED)  # nobody has been told to stop yet
     stop(made)
-    assert made.rules_out_relaunch(StopCause.DECIDED)
-    assert not made.rules_out_relaunch(StopCause.DECIDED)
+    assert made.rules_out_relaunch(DECIDED)
+    assert not made.rules_out_relaunch(DECIDED)
     assert made.final_state([], standby_ended=False) is State.SUCCEEDED
     assert made.final_state([31], standby_ended=False) is State.STUCK
-    assert made.rules_out_relaunch(StopCause.USER)
-    assert not made.rules_out_relaunch(StopCause.DECIDED)
+    assert made.rules_out_relaunch(asked())
+    assert not made.rules_out_relaunch(DECIDED)
     assert made.final_state([], standby_ended=False) is not State.SUCCEEDED
     assert terminated == [11]
 

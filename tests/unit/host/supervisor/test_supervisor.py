@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from runner.core.wire.events import Ended, EventBody, ProgramExited, StopCause, Stopping
+from runner.core.wire.events import Ended, EventBody, ProgramExited, Stopping
 from runner.core.wire.order import Order, Program
 from runner.core.wire.paths import RunPaths
 from runner.core.wire.states import State
@@ -30,12 +30,13 @@ from runner.host.storage.run_owner import RunSocket
 from runner.host.supervisor import supervisor as supervisor_module
 from runner.host.supervisor.attempt import SupervisorArgs
 from runner.host.supervisor.supervisor import Supervisor
+from tests.golden.builders import asked, failed, own
 from tests.lab.waiting import PATIENCE
 
 Script = Callable[[Supervisor], bool]
 """What happens in every turn of a supervisor's loop; returns whether its disk hangs from then."""
 
-USER_STOP = b'{"command": "stop", "cause": "user", "reason": "told to"}\n'
+USER_STOP = b'{"command": "stop", "reason": {"kind": "user", "detail": "told to"}}\n'
 
 
 DEADLINE_S = 20
@@ -132,7 +133,7 @@ def _stop_as_user(supervisor: Supervisor) -> None:
 
 
 def _stop_as_peer(supervisor: Supervisor) -> None:
-    supervisor._peers.on_peer_stop("rank 3 on n2 exited with 1", StopCause.PEER)
+    supervisor._peers.on_peer_stop(failed("n2", 3, 1))
 
 
 STOPS = pytest.mark.parametrize("stop", [_stop_as_user, _stop_as_peer])
@@ -223,7 +224,7 @@ def test_a_stop_is_heard_while_the_attempt_is_written_down(tmp_path: Path) -> No
     run = Supervised(tmp_path, "exit 7", script, write_down=write_down)
     assert written.exists()
     assert [event.body for event in run.events] == [
-        Stopping("told to", StopCause.USER),
+        Stopping(asked("told to")),
         Ended(State.STOPPED),
     ]
 
@@ -238,9 +239,9 @@ def test_nothing_starts_before_its_owner_is_on_record(tmp_path: Path, problem: s
         "No space left on device": partial(Path("/dev/full").write_text, "as on a full disk"),
     }
     run = Supervised(tmp_path, "exit 7", lambda _: False, write_down=write_down[problem])
-    reason = f"cannot write its record: {problem}"
+    reason = own(folder.root.rpartition("/")[2], f"cannot write its record: {problem}")
     assert [event.body for event in run.events] == [
-        Stopping(reason, StopCause.LOCAL),
+        Stopping(reason),
         Ended(State.STOPPED, reason),
     ]
 

@@ -13,9 +13,10 @@ import pytest
 
 from runner.core.history import RunData, Series
 from runner.core.wire import events
-from runner.core.wire.events import Event, StopCause
-from runner.core.wire.states import State
+from runner.core.wire.events import Event
+from runner.core.wire.states import Reason, State
 from runner.ui.page.page import event_text, render_page, timeline
+from tests.golden.builders import own, told
 from tests.page_runs import HOSTILE, LAUNCH, TRACEBACK, failed_run, good_run
 
 
@@ -98,8 +99,8 @@ def test_load_of_many_hosts_is_their_spread_and_of_several_runs_their_mean() -> 
     ("exited", "stop", "expected"),
     [
         (events.ProgramExited(0), None, "succeeded"),
-        (events.ProgramExited(1), StopCause.PEER, "stopped"),
-        (events.ProgramExited(1), StopCause.LOCAL, "failed"),
+        (events.ProgramExited(1), told("no"), "stopped"),
+        (events.ProgramExited(1), own("a", "no"), "failed"),
         (events.ProgramExited(), None, "unseen"),
         (events.ProgramExited(signal=9), None, "failed"),
         (events.HostLost("silent"), None, "failed"),
@@ -107,9 +108,9 @@ def test_load_of_many_hosts_is_their_spread_and_of_several_runs_their_mean() -> 
     ],
 )
 def test_who_was_stopped_and_who_failed(
-    exited: events.EventBody, stop: StopCause | None, expected: str
+    exited: events.EventBody, stop: Reason | None, expected: str
 ) -> None:
-    bodies = [events.ProgramStarted(7), *([events.Stopping("no", stop)] if stop else []), exited]
+    bodies = [events.ProgramStarted(7), *([events.Stopping(stop)] if stop else []), exited]
     happened = tuple(
         Event("r", "a", 0, n, LAUNCH + n, float(n), body) for n, body in enumerate(bodies)
     )
