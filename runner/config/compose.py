@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 from runner.config import rerun, words
 from runner.config.arguments import drops_false, set_argument, take_words
 from runner.config.contact import CONTACT_KEYS, contact_words, is_among
-from runner.config.kinds import Problems, suggest
+from runner.config.kinds import Problems
 from runner.config.layers import (
     RECORD,
     Composed,
@@ -55,7 +55,7 @@ from runner.config.source import (
     dump,
     shipped_folder,
 )
-from runner.core.errors import ConfigError, Problem
+from runner.core.errors import ConfigError, Problem, suggest
 from runner.core.launch_request import LaunchRequest, SweepPlace
 from runner.core.shell import expand_home, this_program
 from runner.core.spec import (

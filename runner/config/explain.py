@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.compose import Composer
-from runner.config.kinds import Problems, legal_values, suggest, unknown_key
+from runner.config.kinds import Problems, legal_values, unknown_key
 from runner.config.layers import (
     Composed,
     Layer,
@@ -22,7 +22,7 @@ from runner.config.layers import (
 )
 from runner.config.source import KeyPath, one_line
 from runner.config.words import option_of, plain
-from runner.core.errors import ConfigError, Problem
+from runner.core.errors import ConfigError, Problem, suggest
 from runner.core.results import Origin, Setting
 from runner.core.spec import section_of, written_default
 

@@ -9,13 +9,13 @@ import dataclasses
 import difflib
 import re
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from runner.control.record.file_names import LATEST
-from runner.core.errors import ConfigError, Problem
+from runner.core.errors import ConfigError, Problem, join_or, suggest
 from runner.core.shell import this_program
 from runner.core.spec import GROUPS, Mount, PortRange, keys_of, section_of
 from runner.core.wire.facts import MAX_PORT
@@ -208,14 +208,10 @@ def is_settable(name: str) -> bool:
     return name not in RESERVED_ENV and not LAUNCHER_ENV.fullmatch(name)
 
 
-def _names_of_variables(value: object) -> tuple[str, ...]:
-    return tuple(map(_variable_name, _texts(value)))
-
-
-def _patterns_of_variables(value: object) -> tuple[str, ...]:
+def _names_of_variables(value: object, wildcard: str = "_") -> tuple[str, ...]:
     texts = _texts(value)
     for text in texts:
-        _variable_name(text.replace("*", "_"))
+        _variable_name(text.replace(wildcard, "_"))
     return texts
 
 
@@ -267,7 +263,7 @@ KINDS: Mapping[str, Kind] = {
     "names of nodes": Kind("a list of names and ranges", _texts),
     "names of variables": Kind("a list of names of variables", _names_of_variables),
     "patterns of variables": Kind(
-        "a list of names or patterns such as WANDB_*", _patterns_of_variables
+        "a list of names or patterns such as WANDB_*", partial(_names_of_variables, wildcard="*")
     ),
     "nnodes": Kind("a whole number from 1, a range such as 2:4, or null", _nnodes, AUTO),
     "node or master": Kind("the name of a node, master (the first), or null for all", LINE),
@@ -322,17 +318,6 @@ def _choice(value: object, legal: Sequence[str]) -> str:
     if text not in legal:
         raise Illegal(hint=suggest(text, legal))
     return text
-
-
-def suggest(word: str, legal: Iterable[str], prefix: str = "") -> str:
-    """Return "did you mean …?", or "" when nothing is near."""
-    matches = difflib.get_close_matches(word, list(legal), n=1, cutoff=0.6)
-    return f"did you mean {prefix}{matches[0]}?" if matches else ""
-
-
-def join_or(words: Sequence[str]) -> str:
-    """Return "a, b or c"."""
-    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def unknown_key(where: str, key: str, legal: Sequence[str]) -> Problem:

@@ -14,9 +14,9 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from runner.config import rerun, words
-from runner.config.kinds import Problems, suggest
+from runner.config.kinds import Problems
 from runner.config.source import ConfigFiles, KeyPath, confs_upwards, display_path, nest, read
-from runner.core.errors import Problem
+from runner.core.errors import Problem, suggest
 from runner.core.shell import this_program
 from runner.core.spec import GROUPS
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from runner.config.kinds import Problems, join_or, read_section, read_value, suggest, unknown_key
+from runner.config.kinds import Problems, read_section, read_value, unknown_key
 from runner.config.words import NODES_PREFIX, key_of
+from runner.core.errors import join_or, suggest
 from runner.core.spec import Cluster, Node, Task, keys_of
 from runner.core.wire.text import join_some
 

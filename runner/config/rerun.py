@@ -11,7 +11,6 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from runner.config import words
-from runner.config.kinds import suggest
 from runner.config.source import SCHEMA, display_path, parse
 from runner.control.record import run_index
 from runner.control.record.file_names import (
@@ -23,7 +22,7 @@ from runner.control.record.file_names import (
     SWEEP_FILE,
 )
 from runner.control.record.run_index import RUNS_FOLDER
-from runner.core.errors import ConfigError, Problem, reason_of
+from runner.core.errors import ConfigError, Problem, reason_of, suggest
 from runner.core.launch_request import RecordedCode
 from runner.core.shell import expand_home, this_program
 from runner.core.spec import GROUPS, Spec, are_local

@@ -15,17 +15,9 @@ from typing import Any
 
 from runner.checks.base import all_checks
 from runner.config.arguments import words_of
-from runner.config.kinds import (
-    Problems,
-    is_settable,
-    join_or,
-    read_section,
-    read_value,
-    suggest,
-    unknown_key,
-)
+from runner.config.kinds import Problems, is_settable, read_section, read_value, unknown_key
 from runner.config.nodes import listed, read_nodes, read_slurm, select_nodes
-from runner.core.errors import Problem
+from runner.core.errors import Problem, join_or, suggest
 from runner.core.planning.container import extra_problems
 from runner.core.shell import expand_home, this_program
 from runner.core.spec import (

@@ -13,7 +13,8 @@ A run that was started ends with a `Verdict`, which has its own exit code.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 SIGNAL_EXIT_BASE = 128
@@ -107,3 +108,14 @@ class OutputLost(RunnerError):
 def is_output_error(error: BaseException) -> bool:
     """Return whether a write to standard output failed: its disk is full, its terminal gone."""
     return isinstance(error, OSError) and error.filename == STANDARD_OUTPUT
+
+
+def suggest(word: str, legal: Iterable[str], prefix: str = "") -> str:
+    """Return "did you mean …?", or "" when nothing is near."""
+    matches = difflib.get_close_matches(word, list(legal), n=1, cutoff=0.6)
+    return f"did you mean {prefix}{matches[0]}?" if matches else ""
+
+
+def join_or(words: Sequence[str]) -> str:
+    """Return "a, b or c"."""
+    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))

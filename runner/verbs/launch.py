@@ -8,9 +8,8 @@ from pathlib import Path
 
 import click
 
-from runner.config.kinds import suggest
 from runner.config.words import names_file
-from runner.core.errors import ConfigError, Interrupted, Problem
+from runner.core.errors import ConfigError, Interrupted, Problem, suggest
 from runner.core.launch_request import LaunchRequest
 from runner.core.shell import this_program
 from runner.ui.output import note

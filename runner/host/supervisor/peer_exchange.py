@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import socket
 import time
-from typing import Callable, Optional
+from typing import Any, Callable, Dict, Optional, Set
 
 from runner.core.wire import events
 from runner.core.wire.states import Reason, ReasonKind
 from runner.core.wire.timing import FailureDetector
 from runner.host.peers.fold import HubFold, PeerObserver
 from runner.host.peers.group import PeerGroup
+from runner.host.peers.links import MAX_LINE, Link
 from runner.host.peers.state import LastHeard
 from runner.host.process.event_loop import EventLoop
+from runner.host.storage import run_owner
 from runner.host.storage.run_folder import EventLog
 from runner.host.supervisor.attempt import ControllerLease, SupervisorArgs
 from runner.host.supervisor.notifier import Notifier
@@ -157,3 +162,54 @@ class PeerExchange(PeerObserver):
         self.lease.renew_from_peer(heard)
         if detached:
             self.lease.confirm_detach(stopping=self._ladder.is_stopping)
+
+
+class ControlSocket:
+    """The run's socket: agents of this user connect to it, and send commands as lines of JSON."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        loop: EventLoop,
+        on_command: Callable[[Dict[str, Any]], Optional[Dict[str, Any]]],
+    ) -> None:
+        """Take commands from now on; `on_command` returns what to answer, if anything."""
+        self._listener = listener
+        self._loop = loop
+        self._on_command = on_command
+        self._links: Set[Link] = set()
+        loop.add_reader(listener.fileno(), self._accept)
+
+    def close(self) -> None:
+        """Close the connections; the socket itself is the run's, and may have a next attempt."""
+        self._loop.remove_reader(self._listener.fileno())
+        for link in [*self._links]:
+            self._drop(link)
+
+    def _accept(self) -> None:
+        connection = self._loop.accept(self._listener)
+        if connection is None:
+            return
+        if run_owner.peer_uid(connection) != os.getuid():
+            connection.close()
+            return
+
+        def take(line: bytes) -> str:
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # a malformed one
+                if answer := self._on_command(json.loads(line)):
+                    link.send(json.dumps(answer).encode() + b"\n")
+            return ""
+
+        def receive() -> None:
+            link.receive()
+            if link.error is not None:
+                self._drop(link)
+
+        link = Link(connection, MAX_LINE, take)
+        self._links.add(link)
+        self._loop.add_reader(link.fileno(), receive)
+
+    def _drop(self, link: Link) -> None:
+        self._links.discard(link)
+        self._loop.remove_reader(link.fileno())
+        link.close()

@@ -7,9 +7,7 @@ left has outlived SIGKILL.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import json
 import os
 import socket
 import time
@@ -20,7 +18,6 @@ from runner.core.wire.events import Ended, PortTaken, ProgramExited
 from runner.core.wire.states import Reason, ReasonKind, State
 from runner.core.wire.timing import DISK_TIMEOUT_S
 from runner.host.container import remove_in_child
-from runner.host.peers.links import MAX_LINE, Link
 from runner.host.peers.state import Upcoming
 from runner.host.process import subreaper
 from runner.host.process.event_loop import EventLoop
@@ -30,64 +27,13 @@ from runner.host.ranks.tracker import RankTracker
 from runner.host.storage import run_owner
 from runner.host.storage.run_folder import EventLog, mark_unattended
 from runner.host.supervisor.attempt import AttemptEnd, Decision, SupervisorArgs, begin_next
-from runner.host.supervisor.peer_exchange import PeerExchange
+from runner.host.supervisor.peer_exchange import ControlSocket, PeerExchange
 from runner.host.supervisor.program import NO_PROBLEM, EngineProblem, LauncherProcess
 from runner.host.supervisor.stall_monitor import StallMonitor
 from runner.host.supervisor.stop_ladder import StopLadder
 
 TICK_S = 0.05
 MAX_LEFT_OVER = 8  # commands that are named
-
-
-class ControlSocket:
-    """The run's socket: agents of this user connect to it, and send commands as lines of JSON."""
-
-    def __init__(
-        self,
-        listener: socket.socket,
-        loop: EventLoop,
-        on_command: Callable[[Dict[str, Any]], Optional[Dict[str, Any]]],
-    ) -> None:
-        """Take commands from now on; `on_command` returns what to answer, if anything."""
-        self._listener = listener
-        self._loop = loop
-        self._on_command = on_command
-        self._links: Set[Link] = set()
-        loop.add_reader(listener.fileno(), self._accept)
-
-    def close(self) -> None:
-        """Close the connections; the socket itself is the run's, and may have a next attempt."""
-        self._loop.remove_reader(self._listener.fileno())
-        for link in [*self._links]:
-            self._drop(link)
-
-    def _accept(self) -> None:
-        connection = self._loop.accept(self._listener)
-        if connection is None:
-            return
-        if run_owner.peer_uid(connection) != os.getuid():
-            connection.close()
-            return
-
-        def take(line: bytes) -> str:
-            with contextlib.suppress(ValueError, KeyError, TypeError):  # a malformed one
-                if answer := self._on_command(json.loads(line)):
-                    link.send(json.dumps(answer).encode() + b"\n")
-            return ""
-
-        def receive() -> None:
-            link.receive()
-            if link.error is not None:
-                self._drop(link)
-
-        link = Link(connection, MAX_LINE, take)
-        self._links.add(link)
-        self._loop.add_reader(link.fileno(), receive)
-
-    def _drop(self, link: Link) -> None:
-        self._links.discard(link)
-        self._loop.remove_reader(link.fileno())
-        link.close()
 
 
 class Supervisor:

@@ -14,7 +14,7 @@ from runner.core.wire.paths import RunPaths
 from runner.host.process.event_loop import EventLoop
 from runner.host.storage import run_owner
 from runner.host.storage.run_owner import RunSocket
-from runner.host.supervisor.supervisor import ControlSocket
+from runner.host.supervisor.peer_exchange import ControlSocket
 
 
 class Heard:
