@@ -18,7 +18,7 @@ from runner.control.record.file_names import (
     PLAN_FILE,
     RESULT_FILE,
 )
-from runner.control.record.launch_record import Planned
+from runner.control.record.launch_record import PlanRecord
 from runner.control.record.metrics_record import (
     METRICS_FILE,
     RecordedLog,
@@ -83,7 +83,7 @@ def _read_outline(folder: Path, problems: Problems) -> RunData:
         result = None
     begun = None
     for name in () if result else (PLAN_FILE, JOB_FILE):
-        begun = begun or read_as(Planned, folder / name, problems)
+        begun = begun or read_as(PlanRecord, folder / name, problems)
     run = last or result or (begun and begun.launch.spec)
     launched_at = begun.launch.launched_at if begun else getattr(result, "began", None)
     files = sorted(folder.glob(f"{HOSTS_FOLDER}/*/run.json"))  # where `pull` has been

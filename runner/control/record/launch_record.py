@@ -32,13 +32,13 @@ class LaunchRecord:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlanRecord:
     """The file, without the plan."""
 
     launch: LaunchRecord
 
 
-def planned(plan: Plan, request: LaunchRequest) -> dict[str, Any]:
+def record_content(plan: Plan, request: LaunchRequest) -> dict[str, Any]:
     """Return the content of the file."""
     spec = request.spec
     cluster = replace(
@@ -78,7 +78,7 @@ def read_launch(folder: Path) -> LaunchRequest:
     if not file.exists() and (folder / JOB_FILE).exists():
         file = folder / JOB_FILE
     try:
-        launch = decode(Planned, json.loads(file.read_text(encoding="utf-8"))).launch
+        launch = decode(PlanRecord, json.loads(file.read_text(encoding="utf-8"))).launch
     except (OSError, ValueError) as error:
         hint = "--cluster NAME finds the run on the hosts of that cluster"
         problem = Problem(str(file), f"cannot be read: {reason_of(error)}", hint)

@@ -23,7 +23,7 @@ from runner.control.record.file_names import (
     RESULT_FILE,
     SWEEP_FILE,
 )
-from runner.control.record.launch_record import planned, read_launch
+from runner.control.record.launch_record import read_launch, record_content
 from runner.control.record.metrics_record import record_metrics
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.launch_request import LaunchRequest
@@ -196,7 +196,7 @@ class RunStore:
             number = int(json.loads(previous)["attempt"])
             if number < plan.attempt:
                 self.write_text(f"plan.{number}.json", previous)
-        self.write_json(PLAN_FILE, planned(plan, request))
+        self.write_json(PLAN_FILE, record_content(plan, request))
 
     @property
     def has_result(self) -> bool:

@@ -22,7 +22,7 @@ from runner.control.history import files
 from runner.control.history.run_reader import read_events
 from runner.control.record import run_index
 from runner.control.record.file_names import JOB_FILE, PLAN_FILE, RESULT_FILE
-from runner.control.record.launch_record import planned
+from runner.control.record.launch_record import record_content
 from runner.control.record.run_store import RunStore
 from runner.control.run.own_job import past_attempts
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady, Problem, StopUnverified
@@ -78,7 +78,7 @@ def submit(request: LaunchRequest, source: CodeSource, store: RunStore, script: 
     request = replace(request, launched_at=time.time(), launched_from=str(Path.cwd()))
     with store.required():
         store.write_request(request)
-        store.write_json(JOB_FILE, planned(plan, request))
+        store.write_json(JOB_FILE, record_content(plan, request))
         for name in (OUT_FILE, ERR_FILE):  # whoever looks in vain for a file sees it late on NFS
             store.write_text(name, "")
     if keeper := source.keep(CodeStore(Path.cwd() / run_index.RUNS_FOLDER / STORE)):
@@ -92,7 +92,7 @@ def submit(request: LaunchRequest, source: CodeSource, store: RunStore, script: 
         hint = "sinfo lists partitions; sacctmgr show associations user=$USER lists accounts"
         problem = problem or f"sbatch answered {last!r}"
         raise NotReady([Problem("cluster.slurm", problem, hint)])
-    store.write_json(JOB_FILE, {**planned(plan, request), "job_id": job_id})
+    store.write_json(JOB_FILE, {**record_content(plan, request), "job_id": job_id})
     run_index.register(spec.run_id, store.folder)
     run_index.set_latest(store.folder)
     return job_id

@@ -35,9 +35,9 @@ class Handler(RequestHandler):
             raise ValueError(f"there is no run {frame.data['run_id']} ({folder.root})")
         inventory = Inventory(folder, frame.data["kinds"], frame.data["patterns"])
         rows = f"[{','.join(inventory.rows)}]".encode("ascii")
-        skipped = inventory.skipped[:MAX_SKIPS_REPORTED]
-        if inventory.skipped[MAX_SKIPS_REPORTED:]:
-            skipped.append(f"and {len(inventory.skipped) - len(skipped)} more")
+        skipped = inventory.skipped
+        if inventory.skip_count > len(skipped):
+            skipped.append(f"and {inventory.skip_count - len(skipped)} more")
         self.context.answer(
             frame,
             "inventory",
@@ -102,7 +102,8 @@ class Inventory:
     def __init__(self, folder: RunPaths, kinds: Collection[str], patterns: Sequence[str]) -> None:
         self.rows: List[str] = []
         self.omitted_count = 0  # files beyond the limit
-        self.skipped: List[str] = []  # what was left out, and why
+        self.skipped: List[str] = []  # what was left out and why, of the first ones
+        self.skip_count = 0
         self._size = 0
         self._checked_out_ns = 0  # what has not changed since is no output, but code
         with contextlib.suppress(OSError):
@@ -154,7 +155,7 @@ class Inventory:
 
     def _on_error(self, error: OSError) -> None:
         if error.errno != errno.ENOENT:
-            self.skipped.append(f"{error.filename}: {error.strerror}")
+            self._skip(f"{error.filename}: {error.strerror}")
 
     def _add_output(self, path: str, status: os.stat_result, matching: files.GlobState) -> None:
         is_link = stat.S_ISLNK(status.st_mode)
@@ -164,9 +165,14 @@ class Inventory:
         if () in matching and stat.S_ISREG(status.st_mode):
             self._add(files.OUTPUT, path, status)
         elif is_link and (() in matching or leads_on):
-            self.skipped.append(f"{path}: is a symbolic link, which is not followed")
+            self._skip(f"{path}: is a symbolic link, which is not followed")
         elif () in matching:
-            self.skipped.append(f"{path}: is no file")
+            self._skip(f"{path}: is no file")
+
+    def _skip(self, text: str) -> None:
+        self.skip_count += 1
+        if len(self.skipped) < MAX_SKIPS_REPORTED:
+            self.skipped.append(text)
 
     def _add(self, kind: str, path: str, status: os.stat_result) -> None:
         checkpoint()

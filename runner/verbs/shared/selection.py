@@ -115,8 +115,8 @@ class Selection:
             return recorded
         if not (folder / OVERRIDES_FILE).exists():  # what hosts say is not composed
             message = f"run {recorded.spec.run_id} was not launched here, so no word changes it"
-            by_cluster = ["--run", recorded.spec.run_id, *self.settings]
-            hint = f"{this_program()} {self.verb} --cluster NAME {line(by_cluster)}"
+            typed = line(["--run", recorded.spec.run_id, *self.settings])
+            hint = f"{this_program()} {self.verb} --cluster NAME {typed}"
             raise ConfigError([Problem(" ".join(self.settings), message, hint)])
         folders = tuple(dict.fromkeys((*self.config_dirs, *recorded.config_dirs)))
         words = (f"rerun={hydra_value(str(folder))}", *self.settings)

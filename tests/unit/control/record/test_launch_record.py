@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from runner.control.record.file_names import PLAN_FILE
-from runner.control.record.launch_record import planned, read_launch
+from runner.control.record.launch_record import read_launch, record_content
 from runner.core.errors import ConfigError
 from runner.core.spec import Node, Progress, Secret, Ssh, Task
 from tests.golden.builders import plan, request
@@ -33,7 +33,7 @@ def test_what_reaches_the_hosts_comes_back(tmp_path: Path) -> None:
     secret = {"KEY": Secret("s-1")}
     asked = request(tmp_path, **fields, env={"HF_TOKEN": "e-1"}, secrets=secret)
     asked = replace(asked, config_dirs=("more",))
-    text = json.dumps(planned(plan(1), asked))
+    text = json.dumps(record_content(plan(1), asked))
     assert not [word for word in ("s-1", "e-1", "t-1") if word in text]
     (tmp_path / PLAN_FILE).write_text(text)
     found = read_launch(tmp_path)
