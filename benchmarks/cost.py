@@ -76,7 +76,7 @@ def taken(lab: Lab, folder: Path, rate: int, seconds: float) -> dict[str, tuple[
     """Run it once; return for each of our processes its CPU share and its own memory."""
     argv = [
         *(sys.executable, "-m", "runner", "cluster=lab", "task.script=rank.py"),
-        *("task.args_style=raw", f"task.args=['{rate}','{seconds + 30}']"),
+        f"task.args_after=['{rate}','{seconds + 30}']",
     ]
     with (folder / "err").open("w") as err:
         controller = subprocess.Popen(

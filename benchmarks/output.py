@@ -41,7 +41,6 @@ def main() -> None:
         lab.write_cluster(folder / "conf", "lab", list(lab.hosts))
         words = [sys.executable, "-m", "runner", "cluster=lab", "task.script=rank.py"]
         words += ["task.entry=plain", f"cluster.nproc_per_node={options.ranks // HOSTS}"]
-        words += ["task.args_style=raw"]
         print("where     of a core, %  microseconds per line")
         for where in ("pipe", "terminal"):
             extra = []
@@ -49,7 +48,7 @@ def main() -> None:
                 used = {}
                 for rate in (0, options.lines):
                     before = here()
-                    argv = [*words, f"task.args=['{rate}','{options.seconds}']"]
+                    argv = [*words, f"task.args_after=['{rate}','{options.seconds}']"]
                     seconds(argv, folder, terminal=where == "terminal")
                     used[rate] = here() - before
                 extra.append(used[options.lines] - used[0])

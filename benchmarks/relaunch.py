@@ -84,7 +84,7 @@ def start(lab: Lab, folder: Path, lost_s: float, backoff_s: float) -> subprocess
                 "relaunch.max=1",
             ),
             *(f"lost_s={lost_s}", f"relaunch.backoff_s={backoff_s}"),
-            *("task.script=rank.py", "task.args_style=raw", f"task.args=[{folder}]"),
+            *("task.script=rank.py", f"task.args_after=[{folder}]"),
         ],
         cwd=folder,
         env=environment(),

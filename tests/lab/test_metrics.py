@@ -97,7 +97,7 @@ def test_two_runs_are_compared_and_exported(on_lab: Launcher, tmp_path: Path) ->
         ids.append(done.folder.name)
     header, *rows = on_lab("compare").out.splitlines()
     assert [row.split()[0] for row in rows] == ids
-    assert header.split()[:3] == ["run", "task.args", "loss"]
+    assert header.split()[:3] == ["run", "task.args_after", "loss"]
     assert all("NaN" in row and "succeeded" in row for row in rows)
     listed = on_lab("compare", "--csv", "--sort=-least_loss", *ids).out
     first, second = csv.DictReader(io.StringIO(listed))

@@ -111,7 +111,7 @@ def test_options_of_torchruns_reach_torchrun(lab: Lab, on_lab: Launcher) -> None
         "cluster.nproc_per_node=2",
         f"task.script={PROGRAMS / 'usr1.py'}",
         "torchrun.extra=[--start-method=fork,--monitor-interval=0.2,--role=trainer,"
-        '--signals-to-handle="SIGTERM,SIGUSR1"]',
+        '"--signals-to-handle=SIGTERM,SIGUSR1"]',
         "torchrun.rdzv_conf={join_timeout: 300}",
     )
     running.until_printed("] up", 4)

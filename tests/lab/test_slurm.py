@@ -329,10 +329,10 @@ cd {hpc.folder}
 export PYTHONPATH={ROOT}
 R="{PYTHON} -m runner"
 $R {words}; echo code $?
-$R {words} 'task.args=["sleep=300"]' detach=true
+$R {words} 'task.args_after=["sleep=300"]' detach=true
 until $R ps | grep -q running; do sleep 0.1; done
 $R stop --run $(basename $(readlink -f runs/latest)); echo code $?
-$R {words} 'task.args=["touch={hpc.folder}/ran"]' 'cluster.setup=["sleep 600"]' &
+$R {words} 'task.args_after=["touch={hpc.folder}/ran"]' 'cluster.setup=["sleep 600"]' &
 until squeue -h -s | grep -q .; do sleep 0.1; done
 kill -TERM $!; wait $!; echo code $?
 echo jobs $(squeue -h -o %T)

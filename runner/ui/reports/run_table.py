@@ -107,13 +107,20 @@ MAX_RUNS = 20
 """The runs of a table, without those beyond them that have not ended."""
 
 HEADERS = (
-    *("RUN", "TASK", "BY", "STATE", "STEP", "LEFT", "RATE"),
-    *("AGE", "NODES", "GPUS", "ATTEMPT", "FOLDER"),
+    "RUN",
+    "TASK",
+    "BY",
+    "STATE",
+    "STEP",
+    "LEFT",
+    "RATE",
+    "AGE",
+    "NODES",
+    "GPUS",
+    "ATTEMPT",
+    "FOLDER",
 )
-GIVING_WAY = (
-    *("GPUS", "ATTEMPT", "FOLDER", "BY", "RATE"),
-    *("TASK", "NODES", "AGE", "LEFT", "STEP"),
-)
+GIVING_WAY = ("GPUS", "ATTEMPT", "FOLDER", "BY", "RATE", "TASK", "NODES", "AGE", "LEFT", "STEP")
 """What has no column where there is not room for all, the first of these first."""
 
 
