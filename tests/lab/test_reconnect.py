@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from runner.core.wire.codec import decode
+from runner.core.wire.states import Reason, ReasonKind
 from tests.lab.inspecting import agent_of
 from tests.lab.lab import Lab
 from tests.lab.launching import PROGRAMS, Controller, Launcher
@@ -126,7 +128,9 @@ def test_without_a_controller_a_run_goes_on_for_a_while(
         assert controller.process.wait(10 * PATIENCE) == 128 + signal.SIGHUP
     assert all(lab[node].processes("rank.py") for node in BOTH)
     for node, record in wait_until_ended(lab, controller.run_id, BOTH):
-        assert "no controller was attached for 12 s (disconnect_s)" in json.dumps(record), node
+        stopping = next(event for event in record if event["kind"] == "stopping")
+        reason = decode(Reason, stopping["reason"])
+        assert (reason.kind, reason.detail) == (ReasonKind.UNATTENDED, "12 s"), node
     wait_until_idle(lab)
 
 
