@@ -285,8 +285,19 @@ class JobRun:
             raise Interrupted(exit_code, self._left_text())
         if self._is_stopping or not job_of(self.job_id).is_queued:
             self._begin_stop(is_urgent=self._is_stopping)
+        elif exit_code == SIGNAL_EXIT_BASE + signal.SIGINT and self._is_left():
+            raise Interrupted(exit_code, self._left_text())
         else:
             raise Interrupted(exit_code, self.stop())
+
+    def _is_left(self) -> bool:
+        """Ask at a terminal whether Ctrl-C leaves the job in the queue; once more says no."""
+        if not (sys.stdin and sys.stdin.isatty()):
+            return False
+        self.say(f"cancel job {self.job_id}, or leave it in the queue? c or l, and Enter (c)")
+        with contextlib.suppress(Interrupted):
+            return sys.stdin.readline().strip().lower() in ("l", "leave")
+        return False
 
     def _begin_stop(self, *, is_urgent: bool) -> None:
         """Have the launch end its run, and prove it; at the second time have Slurm do so."""

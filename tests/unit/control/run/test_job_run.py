@@ -1,7 +1,10 @@
-"""A run whose launch is in a job of Slurm, which ends it."""
+"""A run whose launch is in a job: what Ctrl-C does while the job waits."""
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +13,51 @@ import pytest
 from runner.control.record.run_store import RunStore
 from runner.control.run import job_run
 from runner.control.run.job_run import JobRun
+from runner.core.errors import Interrupted
 from runner.core.launch_request import LaunchRequest
 from runner.core.planning.slurm_job import Job
 from tests.golden import builders
+
+ASKED = "cancel job 7, or leave it in the queue? c or l, and Enter (c)"
+
+
+@pytest.fixture
+def interrupt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], tuple[str, str]]:
+    """Interrupt a launch whose job waits, at a terminal where a text is typed; return what came."""
+    monkeypatch.setattr(job_run, "job_of", lambda job_id: Job(job_id, "PENDING", "Resources"))
+    monkeypatch.setattr(JobRun, "stop", lambda _: "its job is cancelled")
+
+    def interrupt(typed: str) -> tuple[str, str]:
+        said: list[str] = []
+        spec = builders.spec(run_id="r1")
+        run = JobRun(LaunchRequest(spec=spec, run_dir=tmp_path, config_yaml=""), "7", said.append)
+        ours, theirs = os.openpty()
+        os.write(ours, typed.encode())
+        with os.fdopen(theirs) as terminal:
+            monkeypatch.setattr(sys, "stdin", terminal)
+            with pytest.raises(Interrupted) as raised:
+                run._on_signal(130)
+        os.close(ours)
+        return "\n".join(said), str(raised.value)
+
+    return interrupt
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("l\n", "job 7 of run r1 is left in the queue"),
+        ("c\n", "its job is cancelled"),
+        ("\n", "its job is cancelled"),
+    ],
+)
+def test_ctrl_c_asks_what_becomes_of_a_job_that_waits(
+    interrupt: Callable[[str], tuple[str, str]], typed: str, told: str
+) -> None:
+    """Enter alone cancels it."""
+    said, end = interrupt(typed)
+    assert said == ASKED
+    assert end.startswith(told)
 
 
 @pytest.mark.parametrize("events", [None, b'{"kind":"sta'])
