@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from runner.control.code.code_store import StoredRelease, difference, find_release
+from runner.control.code.pool import StoredRelease, difference, find_release
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.history import RunData
 from runner.core.wire.text import join_some, printable_lines

@@ -188,6 +188,7 @@ class Interpreter:
     error: str = ""
     prefix: str = ""  # `sys.prefix`, links resolved: those that share it share their packages
     nccl: Dict[str, str] = field(default_factory=dict)  # versions of the distributions that hold it
+    python_path: str = ""  # the PYTHONPATH that it has without ours
 
 
 @dataclass(frozen=True)

@@ -205,8 +205,7 @@ def absolute(path: str, home: str) -> str:
 def _start_survey(request: FactsRequest, facts: Facts) -> BoundedChild:
     """Look at the folders of a run in a child: any of them may be on a dead network disk."""
     needed = {
-        "runner.host.storage.task_store": request.tasks_hash,
-        "runner.host.storage.release_store": request.release,
+        "runner.host.storage.pool": request.tasks_hash or request.release,
         "runner.host.facts.machine": request.find_users,
     }
     for name in filter(needed.get, needed):
@@ -238,9 +237,9 @@ def _survey(request: FactsRequest, home: str, tmp: str) -> None:
         disk_free=_free_bytes(_nearest_existing(workdir)),
     )
     if request.tasks_hash:
-        from runner.host.storage.task_store import has_tasks  # noqa: PLC0415 (verbs do without)
+        from runner.host.storage import pool  # noqa: PLC0415 (verbs do without)
 
-        report_facts(has_tasks=has_tasks(workdir, request.tasks_hash))
+        report_facts(has_tasks=pool.has_tasks(workdir, request.tasks_hash))
     project = absolute(request.project, home)
     if request.project:
         report_facts(project_exists=os.path.isdir(project))
@@ -249,9 +248,9 @@ def _survey(request: FactsRequest, home: str, tmp: str) -> None:
         programs = (script, os.path.join(script, "__main__.py"))  # Python runs a folder with one
         report_facts(script_exists=any(map(os.path.isfile, programs)))
     if request.release:
-        from runner.host.storage import release_store  # noqa: PLC0415 (verbs do without)
+        from runner.host.storage import pool  # noqa: PLC0415 (verbs do without)
 
-        report_facts(has_release=release_store.has_release(workdir, request.release))
+        report_facts(has_release=pool.has_release(workdir, request.release))
     if request.find_users:
         from runner.host.facts import machine  # noqa: PLC0415 (verbs do without)
 

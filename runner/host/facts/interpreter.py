@@ -28,6 +28,7 @@ import sys
 sys.path[:] = filter(None, sys.path)
 import json, os, re
 answer = {"executable": sys.executable, "version": sys.version_info[:3], "torch": "", "nccl": {}}
+answer["python_path"] = os.environ.get("PYTHONPATH", "")
 try:
     answer["prefix"] = os.path.realpath(sys.prefix)
     from importlib.util import find_spec
@@ -121,6 +122,7 @@ def parse_answer(answer: Dict[str, Any]) -> Interpreter:
         torch_cuda=cuda,
         prefix=answer.get("prefix", ""),
         nccl=answer.get("nccl", {}),
+        python_path=answer.get("python_path", ""),
     )
 
 

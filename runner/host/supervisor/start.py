@@ -10,8 +10,8 @@ from typing import Any, Callable, Mapping
 
 from runner.core.wire.order import Order
 from runner.core.wire.paths import RunPaths
-from runner.host.storage.checkout import check_out
-from runner.host.storage.release_store import remove_tree
+from runner.host.storage.garbage import remove_tree
+from runner.host.storage.pool import check_out
 from runner.host.storage.run_folder import create_run_folder, write_atomic
 from runner.host.supervisor import guardian
 from runner.host.supervisor.recovery import recover_unfinished

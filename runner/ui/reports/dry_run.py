@@ -14,11 +14,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from runner.core import shell
-from runner.core.wire.paths import CODE_FOLDER, RunPaths, release_folder
+from runner.core.wire.paths import RunPaths, content_file, release_file
 from runner.core.wire.plan import NodePlan, Plan
 from runner.core.wire.text import bracket_ipv6
 from runner.ui.layout import fold_names, group_names, terminal_width, wrap_lines
 from runner.ui.reports.report import run_header
+
+CHECK_OUT = """'
+import json, os, shutil, stat, sys
+for path, mode, size, content in json.load(open(sys.argv[1])):
+    if stat.S_ISDIR(mode): os.mkdir(path)
+    elif stat.S_ISLNK(mode): os.symlink(content, path)
+    else: os.chmod(shutil.copyfile(sys.argv[2] + content, path), mode & 0o777 | 0o200)
+'"""
+"""The program of Python that copies a release: its arguments are the manifest and the pool."""
 
 
 @dataclass(frozen=True)
@@ -94,12 +103,13 @@ def _script(plan: Plan, share: NodePlan) -> _Script:
     script: _Script
     if order.release:
         # A launch runs the setup in the home folder, before the code is there.
-        code = posixpath.join(release_folder(order.workdir, order.release), CODE_FOLDER)
         run = RunPaths(order.workdir, plan.run_id, share.node)
-        root = _Word(run.root, "run_folder", is_path=True)
-        script = [*setup, "mkdir -p ", root, " && cd ", root]
-        script += [" && cp -R ", _Word(code, "code", is_path=True), " work && chmod -R u+w work"]
-        script += [" && cd ", _Word(posixpath.relpath(share.cwd, run.root), "folder"), " && \\\n"]
+        work = _Word(run.work, "work", is_path=True)
+        manifest = _Word(release_file(order.workdir, order.release), "release", is_path=True)
+        pool = _Word(content_file(order.workdir, ""), "pool", is_path=True)
+        script = [*setup, "mkdir -p ", work, " && cd ", work, f" && python3 -c {CHECK_OUT} "]
+        script += [manifest, " ", pool]
+        script += [" && cd ", _Word(posixpath.relpath(share.cwd, run.work), "folder"), " && \\\n"]
     else:
         script = ["mkdir -p ", folder, " && "] if _remark(plan, share) else []
         script += ["cd ", folder, *(["\n", *setup] if setup else [" && \\\n"])]

@@ -14,7 +14,7 @@ from tensorboard.plugins.hparams.metadata import SESSION_START_INFO_TAG
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from runner.cli.main import main
-from runner.control.code.code_store import STORE, CodeStore
+from runner.control.code.pool import STORE, CodePool
 from runner.control.code.snapshot import Snapshot
 from runner.control.history.run_reader import read_run
 from runner.control.record.run_store import RunStore
@@ -87,7 +87,7 @@ def test_the_difference_between_two_codes_is_a_patch(
         (project / "train.py").write_text("x")
         taken = Snapshot.take(spec(deploy=Deploy(enabled=True)), project)
         words.append(make(number, release=taken.code.release))
-        CodeStore(tmp_path / "runs" / STORE).add(taken)
+        CodePool(tmp_path / "runs" / STORE).add(taken)
     assert main(["compare", *words, "--code"]) == 0
     printed = capsys.readouterr().out
     subprocess.run(

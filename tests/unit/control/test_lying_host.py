@@ -22,12 +22,12 @@ from unittest.mock import MagicMock
 
 import pytest
 from rich.console import Console
+from runner.control.code.code_store import PushSource
 
 from runner.checks.base import CheckContext, evaluate_checks
 from runner.control.attempt import monitor
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.attempt.observer import RunObserver
-from runner.control.code.code_store import PushSource
 from runner.control.code.push import CodePush
 from runner.control.code.source import CodeOnHosts
 from runner.control.history.files import Problems
@@ -227,7 +227,7 @@ def relaunch_of_a_liar(pool: Pool) -> None:
     pool.connect()
     pool.retarget(replace(pool.spec, nodes=NODES[::-1]))
     attempts = Attempts(
-        LaunchRequest(SPEC, pool.folder, ""), CodeOnHosts(SPEC), pool, launch_warnings
+        LaunchRequest(SPEC, pool.folder, ""), CodeOnHosts(SPEC, Path()), pool, launch_warnings
     )
     attempts._wait(0.01, RUN_ID)
     shown(render_dry_run(attempts._prepare(1, [HONEST, LIAR]).plan))
@@ -399,7 +399,7 @@ def test_a_host_that_keeps_its_runs_to_itself_holds_up_no_launch(
     pool.connect()
     pool.spec = replace(pool.spec, run_id="mine")
     request = LaunchRequest(pool.spec, pool.folder, "")
-    Attempts(request, CodeOnHosts(SPEC), pool, launch_warnings)._say_other_runs()
+    Attempts(request, CodeOnHosts(SPEC, Path()), pool, launch_warnings)._say_other_runs()
     assert [line.partition(",")[0] for line in said] == [f"note: run {RUN_ID}"]
     assert not pool.sessions[LIAR].closed
     for request_id in (request_ids[0], 99):

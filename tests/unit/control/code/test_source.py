@@ -62,9 +62,9 @@ def test_another_tree_is_not(train: Spec, tmp_path: Path, commit: str, cure: str
 )
 def test_a_module_that_is_not_shipped_is_refused(module: str, hint: str) -> None:
     """It would fail on the hosts, at the start of the ranks."""
-    CodeOnHosts(spec(task=SHIPPED))
+    CodeOnHosts(spec(task=SHIPPED), Path())
     with pytest.raises(ConfigError, match=f"task.module: there is no {module}\n +{hint}"):
-        CodeOnHosts(spec(task=replace(SHIPPED, target=module)))
+        CodeOnHosts(spec(task=replace(SHIPPED, target=module)), Path())
 
 
 def test_shipped_tasks_have_to_be_the_same(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ collect._start_survey(request, collect._static_facts(request)).kill()
     ("start", "modules"),
     [
         (QUERY, {"runner.host.gpu.nvml"}),
-        (SURVEY, {"runner.host.storage.release_store", "runner.host.storage.task_store"}),
+        (SURVEY, {"runner.host.storage.pool"}),
     ],
 )
 def test_what_a_child_needs_is_imported_before_the_fork(start: str, modules: set[str]) -> None:
