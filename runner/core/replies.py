@@ -85,7 +85,7 @@ class MissingFiles:
 class Store:
     """The store of releases: `store_id` is the same on all hosts that share the disk."""
 
-    store_id: str  # "" if unknown
+    store_id: str
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class CommandExited:
 
 REPLY_TYPES: dict[str, type[Any]] = {
     **dict.fromkeys(("following", "command_sent", "in_progress", "inventory_page"), Reply),
-    **dict.fromkeys(("absent", "run", "stacks_dumped", "streamed"), Reply),
+    **dict.fromkeys(("run", "stacks_dumped", "streamed"), Reply),
     "cleaned": Cleaned,
     "data": StreamData,
     "events": StreamData,

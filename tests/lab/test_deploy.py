@@ -230,3 +230,28 @@ def test_what_cannot_be_pushed_is_said_before_anything_is_contacted(project: Lau
     assert (
         project("cluster=lab", "task.script=tree.py", "deploy.max_mb=1", "dry_run=true").code == 0
     )
+
+
+@pytest.mark.promise(14)
+def test_pushed_code_is_what_runs(lab: Lab, project: Launcher) -> None:
+    """Not an older copy that the hosts have; its ranks know which code that is."""
+    (project.folder / "src/pkg").mkdir(parents=True)
+    (project.folder / "src/pkg/__init__.py").write_text("age = 'new'\n")
+    (project.folder / "beside.py").write_text("")
+    (project.folder / "scripts").mkdir()
+    (project.folder / "scripts/run.py").write_text(
+        "import os, beside, pkg\n"
+        "print(pkg.age, os.environ['RUNNER_RELEASE'], os.environ['RUNNER_COMMIT'])\n"
+    )
+    git(project.folder, "add", ".")
+    git(project.folder, "commit", "-qm", "first")
+    for node in NODES:
+        lab[node].sh("mkdir -p old/pkg && echo 'age = \"old\"' >old/pkg/__init__.py")
+    old = "cluster.setup=['export PYTHONPATH=$HOME/old']"
+
+    done = project.succeed("cluster=lab", PLAIN_ENTRY, "task.script=scripts/run.py", old)
+
+    plan = json.loads((done.folder / "plan.json").read_text())
+    assert re.fullmatch("[0-9a-f]{40}", plan["commit"])
+    for rank, node in enumerate(NODES):
+        assert done.log(node, rank).split() == ["new", plan["release"], plan["commit"]]

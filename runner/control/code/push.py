@@ -119,8 +119,7 @@ class CodePush(WaitLoop):
         if target.state not in ANSWERED_STATES.get(frame.kind, (target.state,)):
             raise FrameError(f"{frame.kind!r} that nobody asked for")
         if frame.kind == "store":
-            # One without an id, such as a power cut may leave, is taken for a disk of its own.
-            target.store_id = frame.data["store_id"] or name
+            target.store_id = frame.data["store_id"]
             target.state = "waiting"
         elif frame.kind == "missing":
             target.missing = frame.data["missing"]

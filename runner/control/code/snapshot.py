@@ -39,7 +39,7 @@ class Snapshot:
     def __init__(self, source_tree: worktree.WorkTree, cwd: Path, script: str, task: Task) -> None:
         folder = _relative_to_root(cwd, source_tree.root)
         self._folder = "" if folder == "." else folder
-        folders, notes = python_path(source_tree.entries, self._folder, task)
+        folders, notes = python_path(source_tree.root, source_tree.entries, cwd, task)
         self.notes = (*source_tree.notes, *notes)
         self._python_path = folders
         self._pool: CodePool | None = None
@@ -73,7 +73,7 @@ class Snapshot:
         self._wait()
         other = copy.copy(self)
         other._script = _resolve_script(self._source_tree, cwd, spec)  # noqa: SLF001 (a copy)
-        folders, _ = python_path(self._source_tree.entries, self._folder, spec.task)
+        folders, _ = python_path(self._source_tree.root, self._source_tree.entries, cwd, spec.task)
         other._python_path = folders  # noqa: SLF001
         return other
 
@@ -157,23 +157,28 @@ class Snapshot:
         return Entry(path, mode, after.st_size, digest.hexdigest())
 
 
-def python_path(paths: Collection[str], cwd: str, task: Task) -> tuple[tuple[str, ...], list[str]]:
+def python_path(
+    root: Path, paths: Collection[str], cwd: Path, task: Task
+) -> tuple[tuple[str, ...], list[str]]:
     """Return which folders come first on Python's path, relative to `cwd`, and notes about others.
 
-    They are the top of the project and the current folder, "" or below it, each with its `src/`:
-    an older copy of a package, installed on a host, is not what runs then. A `src/` that is a
-    package itself is imported by its name. Python puts the folder of the program first by itself.
+    They are the top of the project, which has these `paths`, and the current folder, each with its
+    `src/`: an older copy of a package, installed on a host, is not what runs then. A `src/` that is
+    a package itself is imported by its name.
     """
     folders: list[str] = []
     notes: list[str] = []
-    places = dict.fromkeys((cwd, posixpath.join(cwd, "src"), "", "src"))
+    here = _relative_to_root(cwd, root)
+    first = ""  # where Python looks first by itself
     if task.kind == "module":
-        del places[cwd]
+        first = here
     elif task.kind == "script":
-        places.pop(posixpath.dirname(posixpath.normpath(posixpath.join(cwd, task.target))), None)
+        first = _relative_to_root((cwd / task.target).resolve().parent, root)
+    places = dict.fromkeys((here, posixpath.normpath(f"{here}/src"), ".", "src"))
+    places.pop(first, None)
     for place in places:
-        prefix = f"{place}/" if place else ""
-        is_absent = bool(place) and place not in paths
+        prefix = "" if place == "." else f"{place}/"
+        is_absent = place != "." and place not in paths
         if is_absent or (place.endswith("src") and f"{prefix}__init__.py" in paths):
             continue
         modules = sorted(sys.stdlib_module_names.difference(UNUSED_MODULES))
@@ -181,9 +186,10 @@ def python_path(paths: Collection[str], cwd: str, task: Task) -> tuple[tuple[str
         hiding = [file for file in files if file in paths]
         if hiding:
             message = f"{hiding[0]} would hide a module of Python's standard library"
-            notes.append(f"{place or 'the top folder'} is not on the path of ranks: {message}")
+            name = "the top folder" if place == "." else place
+            notes.append(f"{name} is not on the path of ranks: {message}")
         else:
-            folders.append(posixpath.relpath(place or ".", cwd or "."))
+            folders.append(posixpath.relpath(place, here))
     return tuple(folders), notes
 
 

@@ -41,7 +41,7 @@ class ShippedTasks:
 def shipped_tasks() -> ShippedTasks:
     """Return every file of `runner/tasks` and of `examples`, which are one folder on a host."""
     contents: dict[str, bytes] = {}
-    for folder in (_PACKAGE / "tasks", _examples_folder()):
+    for folder in _folders():
         for path in sorted(folder.iterdir()):
             if path.is_file():
                 contents[path.name] = path.read_bytes()
@@ -49,24 +49,19 @@ def shipped_tasks() -> ShippedTasks:
     return ShippedTasks(tasks_digest(contents.items()), files, b"".join(contents.values()))
 
 
-def _examples_folder() -> Path:
-    """Return the teaching programs: inside the package in a wheel, beside it in a checkout."""
+def _folders() -> tuple[Path, Path]:
+    """Return the folder of each of SHIPPED_TASKS: in a checkout examples are beside the package."""
     inside = _PACKAGE / "examples"
-    return inside if inside.is_dir() else _PACKAGE.parent / "examples"
+    return _PACKAGE / "tasks", inside if inside.is_dir() else _PACKAGE.parent / "examples"
 
 
 def _check_shipped(task: Task) -> None:
     """Raise ConfigError for a module that is not in the package that its name says."""
-    folders = dict(zip(SHIPPED_TASKS, (_PACKAGE / "tasks", _examples_folder()), strict=True))
-    modules = {
-        package + file.stem
-        for package, folder in folders.items()
-        for file in folder.glob("[a-z]*.py")
-    }
+    modules: list[str] = []
+    for package, folder in zip(SHIPPED_TASKS, _folders(), strict=True):
+        modules += [package + file.stem for file in sorted(folder.glob("[a-z]*.py"))]
     if task.target not in modules:
-        name = task.target.rpartition(".")[2]
-        near = [module for module in sorted(modules) if module.endswith(f".{name}")]
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(modules))}"
+        hint = f"there are {', '.join(modules)}"
         raise ConfigError([Problem("task.module", f"there is no {task.target}", hint)])
 
 
@@ -79,8 +74,8 @@ class CodeOnHosts:
             _check_shipped(spec.task)
             self.code = CodeRef(tasks_hash=shipped_tasks().hash)
         elif are_local(spec.nodes):
-            modules = _modules_at_the_top(Path(cwd, spec.cluster.project))
-            folders, self.notes = python_path(modules, "", spec.task)
+            here = Path(cwd, spec.cluster.project)
+            folders, self.notes = python_path(here, _modules_at_the_top(here), here, spec.task)
             self.code = CodeRef(python_path=folders)
         else:
             self.code = CodeRef()

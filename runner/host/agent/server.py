@@ -46,7 +46,6 @@ IN_ORDER = ("data", "streamed", "exited")  # what is sent in its order, and afte
 REQUEST_MODULES = {
     "facts": "facts",
     **dict.fromkeys(("offer", "manifest", "chunk", "finish"), "push"),
-    "adopt": "push",
     **dict.fromkeys(("record", "start"), "launch"),
     **dict.fromkeys(("follow", "stream", "command"), "follow"),
     **dict.fromkeys(("exec", "kill"), "exec"),

@@ -23,18 +23,14 @@ from runner.core.wire.files import Entry, Manifest, release_hash, tasks_digest
 from runner.core.wire.paths import POOL, RELEASES, content_file, release_file, tasks_folder
 from runner.host.process.jobs import checkpoint
 from runner.host.process.procfs import list_names
-from runner.host.storage.permissions import private_folder, shared_token
+from runner.host.storage.permissions import private_folder
 from runner.host.storage.run_folder import mtime
 
-CHUNK = 1 << 20  # bytes copied at once
+CHUNK = 16 << 20  # bytes copied at once
 MODE = 0o400
 STORE_ID = ".store"
 UNFINISHED = ".new-"
 STALE_S = 86400.0  # the age of what is unfinished and has no writer any more
-
-_FICLONE = 0x40049409  # the ioctl that makes one file share the blocks of another (linux/fs.h)
-_CAN_REFLINK: Dict[Tuple[int, int], bool] = {}
-"""Whether files can be cloned from one device to another, by both device numbers."""
 
 
 def load_manifest(workdir: str, name: str) -> Optional[Manifest]:
@@ -71,12 +67,17 @@ def pin(workdir: str, name: str) -> Optional[int]:
 
 
 def store_id(workdir: str) -> str:
-    """Return the id of this store, which is the same on hosts that share the disk."""
-    return shared_token(private_folder(workdir, RELEASES), STORE_ID)
+    """Return what is the same on hosts that share the disk, by a file that the first one makes."""
+    path = os.path.join(private_folder(workdir, RELEASES), STORE_ID)
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    status = os.stat(path)
+    return f"{status.st_ino}-{status.st_mtime_ns}"
 
 
 def _is_stored(workdir: str, file: Entry) -> bool:
     """Return whether a content is here, with the size that it was stored with."""
+    checkpoint()
     try:
         return os.lstat(content_file(workdir, file.content)).st_size == file.size
     except OSError:
@@ -100,9 +101,13 @@ class Upload:
         releases = private_folder(workdir, RELEASES)
         if not has_release(workdir, self.name):
             manifest = _Unfinished(releases)
+            try:
+                manifest.write(memoryview(encoded))
+                manifest.complete()
+            except OSError:  # such as a full disk
+                manifest.discard()
+                raise
             self._manifest_path = manifest.path
-            manifest.write(memoryview(encoded))
-            manifest.complete()
         first: Dict[str, Entry] = {}
         for file in self.manifest.files:
             first.setdefault(file.content, file)
@@ -202,8 +207,8 @@ def check_out(workdir: str, name: str, target: str) -> None:
     if manifest is None:
         raise ValueError(f"release {name} is no longer in {workdir}")
     for entry in manifest.entries:
-        checkpoint()
         path = os.path.join(target, entry.path)
+        checkpoint()
         if entry.is_folder:
             os.mkdir(path, 0o700)
         elif not entry.is_file:
@@ -223,29 +228,20 @@ def check_out(workdir: str, name: str, target: str) -> None:
 
 
 def _copy(source: str, target: str, mode: int) -> None:
-    """Copy a file to a new path, as a clone where the file system can."""
+    """Copy a file to a new path; the kernel makes it share its blocks where the disk can."""
     with open(source, "rb") as from_file:
+        from_fd = from_file.fileno()
         to_fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         try:
-            if not _reflink(from_file.fileno(), to_fd):
-                while os.sendfile(to_fd, from_file.fileno(), None, CHUNK):
+            with contextlib.suppress(AttributeError, OSError):  # not of every Python or disk
+                while os.copy_file_range(from_fd, to_fd, CHUNK):
                     checkpoint()
+            os.lseek(from_fd, os.lseek(to_fd, 0, os.SEEK_CUR), os.SEEK_SET)
+            while os.sendfile(to_fd, from_fd, None, CHUNK):  # what is left
+                checkpoint()
             os.fchmod(to_fd, mode)  # the umask may allow less
         finally:
             os.close(to_fd)
-
-
-def _reflink(from_fd: int, to_fd: int) -> bool:
-    devices = (os.fstat(from_fd).st_dev, os.fstat(to_fd).st_dev)
-    if not _CAN_REFLINK.get(devices, True):
-        return False
-    try:
-        fcntl.ioctl(to_fd, _FICLONE, from_fd)
-    except OSError:
-        _CAN_REFLINK[devices] = False
-    else:
-        _CAN_REFLINK[devices] = True
-    return _CAN_REFLINK[devices]
 
 
 def prune(

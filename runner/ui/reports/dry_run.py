@@ -109,7 +109,9 @@ def _script(plan: Plan, share: NodePlan) -> _Script:
         pool = _Word(content_file(order.workdir, ""), "pool", is_path=True)
         script = [*setup, "mkdir -p ", work, " && cd ", work, f" && python3 -c {CHECK_OUT} "]
         script += [manifest, " ", pool]
-        script += [" && cd ", _Word(posixpath.relpath(share.cwd, run.work), "folder"), " && \\\n"]
+        if share.cwd != run.work:
+            script += [" && cd ", _Word(posixpath.relpath(share.cwd, run.work), "folder")]
+        script.append(" && \\\n")
     else:
         script = ["mkdir -p ", folder, " && "] if _remark(plan, share) else []
         script += ["cd ", folder, *(["\n", *setup] if setup else [" && \\\n"])]
