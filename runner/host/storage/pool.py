@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import math
 import os
+import secrets
 import shutil
 import stat
 import tempfile
@@ -96,11 +97,12 @@ class Upload:
         self.name = release_hash(encoded)
         self._workdir = workdir
         self._pool = private_folder(workdir, POOL)
+        self._aside = UNFINISHED + secrets.token_hex(8)
         self._manifest_path = ""  # while it has no name yet
         self._content: Optional[_Unfinished] = None
         releases = private_folder(workdir, RELEASES)
         if not has_release(workdir, self.name):
-            manifest = _Unfinished(releases)
+            manifest = _Unfinished(os.path.join(releases, self._aside))
             try:
                 manifest.write(memoryview(encoded))
                 manifest.complete()
@@ -135,7 +137,7 @@ class Upload:
         view = memoryview(data)
         while self._upcoming and (view or not self._upcoming[0].size):
             if self._content is None:
-                self._content = _Unfinished(self._pool)
+                self._content = _Unfinished(os.path.join(self._pool, self._aside))
             file = self._upcoming[0]
             part = view[: file.size - self._content.size]
             self._content.write(part)
@@ -169,9 +171,9 @@ class Upload:
 class _Unfinished:
     """A file that is written aside."""
 
-    def __init__(self, folder: str) -> None:
-        descriptor, self.path = tempfile.mkstemp(dir=folder, prefix=UNFINISHED)
-        self._file = open(descriptor, "wb")
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._file = open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE), "wb")
         self.size = 0
         self.digest = hashlib.sha256()
 
@@ -183,7 +185,6 @@ class _Unfinished:
     def complete(self, path: str = "") -> None:
         """Have it on the disk; `path` is the name it gets."""
         self._file.flush()
-        os.fchmod(self._file.fileno(), MODE)
         os.fsync(self._file.fileno())
         self._file.close()
         if path:

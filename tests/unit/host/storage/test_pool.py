@@ -114,6 +114,20 @@ def test_only_what_is_new_or_damaged_is_missing(tmp_path: Path) -> None:
     assert is_intact(tmp_path, TREE)
 
 
+def test_two_may_push_the_same_at_once(tmp_path: Path) -> None:
+    """Whoever is done last finds what the other one stored."""
+    first = begun(tmp_path, TREE)
+    second = begun(tmp_path, TREE)
+    for upload in (first, second):
+        upload.write(stream(upload, TREE))
+    for upload in (second, first):
+        upload.finish()
+        upload.close()
+
+    assert is_intact(tmp_path, TREE)
+    assert left_in(tmp_path) == [TREE.name]
+
+
 def test_all_is_on_the_disk_before_it_has_its_name(
     tmp_path: Path, synced_before_rename: Callable[[Path], bool]
 ) -> None:
