@@ -88,11 +88,6 @@ def is_intact(workdir: Path, made: Made) -> bool:
         return False
 
 
-def write_into(path: Path, data: bytes) -> None:
-    path.chmod(0o600)
-    path.write_bytes(data)
-
-
 def left_in(workdir: Path, folder: str = "releases") -> list[str]:
     """What lies in the folder of releases, or of contents, unfinished ones too."""
     return sorted(path.name for path in (workdir / folder).iterdir())

@@ -38,6 +38,9 @@ LFS_HEAD = b"version https://git-lfs.github.com/spec/"
 LFS_SIZES = range(100, 250)
 """What the pointer to a file begins with that git-lfs has not fetched, and how large it may be."""
 
+HEAD = 4096
+"""How much of a file is read to see what it is."""
+
 GIT_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR")
 """What git sets for its hooks, which would lead other git commands astray."""
 
@@ -122,8 +125,6 @@ def _add(tree: WorkTree, path: str) -> None:
     """Add one path that is not ignored, and the folders above it."""
     try:
         status = os.lstat(tree.root / path)
-        if stat.S_ISLNK(status.st_mode):
-            tree.links[path] = _target(tree.root, path)
     except (FileNotFoundError, NotADirectoryError):  # tracked by git, and removed here
         return
     except OSError as error:
@@ -132,11 +133,13 @@ def _add(tree: WorkTree, path: str) -> None:
         raise ConfigError([Problem("deploy", message, hint)]) from error
     parents: dict[str, os.stat_result] = {}
     for parent in map(str, PurePosixPath(path).parents):
-        if parent == "." or parent in tree.entries:
+        if parent == ".":
             break
-        parents[parent] = os.lstat(tree.root / parent)
+        parents[parent] = tree.entries.get(parent) or os.lstat(tree.root / parent)
         if not stat.S_ISDIR(parents[parent].st_mode):  # a tracked folder is a link now
             return
+    if stat.S_ISLNK(status.st_mode):
+        tree.links[path] = _target(tree.root, path)
     if stat.S_IFMT(status.st_mode) in (stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR):
         tree.entries[path] = status
         tree.entries.update(parents)
@@ -146,7 +149,7 @@ def _target(root: Path, path: str) -> str:
     """Return where a link leads: by a relative path, if that is in the tree."""
     target = os.readlink(root / path)  # noqa: PTH115 (a Path would lose slashes)
     for top in (root, root.resolve()):
-        if PurePosixPath(target).is_relative_to(top):
+        if PurePosixPath(os.path.normpath(target)).is_relative_to(top):
             return os.path.relpath(target, (top / path).parent)
     return target
 
@@ -163,33 +166,29 @@ def _add_notes(tree: WorkTree) -> None:
         tree.notes.append(f"links are pushed, but not what these lead to: {named}")
     pointers = []
     for path, size in tree.sizes.items():
-        if size in LFS_SIZES and _starts_with(tree.root / path, LFS_HEAD):
+        if size in LFS_SIZES and _head(tree.root / path).startswith(LFS_HEAD):
             pointers.append(path)
     if pointers:
         message = "pushed as pointers, since git-lfs has not fetched their contents"
         tree.notes.append(f"{message} (git lfs pull): {join_some(pointers)}")
     data = []
     for entry in sorted(tree.root.iterdir()):
-        is_code = entry.name in tree.entries or NO_DATA.fullmatch(entry.name)
-        if entry.is_dir() and not is_code and not _is_left_out_by_itself(entry):
+        if not entry.is_dir() or entry.name in tree.entries or NO_DATA.fullmatch(entry.name):
+            continue
+        ignores_itself = b"*" in _head(entry / ".gitignore").split(b"\n")  # as caches and records
+        if not ignores_itself and not (entry / "pyvenv.cfg").is_file():
             data.append(f"{entry.name}/")
     if data:
         tree.notes.append(f"ignored or empty, so not pushed: {join_some(data)}")
 
 
-def _starts_with(path: Path, head: bytes) -> bool:
+def _head(path: Path) -> bytes:
+    """Return the beginning of a file, nothing of one that cannot be read: its hashing tells why."""
     try:
         with path.open("rb") as file:
-            return file.read(len(head)) == head
-    except OSError:  # told when it is hashed
-        return False
-
-
-def _is_left_out_by_itself(folder: Path) -> bool:
-    """Return whether a folder is an environment, or ignores all of it as caches and records do."""
-    if (folder / "pyvenv.cfg").is_file():
-        return True
-    return _starts_with(folder / ".gitignore", b"*\n")
+            return file.read(HEAD)
+    except OSError:
+        return b""
 
 
 # Git

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import time
 from dataclasses import replace
 from typing import Any, Collection, Dict, Iterator, Optional, Set, Tuple
@@ -49,12 +50,15 @@ def collect_garbage(
             removed["in_use"].append(run_id)
         if not removable or not is_wanted:
             continue
-        size = _disk_usage(folder.root)
         if not dry_run:
-            _remove_run(folder)
-            if os.path.lexists(folder.root):  # of another user, as root in a container is
-                removed["in_use"].append(run_id)
-                continue
+            for leftover in _recorded_cgroups(folder):
+                leftover.remove()
+        size = remove_tree(folder.root, dry_run=dry_run)
+        if not dry_run and os.path.lexists(folder.root):  # of another user, as root in a container
+            removed["in_use"].append(run_id)
+            continue
+        with contextlib.suppress(OSError):  # other nodes share the disk
+            os.rmdir(os.path.dirname(folder.root))
         removed["runs"].append(run_id)
         removed["bytes"] += size
     removed["releases"], size = pool.prune(workdir, cutoff=cutoff, dry_run=dry_run)
@@ -86,31 +90,34 @@ def _is_removable(
     return not is_fresh and tag not in tagged and not _in_use(folder, ended=ended)
 
 
-def _remove_run(folder: RunPaths) -> None:
-    for leftover in _recorded_cgroups(folder):
-        leftover.remove()
-    remove_tree(folder.root)
-    with contextlib.suppress(OSError):  # other nodes share the disk
-        os.rmdir(os.path.dirname(folder.root))
+def remove_tree(root: str, *, dry_run: bool = False) -> int:
+    """Remove a folder as far as possible, including what ranks made read-only.
 
-
-def remove_tree(root: str) -> None:
-    """Remove a folder as far as possible, including what ranks made read-only."""
+    Returns:
+        The bytes that its files take on the disk.
+    """
+    size = 0
     folders = [root]
     for folder in folders:  # which grows meanwhile
-        with contextlib.suppress(OSError):
-            os.chmod(folder, 0o700)
-        with contextlib.suppress(OSError), os.scandir(folder) as entries:
-            for entry in entries:
-                checkpoint()
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(entry.path)
-                else:
-                    with contextlib.suppress(OSError):
-                        os.unlink(entry.path)
+        if not dry_run:
+            with contextlib.suppress(OSError):
+                os.chmod(folder, 0o700)
+        for name in procfs.list_names(folder):
+            checkpoint()
+            path = os.path.join(folder, name)
+            with contextlib.suppress(OSError):
+                status = os.lstat(path)
+                if stat.S_ISDIR(status.st_mode):
+                    folders.append(path)
+                    continue
+                size += status.st_blocks * 512
+                if not dry_run:
+                    os.unlink(path)
     for folder in reversed(folders):
         with contextlib.suppress(OSError):
-            os.rmdir(folder)
+            if not dry_run:
+                os.rmdir(folder)
+    return size
 
 
 def _recorded_cgroups(folder: RunPaths) -> Iterator[cgroup.Cgroup]:
@@ -157,15 +164,3 @@ def _in_use(folder: RunPaths, *, ended: bool) -> bool:
     if not ended and is_recent and run_owner.other_host(folder):
         return True  # only the other machine can tell
     return any(leftover.pids() for leftover in _recorded_cgroups(folder))
-
-
-def _disk_usage(root: str) -> int:
-    """Return the bytes a folder takes on the disk."""
-    total = 0
-    for folder, _, files in os.walk(root):
-        for name in files:
-            with contextlib.suppress(OSError):
-                status = os.lstat(os.path.join(folder, name))
-                total += status.st_blocks * 512
-        checkpoint()
-    return total

@@ -28,7 +28,6 @@ from runner.host.storage.permissions import private_folder
 from runner.host.storage.run_folder import mtime
 
 CHUNK = 16 << 20  # bytes copied at once
-MODE = 0o400
 STORE_ID = ".store"
 UNFINISHED = ".new-"
 STALE_S = 86400.0  # the age of what is unfinished and has no writer any more
@@ -173,7 +172,7 @@ class _Unfinished:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._file = open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE), "wb")
+        self._file = open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
         self.size = 0
         self.digest = hashlib.sha256()
 
@@ -297,7 +296,7 @@ def _contents_of(path: str) -> Set[str]:
 
 def _remove(path: str, *, dry_run: bool) -> bool:
     """Remove a file of ours; return False if it is pinned, or gone."""
-    with contextlib.suppress(OSError), open(path, "rb") as file:
+    with contextlib.suppress(OSError), open(path, "r+b") as file:  # NFS locks what is writable
         with contextlib.suppress(OSError):
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -188,20 +188,22 @@ def test_home_is_never_pushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, h
 
 def test_git_says_what_belongs_to_it(tmp_path: Path) -> None:
     """Tracked or not ignored, as it is now, from the top of the work tree; no empty folders."""
-    make(tmp_path, "tracked", "tracked.log", "gone", "file", "d/deep/x", "ignored/x")
+    make(tmp_path, "tracked", "tracked.log", "gone", "file", "d/deep/x", "ignored/x", "was/x")
     git(tmp_path, "init", "-q")
     rules(tmp_path, "*.log\nignored/\n.env\n")
-    git(tmp_path, "add", "-f", ".gitignore", "tracked", "tracked.log", "gone", "file", "d")
+    git(tmp_path, "add", "-f", ".gitignore", "tracked", "tracked.log", "gone", "file", "d", "was")
     make(tmp_path, "new", "new.log", "empty/in/", ".env", "__pycache__/")
     (tmp_path / "gone").unlink()
     (tmp_path / "file").unlink()
+    (tmp_path / "was").rename(tmp_path / "ignored/was")
+    (tmp_path / "was").symlink_to("ignored/was")
     make(tmp_path, "file/now", *(f"odd/{name}" for name in ODD))
 
     found = scan(tmp_path / "d" / "deep")
 
     assert found.git
     assert found.root == tmp_path
-    there = ".gitignore d/ d/deep/ d/deep/x file/ file/now new tracked tracked.log odd/"
+    there = ".gitignore d/ d/deep/ d/deep/x file/ file/now new tracked tracked.log was@ odd/"
     assert told(found) == sorted([*there.split(), *(f"odd/{name}" for name in ODD)])
 
 

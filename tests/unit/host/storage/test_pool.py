@@ -29,7 +29,6 @@ from tests.unit.release_builders import (
     release,
     store,
     stream,
-    write_into,
 )
 
 TREE = release(
@@ -109,7 +108,7 @@ def test_only_what_is_new_or_damaged_is_missing(tmp_path: Path) -> None:
     assert store(tmp_path, other) == ["a"]
     assert TREE.content_path(tmp_path, "d/b").stat().st_ino == kept
     assert store(tmp_path, TREE) == []
-    write_into(TREE.content_path(tmp_path, "d/b"), b"longer" * 100)
+    TREE.content_path(tmp_path, "d/b").write_bytes(b"longer" * 100)
     assert store(tmp_path, TREE) == ["d/b"]
     assert is_intact(tmp_path, TREE)
 
@@ -201,7 +200,7 @@ def test_copy_is_what_was_pushed(
 def test_release_with_a_file_of_another_size_is_not_run(tmp_path: Path, work: Path) -> None:
     """It is named, and the next launch sends it again."""
     store(tmp_path, TREE)
-    write_into(TREE.content_path(tmp_path, "a"), b"exit(1)")
+    TREE.content_path(tmp_path, "a").write_bytes(b"exit(1)")
 
     with pytest.raises(ValueError, match=r"\(a\) has another size than it had; start again"):
         check_out(str(tmp_path), TREE.name, str(work))
