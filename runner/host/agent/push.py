@@ -37,6 +37,7 @@ class Handler(RequestHandler):
         keep = int(frame.data["keep"])
         upload = pool.Upload(self.context.workdir, zlib.decompress(frame.payload))
         try:
+            self.pin(upload.name)  # if only a part of it is missing
             if upload.missing:
                 self._receive(frame, upload, keep)
             upload.finish()

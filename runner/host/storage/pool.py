@@ -25,7 +25,7 @@ from runner.core.wire.paths import POOL, RELEASES, content_file, release_file, t
 from runner.host.process.jobs import checkpoint
 from runner.host.process.procfs import list_names
 from runner.host.storage.permissions import private_folder
-from runner.host.storage.run_folder import mtime
+from runner.host.storage.run_folder import mtime, write_atomic
 
 CHUNK = 16 << 20  # bytes copied at once
 STORE_ID = ".store"
@@ -101,14 +101,8 @@ class Upload:
         self._content: Optional[_Unfinished] = None
         releases = private_folder(workdir, RELEASES)
         if not has_release(workdir, self.name):
-            manifest = _Unfinished(os.path.join(releases, self._aside))
-            try:
-                manifest.write(memoryview(encoded))
-                manifest.complete()
-            except OSError:  # such as a full disk
-                manifest.discard()
-                raise
-            self._manifest_path = manifest.path
+            self._manifest_path = os.path.join(releases, self._aside)
+            write_atomic(self._manifest_path, encoded, durable=True)
         first: Dict[str, Entry] = {}
         for file in self.manifest.files:
             first.setdefault(file.content, file)
@@ -168,7 +162,7 @@ class Upload:
 
 
 class _Unfinished:
-    """A file that is written aside."""
+    """A content that is written aside."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -181,13 +175,12 @@ class _Unfinished:
         self.digest.update(data)
         self.size += len(data)
 
-    def complete(self, path: str = "") -> None:
-        """Have it on the disk; `path` is the name it gets."""
+    def complete(self, path: str) -> None:
+        """Have it on the disk, and give it its name."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        if path:
-            os.rename(self.path, path)
+        os.rename(self.path, path)
 
     def discard(self) -> None:
         with contextlib.suppress(OSError):  # a full disk does not take the rest either
