@@ -123,8 +123,9 @@ class CodePush(WaitLoop):
             target.state = "waiting"
         elif frame.kind == "missing":
             target.missing = frame.data["missing"]
-            if not all(0 <= index < len(self._files) for index in target.missing):
-                raise FrameError("an index beyond the manifest")
+            distinct = {index for index in target.missing if 0 <= index < len(self._files)}
+            if len(distinct) < len(target.missing):
+                raise FrameError("an index that is beyond the manifest, or there twice")
             target.state = "lacking"
         elif frame.kind == "stored":
             target.state = "stored"

@@ -268,7 +268,7 @@ def test_shared_disk_survives_its_writer(push: Push, moment: str) -> None:
 
 
 class Greedy(Host):
-    """A host that, having been sent all, asks for the code again."""
+    """A host that, having been sent all, asks for the code again, or for a file twice."""
 
     def _answer(self, frame: Frame) -> None:
         if frame.kind == "finish":
@@ -282,8 +282,21 @@ class Greedy(Host):
 
 
 @pytest.mark.promise(12)
-def test_host_that_asks_again_is_given_up(push: Push) -> None:
+@pytest.mark.parametrize(
+    ("alters", "why"),
+    [
+        ({}, "'missing' that nobody asked for"),
+        ({"missing": [0, 0]}, "there twice"),
+        ({"missing": [-1]}, "there twice"),
+        ({"missing": [4]}, "there twice"),
+    ],
+)
+def test_host_that_asks_again_is_given_up(
+    push: Push, alters: dict[str, list[int]], why: str
+) -> None:
     """Each kind of reply ends one state; else the code would be sent to it for ever."""
-    push.inbox.hosts.append(Greedy("a", push.folder / "a", push.inbox))
+    greedy = Greedy("a", push.folder / "a", push.inbox)
+    greedy.alters["missing"] = alters
+    push.inbox.hosts.append(greedy)
     (problem,) = push.problems()
-    assert problem.endswith("'missing' that nobody asked for")
+    assert problem.endswith(why)
