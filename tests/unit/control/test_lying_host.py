@@ -22,12 +22,12 @@ from unittest.mock import MagicMock
 
 import pytest
 from rich.console import Console
-from runner.control.code.code_store import PushSource
 
 from runner.checks.base import CheckContext, evaluate_checks
 from runner.control.attempt import monitor
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.attempt.observer import RunObserver
+from runner.control.code.pool import PushSource
 from runner.control.code.push import CodePush
 from runner.control.code.source import CodeOnHosts
 from runner.control.history.files import Problems
@@ -209,7 +209,7 @@ def command_of_a_liar(pool: Pool) -> None:
 def push_of_a_liar(pool: Pool) -> None:
     pool.connect()
     made = release({"a.py": b"1", "b.py": b"2"})
-    read: Callable[[Any], Any] = lambda file: iter([made.contents[file.digest]])  # noqa: E731
+    read: Callable[[Any], Any] = lambda file: iter([made.contents[file.content]])  # noqa: E731
     code = SimpleNamespace(manifest=made.manifest, encoded=made.manifest.encode(), read=read)
     push = CodePush(pool.spec, cast("PushSource", code), pool.sessions, pool.inbox, lambda *_: None)
     push.run()
