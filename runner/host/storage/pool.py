@@ -157,6 +157,7 @@ class Upload:
         """Remove what is unfinished; complete contents stay for the next push."""
         if self._content is not None:
             self._content.discard()
+            self._content = None
         with contextlib.suppress(OSError):
             os.unlink(self._manifest_path)
 
@@ -166,25 +167,24 @@ class _Unfinished:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._file = open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         self.size = 0
         self.digest = hashlib.sha256()
 
     def write(self, data: memoryview) -> None:
-        self._file.write(data)
         self.digest.update(data)
         self.size += len(data)
+        while data:
+            data = data[os.write(self._descriptor, data) :]
 
     def complete(self, path: str) -> None:
         """Have it on the disk, and give it its name."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
+        os.fsync(self._descriptor)
         os.rename(self.path, path)
+        os.close(self._descriptor)
 
     def discard(self) -> None:
-        with contextlib.suppress(OSError):  # a full disk does not take the rest either
-            self._file.close()
+        os.close(self._descriptor)
         with contextlib.suppress(OSError):
             os.unlink(self.path)
 
