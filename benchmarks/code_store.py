@@ -19,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from runner.control.code.code_store import CodeStore
+from runner.control.code.pool import CodePool
 from runner.control.code.snapshot import Snapshot
 from runner.core.spec import Deploy
 from tests.golden.builders import spec
@@ -82,7 +82,7 @@ def launch(project: Path) -> tuple[float, float]:
 
 def keep(project: Path) -> tuple[float, float]:
     """Keep the code in another store, as the launches did; return seconds, and CPU seconds."""
-    store = CodeStore(project / "runs" / "alone")
+    store = CodePool(project / "runs" / "alone")
     snapshot = Snapshot.take(spec(deploy=Deploy(enabled=True, max_mb=500)), project)
     assert snapshot.manifest.files
     began, cpu = time.monotonic(), time.process_time()

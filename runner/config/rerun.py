@@ -69,7 +69,13 @@ class RecordedRun:
             code = CodeRef(tasks_hash=plan.tasks_hash if is_same_program else "")
         elif spec.pushes_code and plan.release:
             script = plan.script if is_same_program else ""
-            code = CodeRef("", plan.release, plan.subdirectory, script, plan.commit)
+            code = CodeRef(
+                release=plan.release,
+                subdirectory=plan.subdirectory,
+                script=script,
+                commit=plan.commit,
+                python_path=plan.python_path,
+            )
         elif spec.pushes_code:
             notes.append(f"run {plan.run_id} had no release: the code you stand in is what runs")
         else:

@@ -44,7 +44,6 @@ _STREAM = {  # bytes of a file, or of what a command writes
 }
 
 REPLIES: dict[str, dict[str, Field]] = {
-    "absent": _NOTHING,
     "cleaned": {
         "runs": Field(tuple[str, ...], RUN_ID),
         "releases": _TEXTS,

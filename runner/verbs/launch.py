@@ -84,7 +84,8 @@ def _other_program(request: LaunchRequest) -> str:
         return f"{shipped}; `{this_program()} {name}` runs {name}"
     script = Path(spec.task.target)
     is_taken_from_here = spec.pushes_code or spec.cluster.project == str(Path.cwd())
-    if spec.task.kind != "script" or not is_taken_from_here or script.exists():
+    is_here = script.exists() or script.is_symlink()
+    if spec.task.kind != "script" or not is_taken_from_here or is_here:
         return ""
     names = [str(path) for path in script.parent.glob("*") if path.is_file()]
     near = suggest(str(script), names)

@@ -19,6 +19,7 @@ from runner.core.wire.facts import Facts
 from runner.core.wire.plan import CodeRef, Plan
 from runner.ui.reports.dry_run import render_dry_run
 from tests.golden.builders import TASKS_HASH, TORCH, facts, spec
+from tests.unit.release_builders import release, store
 
 TELL = """\
 #!/bin/sh
@@ -116,23 +117,24 @@ def test_pushed_code_is_copied_first(host: Host) -> None:
 
     Setup runs before, in the code's folder; what it exports reaches the program.
     """
-    code = host.home / ".runner" / "releases" / "0123456789abcdef" / "code" / "a b"
-    code.mkdir(parents=True)
+    made = release({"a b/train.py": b"x"}, modes={"a b/train.py": 0o444}, links={"l": "a b"})
+    store(host.home / ".runner", made)
     shutil.rmtree(host.home / ".runner" / "runs", ignore_errors=True)
-    (code / "train.py").touch(mode=0o444)
     told = replace(host.facts("gpu1", "eth0 10.0.0.1/24"), project="", has_release=True)
     setup = ("export A=$PWD", "if true; then", "export BOTH=lines", "fi")
     task = Task(name="t", kind="script", target="train.py")
     plan = build_plan(
         spec(Node("gpu1", "10.0.0.1"), task=task, setup=setup),
         {"gpu1": told},
-        code=CodeRef(release="0123456789abcdef", subdirectory="a b"),
+        code=CodeRef(release=made.name, subdirectory="a b", python_path=("..",)),
     )
 
     _, env, cwd = host.paste(of_node(plan, "gpu1"), {})
 
     work = Path(cwd)
     assert work == host.home / ".runner" / "runs" / plan.run_id / "gpu1" / "work" / "a b"
-    assert (work / "train.py").stat().st_mode & 0o200
+    assert (work / "train.py").stat().st_mode & 0o777 == 0o644
+    assert (work.parent / "l" / "train.py").read_text() == "x"
+    assert env["PYTHONPATH"] == str(work.parent)
     assert env["A"] != cwd
     assert env["BOTH"] == "lines"

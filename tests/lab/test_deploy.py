@@ -125,12 +125,11 @@ def test_changed_release_is_found_and_mended(lab: Lab, project: Launcher) -> Non
     (project.folder / "value").write_text("one")
     words = ("cluster=lab", PLAIN_ENTRY, "task.script=tree.py")
     release = json.loads(project("deploy", "--cluster", "lab", "--json").out)["release"]
-    path = f"{RELEASES}/{release}/code/value"
-
-    lab["node2"].sh(f"chmod u+w {path} && printf longer >{path}")
+    assert release in whole(lab["node2"])
+    lab["node2"].sh("cd ~/.runner/pool && echo more >>$(grep -lx one *)")
     refused = project(*words)
     assert refused.code == 3, refused
-    assert re.search(r"node2: .*/value has another size than it had; start again", refused.err)
+    assert re.search(r"node2: .*\(value\) has another size than it had; start again", refused.err)
     assert project(*words).code == 0
 
 
@@ -157,8 +156,7 @@ def test_a_job_and_a_deploy_leave_each_other_alone(lab: Lab, project: Launcher) 
     used = json.loads((ended.folder / "plan.json").read_text())["release"]
     for host in (lab[node] for node in NODES):
         assert used in whole(host), "a release in use was removed"
-        assert host.sh(f"cat {RELEASES}/{used}/code/value.txt") == "one"
-        assert "written" not in host.sh(f"ls {RELEASES}/{used}/code")
+        assert "one+" not in host.sh("cat ~/.runner/pool/*")
 
 
 @pytest.mark.promise(13)
@@ -182,7 +180,7 @@ def test_a_full_disk_leaves_earlier_releases_and_no_half_one(
 
 
 def finished(host: Host) -> bool:
-    return not [name for name in releases(host) if name.endswith("new")]
+    return not [name for name in releases(host) if name.startswith(".new-")]
 
 
 @pytest.mark.parametrize(
@@ -232,3 +230,28 @@ def test_what_cannot_be_pushed_is_said_before_anything_is_contacted(project: Lau
     assert (
         project("cluster=lab", "task.script=tree.py", "deploy.max_mb=1", "dry_run=true").code == 0
     )
+
+
+@pytest.mark.promise(14)
+def test_pushed_code_is_what_runs(lab: Lab, project: Launcher) -> None:
+    """Not an older copy that the hosts have; its ranks know which code that is."""
+    (project.folder / "src/pkg").mkdir(parents=True)
+    (project.folder / "src/pkg/__init__.py").write_text("age = 'new'\n")
+    (project.folder / "beside.py").write_text("")
+    (project.folder / "scripts").mkdir()
+    (project.folder / "scripts/run.py").write_text(
+        "import os, beside, pkg\n"
+        "print(pkg.age, os.environ['RUNNER_RELEASE'], os.environ['RUNNER_COMMIT'])\n"
+    )
+    git(project.folder, "add", ".")
+    git(project.folder, "commit", "-qm", "first")
+    for node in NODES:
+        lab[node].sh("mkdir -p old/pkg && echo 'age = \"old\"' >old/pkg/__init__.py")
+    old = "cluster.setup=['export PYTHONPATH=$HOME/old']"
+
+    done = project.succeed("cluster=lab", PLAIN_ENTRY, "task.script=scripts/run.py", old)
+
+    plan = json.loads((done.folder / "plan.json").read_text())
+    assert re.fullmatch("[0-9a-f]{40}", plan["commit"])
+    for rank, node in enumerate(NODES):
+        assert done.log(node, rank).split() == ["new", plan["release"], plan["commit"]]

@@ -173,7 +173,7 @@ def test_an_import_that_fails_is_explained_by_the_projects_files(on_lab: Launche
         ".gitignore": "runs/\nours.py\n",
         "pkg/__init__.py": "",
         "pkg/train.py": "from . import utils\n",
-        "src/lib/__init__.py": "",
+        "extra/lib/__init__.py": "",
         "ours.py": "",
         "a.py": "import ours\n",
         "b.py": "import lib\n",
@@ -183,8 +183,8 @@ def test_an_import_that_fails_is_explained_by_the_projects_files(on_lab: Launche
         (on_lab.folder / name).write_text(text)
     for words, told in {
         ("cluster=lab", "task.module=pkg.trian"): "task.module=pkg.train",
-        ("cluster=lab", "task.script=b.py", PLAIN_ENTRY): "task.env.PYTHONPATH=src",
-        ("cluster=local", "task.script=b.py", PLAIN_ENTRY): "task.env.PYTHONPATH=src",
+        ("cluster=lab", "task.script=b.py", PLAIN_ENTRY): "task.env.PYTHONPATH=extra",
+        ("cluster=local", "task.script=b.py", PLAIN_ENTRY): "task.env.PYTHONPATH=extra",
         ("cluster=lab", "task.script=pkg/train.py", PLAIN_ENTRY): "task.module=pkg.train instead",
         ("cluster=lab", "task.script=a.py", PLAIN_ENTRY): "line 2 of .gitignore leaves it out",
     }.items():

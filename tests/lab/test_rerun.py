@@ -89,7 +89,7 @@ def test_the_first_of_many_runs_can_be_had_again(lab: Lab, project: Launcher) ->
     assert (again.code, again.log("node1", 0).strip()) == (0, "0"), again
     assert planned(again)["release"] == release
     # A file is kept once: four other versions of one file, whose project has two more.
-    contents = [p for p in (project.folder / "runs/.objects/contents").rglob("*") if p.is_file()]
+    contents = [p for p in (project.folder / "runs/.objects/pool").rglob("*") if p.is_file()]
     kept = [path.read_text() for path in contents]
     assert sorted(text for text in kept if "flush=True" in text) == [
         PROGRAM.format(number) for number in range(5)

@@ -96,4 +96,5 @@ def test_hosts_with_one_home_have_the_release_on_it_once(
         told = json.loads(cleaned.out).values()
         assert [len(said["runs"]) for said in told] == [1, 1, 1]
         assert sum(len(said["releases"]) for said in told) == 1
+        assert lab["node1"].sh("ls ~/.runner/pool") == ""
         assert lab["node1"].sh("ls ~/.runner/runs") == ""

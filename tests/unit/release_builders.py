@@ -1,8 +1,9 @@
-"""Releases for tests: a manifest, its contents, and how they are put into a store."""
+"""Releases for tests: a manifest, its contents, and how they are put into a pool."""
 
 from __future__ import annotations
 
 import hashlib
+import stat
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,12 +12,11 @@ from typing import Any
 
 from runner.core.wire.boot import HostCode
 from runner.core.wire.codec import Frame
-from runner.core.wire.files import File, Folder, Manifest, Symlink, release_hash
-from runner.core.wire.paths import CODE_FOLDER, release_folder
+from runner.core.wire.files import Entry, Manifest, release_hash
+from runner.core.wire.paths import content_file, release_file
 from runner.host.agent import push
 from runner.host.agent.server import AgentContext
-from runner.host.storage.release_store import find_damage
-from runner.host.storage.release_writer import ReleaseWriter
+from runner.host.storage.pool import Upload
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,13 @@ class Made:
     def name(self) -> str:
         return release_hash(self.manifest.encode())
 
-    def code(self, workdir: Path) -> Path:
-        return Path(release_folder(str(workdir), self.name)) / CODE_FOLDER
+    def manifest_path(self, workdir: Path) -> Path:
+        return Path(release_file(str(workdir), self.name))
+
+    def content_path(self, workdir: Path, path: str) -> Path:
+        """Where the content of its file at `path` is in a pool."""
+        (file,) = (file for file in self.manifest.files if file.path == path)
+        return Path(content_file(str(workdir), file.content))
 
 
 def release(
@@ -47,48 +52,45 @@ def release(
     }
     all_folders = {**dict.fromkeys(above, 0o755), **(folders or {})}
     digests = {path: hashlib.sha256(data).hexdigest() for path, data in files.items()}
-    manifest = Manifest(
-        folders=tuple(Folder(path, all_folders[path]) for path in sorted(all_folders)),
-        files=tuple(
-            File(path, (modes or {}).get(path, 0o644), len(files[path]), digests[path])
-            for path in sorted(files)
-        ),
-        links=tuple(Symlink(path, (links or {})[path]) for path in sorted(links or {})),
-    )
-    return Made(manifest, {digests[path]: files[path] for path in files})
+    entries = [Entry(path, stat.S_IFDIR | mode) for path, mode in all_folders.items()]
+    entries += [Entry(path, stat.S_IFLNK | 0o777, 0, to) for path, to in (links or {}).items()]
+    for path, data in files.items():
+        mode = stat.S_IFREG | (modes or {}).get(path, 0o644)
+        entries.append(Entry(path, mode, len(data), digests[path]))
+    entries.sort(key=lambda entry: entry.path)
+    return Made(Manifest(tuple(entries)), {digests[path]: files[path] for path in files})
 
 
-def begun(workdir: Path, made: Made) -> ReleaseWriter:
-    assembly = ReleaseWriter(str(workdir), made.manifest.encode())
-    assembly.begin()
-    return assembly
+def begun(workdir: Path, made: Made) -> Upload:
+    return Upload(str(workdir), made.manifest.encode())
 
 
-def stream(assembly: ReleaseWriter, made: Made) -> bytes:
-    return b"".join(made.contents[file.digest] for file in assembly.missing)
+def stream(upload: Upload, made: Made) -> bytes:
+    return b"".join(made.contents[file.content] for file in upload.missing)
 
 
 def store(workdir: Path, made: Made) -> list[str]:
-    assembly = begun(workdir, made)
-    came = [file.path for file in assembly.missing]
-    assembly.write(stream(assembly, made))
-    assembly.finish()
-    return came
+    """Store a release; return the paths of the files that were missing."""
+    upload = begun(workdir, made)
+    upload.write(stream(upload, made))
+    upload.finish()
+    upload.close()
+    return [file.path for file in upload.missing]
 
 
-def is_intact(workdir: str, name: str) -> bool:
-    return find_damage(workdir, name, by_content=True) == ""
+def is_intact(workdir: Path, made: Made) -> bool:
+    """Whether the manifest and every byte are there."""
+    try:
+        found = {digest: Path(content_file(str(workdir), digest)) for digest in made.contents}
+        is_whole = {digest: path.read_bytes() for digest, path in found.items()} == made.contents
+        return is_whole and made.manifest_path(workdir).read_bytes() == made.manifest.encode()
+    except OSError:
+        return False
 
 
-def write_into(path: Path, data: bytes) -> None:
-    path.chmod(0o600)
-    path.write_bytes(data)
-    path.chmod(0o444)
-
-
-def left_in(workdir: Path) -> list[str]:
-    """What lies in the store of releases, unfinished ones too."""
-    return sorted(path.name for path in (workdir / "releases").iterdir())
+def left_in(workdir: Path, folder: str = "releases") -> list[str]:
+    """What lies in the folder of releases, or of contents, unfinished ones too."""
+    return sorted(path.name for path in (workdir / folder).iterdir())
 
 
 class PushTaker:

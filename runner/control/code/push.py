@@ -1,21 +1,20 @@
-"""Push of one release to every host that lacks it: each file is read once and sent to all.
+"""Push of one release to every host that lacks it.
 
 Each host first tells which disk it stores releases on. One host of each disk gets the manifest and
-replies what it lacks; one stream of just those contents follows. Only then do the others that share
-the disk look at it, and take that host's word. What is under way to a host is bounded by its
-`Window`; all wait for the slowest.
+replies what it lacks; hosts that lack the same get one stream of just that, for which each file is
+read once. The others of a disk get the manifest when that is done. What is under way to a host is
+bounded by its `Window`; all of a stream wait for the slowest.
 """
 
 from __future__ import annotations
 
 import time
 import zlib
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from runner.control.code.code_store import PushSource
+from runner.control.code.pool import PushSource
 from runner.control.rpc.session import HostSession, Inbox
 from runner.control.rpc.wait import WaitLoop
 from runner.control.rpc.window import Window
@@ -23,7 +22,6 @@ from runner.core.errors import NotReady, Problem
 from runner.core.planning.readiness import free_space_hint
 from runner.core.spec import Spec
 from runner.core.wire.codec import Frame, FrameError
-from runner.core.wire.files import release_hash, unique_contents
 
 CHUNK = 256 << 10
 SAMPLE = 16 << 10
@@ -35,9 +33,8 @@ RETRY_HINT = "what it had is intact; see if it is up (ssh, ping), and start agai
 KEEP_HINT = "deploy.keep=0 removes older releases with the next push"
 ANSWERED_STATES = {
     "store": ("offered",),
-    "absent": ("adopting",),
     "missing": ("comparing",),
-    "stored": ("comparing", "storing", "adopting"),
+    "stored": ("comparing", "storing"),
 }
 """The states of a host in which it may send each kind of reply, which ends that state."""
 
@@ -50,10 +47,10 @@ class PushTarget:
     """One host while the release is pushed to it."""
 
     session: HostSession
-    missing_digests: frozenset[str] = frozenset()  # the contents it asked for
+    missing: tuple[int, ...] = ()  # the files it asked for, by index
     state: str = "offered"
-    """offered, waiting (its disk is known), comparing (it has the manifest), lacking, receiving,
-    storing, stored, failed; shared (another host has its disk), adopting (that one's release)"""
+    """offered, waiting (its disk is known), shared (another host of its disk is first), comparing
+    (it has the manifest), lacking, receiving, storing, stored, failed"""
 
     store_id: str = ""  # hosts that share a disk have the same
     queued: int = 0  # bytes of the stream queued for it so far, of `total`
@@ -67,11 +64,6 @@ class PushTarget:
     def is_done(self) -> bool:
         """Whether nothing more is to come from it."""
         return self.state in ("stored", "failed")
-
-    @property
-    def is_ahead(self) -> bool:
-        """Whether the stream is to wait for it."""
-        return self.state == "receiving" and not self.window.room
 
 
 class CodePush(WaitLoop):
@@ -91,14 +83,11 @@ class CodePush(WaitLoop):
         super().__init__({**keepalive, **sessions}, inbox, spec.lost_s, show)
         self._snapshot = snapshot
         self.targets = {name: PushTarget(session) for name, session in sessions.items()}
-        self._contents = unique_contents(snapshot.manifest)
-        self._release = release_hash(snapshot.encoded)
+        self._files = snapshot.manifest.files
         self._disk_full_hint = f"{free_space_hint(spec)}\n{KEEP_HINT}"
-        self._retention = {"keep": spec.deploy.keep}
         payload = zlib.compress(snapshot.encoded, 1)
-        header = Frame("manifest", {"id": 0, **self._retention}, payload).header_bytes()
-        self._manifest = header, payload
-        self._missing_cache: dict[tuple[int, ...], frozenset[str]] = {}
+        header = Frame("manifest", {"id": 0, "keep": spec.deploy.keep}, payload).header_bytes()
+        self._manifest = (header, payload)
         self._stream: Iterator[int] | None = None
         self._next_report = 0.0
 
@@ -121,42 +110,33 @@ class CodePush(WaitLoop):
         self._send_manifests()
         self._start_stream()
         self._report()
-        return IDLE_POLL_S if self._stream is None else 0.0 if self._pump() else BUSY_POLL_S
+        if self._stream is None:
+            return IDLE_POLL_S
+        return 0.0 if self._pump() else BUSY_POLL_S
 
     def _on_frame(self, name: str, frame: Frame) -> bool:
         target = self.targets[name]
         if target.state not in ANSWERED_STATES.get(frame.kind, (target.state,)):
             raise FrameError(f"{frame.kind!r} that nobody asked for")
         if frame.kind == "store":
-            # One without an id, such as a power cut may leave, is taken for a disk of its own.
-            target.store_id = frame.data["store_id"] or name
-            target.state = "waiting"
-        elif frame.kind == "absent":  # an id copied with a disk image proves no shared disk
-            target.store_id = name
+            target.store_id = frame.data["store_id"]
             target.state = "waiting"
         elif frame.kind == "missing":
-            target.missing_digests = self._digests(frame.data["missing"])
+            target.missing = frame.data["missing"]
+            distinct = {index for index in target.missing if 0 <= index < len(self._files)}
+            if len(distinct) < len(target.missing):
+                raise FrameError("an index that is beyond the manifest, or there twice")
             target.state = "lacking"
         elif frame.kind == "stored":
             target.state = "stored"
             target.is_new = frame.data["new"]
             self._show(name, "has the code")
-            self._release_shared(target.store_id, stored=True)
         elif frame.kind == "taken":
             target.window.on_taken(frame.data["bytes"])
             return True
         elif frame.kind == "refused":
             self._on_lost(name, f"could not store the code: {frame.data['reason']}")
         return frame.kind in ANSWERED_STATES
-
-    def _digests(self, missing: tuple[int, ...]) -> frozenset[str]:
-        """Return the contents of files, by their indices; many hosts lack the same."""
-        files = self._snapshot.manifest.files
-        if not all(0 <= index < len(files) for index in missing):
-            raise FrameError("an index beyond the manifest")
-        if missing not in self._missing_cache:
-            self._missing_cache[missing] = frozenset(files[index].digest for index in missing)
-        return self._missing_cache[missing]
 
     def _on_closed(self, session: HostSession, reason: str) -> None:
         message = f"the connection to it broke while the code was pushed: {reason}"
@@ -171,81 +151,65 @@ class CodePush(WaitLoop):
         target.state = "failed"
         target.problem = Problem(name, reason, hint)
         self._show(name, "failed")
-        self._release_shared(target.store_id, stored=False)
-
-    def _release_shared(self, store_id: str, *, stored: bool) -> None:
-        """Have the hosts that share a disk adopt what one of them stored, or another one store."""
-        for target in self.targets.values():
-            if target.store_id == store_id and target.state == "shared":
-                target.state = "adopting" if stored else "waiting"
-                if stored:
-                    target.session.request("adopt", {"release": self._release})
 
     def _send_manifests(self) -> None:
-        """Send the manifest to one host of each disk, once all disks are known."""
-        if any(target.state == "offered" for target in self.targets.values()):
+        """Send the manifest to one host of each disk, and to the others when that one has all."""
+        targets = self.targets.values()
+        if any(target.state == "offered" for target in targets):
             return
-        states = ("comparing", "lacking", "receiving", "storing")
-        taken = {target.store_id for target in self.targets.values() if target.state in states}
+        stored = {target.store_id for target in targets if target.state == "stored"}
+        idle_states = ("waiting", "shared", "failed", "stored")
+        busy = {target.store_id for target in targets if target.state not in idle_states}
         for name, target in self.targets.items():
-            if target.state == "waiting" and target.store_id in taken:
+            if target.state not in ("waiting", "shared"):
+                continue
+            if target.store_id in stored or target.store_id not in busy:
+                target.state = "comparing"
+                busy.add(target.store_id)
+                target.session.send(*self._manifest)
+            elif target.state == "waiting":
                 target.state = "shared"
                 self._show(name, "shares a disk")
-            elif target.state == "waiting":
-                target.state = "comparing"
-                taken.add(target.store_id)
-                target.session.send(*self._manifest)
 
     def _start_stream(self) -> None:
-        """Begin the stream, to one host of each disk, once each of them has replied."""
+        """Begin a stream to hosts that lack the same, once no other host may yet say so."""
         busy_states = ("offered", "comparing", "receiving", "storing")
         if any(target.state in busy_states for target in self.targets.values()):
             return
-        leaders = [target for target in self.targets.values() if target.state == "lacking"]
-        for target in leaders:
+        lacking = [target for target in self.targets.values() if target.state == "lacking"]
+        group = [target for target in lacking if target.missing == lacking[0].missing]
+        for target in group:
             target.state = "receiving"
-        if leaders:
-            self._stream = self._stream_to(leaders)
+            target.total = sum(self._files[index].size for index in target.missing)
+        if group:
+            self._stream = self._stream_to(group)
 
     def _pump(self) -> bool:
         """Queue a slice of the stream; return whether more can be queued at once."""
         deadline = time.monotonic() + SLICE_S
         while self._stream is not None and time.monotonic() < deadline:
-            if any(target.is_ahead for target in self.targets.values()):
+            if any(t.state == "receiving" and not t.window.room for t in self.targets.values()):
                 return False
             if next(self._stream, None) is None:
                 self._stream = None
         return self._stream is not None
 
-    def _stream_to(self, leaders: list[PushTarget]) -> Iterator[int]:
-        """Read each content that a host lacks once, and queue it; yield at each chunk.
-
-        Hosts that lack the same get the same pieces; in these, small chunks are together.
-        """
-        groups: dict[frozenset[str], list[PushTarget]] = defaultdict(list)
-        for target in leaders:
-            groups[target.missing_digests].append(target)
-        pieces = {lacks: bytearray() for lacks in groups}
-        for lacks, targets in groups.items():
-            total = sum(file.size for file in self._contents if file.digest in lacks)
-            for target in targets:
-                target.total = total
-        for file in self._contents:
-            lacking = [lacks for lacks in groups if file.digest in lacks]
-            for chunk in self._snapshot.read(file) if lacking else ():
-                for lacks in lacking:
-                    pieces[lacks] += chunk
-                    if len(pieces[lacks]) >= CHUNK:
-                        _queue_piece(groups[lacks], bytes(pieces[lacks]))
-                        pieces[lacks].clear()
+    def _stream_to(self, group: list[PushTarget]) -> Iterator[int]:
+        """Queue what hosts lack, small files together in one piece; yield at each chunk."""
+        piece = bytearray()
+        for index in group[0].missing:
+            for chunk in self._snapshot.read(self._files[index]):
+                piece += chunk
+                if len(piece) >= CHUNK:
+                    _queue_piece(group, bytes(piece))
+                    piece.clear()
                 yield len(chunk)
-        for lacks, targets in groups.items():
-            if pieces[lacks]:
-                _queue_piece(targets, bytes(pieces[lacks]))
-            for target in targets:
-                if target.state == "receiving":
-                    target.state = "storing"
-                    target.session.request("finish", self._retention)
+        if piece:
+            _queue_piece(group, bytes(piece))
+        for target in group:
+            if target.state == "receiving":
+                target.state = "storing"
+                target.session.request("finish")
 
     def _report(self) -> None:
         now = time.monotonic()

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import runner
-from runner.control.code.code_store import STORE, CodeKeeper, CodeStore, PushSource
-from runner.control.code.snapshot import Snapshot
+from runner.control.code.pool import STORE, CodeKeeper, CodePool, PushSource, find_release
+from runner.control.code.snapshot import Snapshot, python_path
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.launch_request import RecordedCode
-from runner.core.spec import SHIPPED_TASKS, Spec, Task
+from runner.core.spec import SHIPPED_TASKS, Spec, Task, are_local
 from runner.core.wire.facts import Facts
 from runner.core.wire.files import release_hash, tasks_digest
 from runner.core.wire.plan import CodeRef
@@ -41,7 +41,7 @@ class ShippedTasks:
 def shipped_tasks() -> ShippedTasks:
     """Return every file of `runner/tasks` and of `examples`, which are one folder on a host."""
     contents: dict[str, bytes] = {}
-    for folder in (_PACKAGE / "tasks", _examples_folder()):
+    for folder in _folders():
         for path in sorted(folder.iterdir()):
             if path.is_file():
                 contents[path.name] = path.read_bytes()
@@ -49,107 +49,105 @@ def shipped_tasks() -> ShippedTasks:
     return ShippedTasks(tasks_digest(contents.items()), files, b"".join(contents.values()))
 
 
-def _examples_folder() -> Path:
-    """Return the teaching programs: inside the package in a wheel, beside it in a checkout."""
+def _folders() -> tuple[Path, Path]:
+    """Return the folder of each of SHIPPED_TASKS: in a checkout examples are beside the package."""
     inside = _PACKAGE / "examples"
-    return inside if inside.is_dir() else _PACKAGE.parent / "examples"
+    return _PACKAGE / "tasks", inside if inside.is_dir() else _PACKAGE.parent / "examples"
 
 
 def _check_shipped(task: Task) -> None:
     """Raise ConfigError for a module that is not in the package that its name says."""
-    folders = dict(zip(SHIPPED_TASKS, (_PACKAGE / "tasks", _examples_folder()), strict=True))
-    modules = {
-        package + file.stem
-        for package, folder in folders.items()
-        for file in folder.glob("[a-z]*.py")
-    }
+    modules: list[str] = []
+    for package, folder in zip(SHIPPED_TASKS, _folders(), strict=True):
+        modules += [package + file.stem for file in sorted(folder.glob("[a-z]*.py"))]
     if task.target not in modules:
-        name = task.target.rpartition(".")[2]
-        near = [module for module in sorted(modules) if module.endswith(f".{name}")]
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(modules))}"
+        hint = f"there are {', '.join(modules)}"
         raise ConfigError([Problem("task.module", f"there is no {task.target}", hint)])
 
 
 class CodeOnHosts:
     """Code that is not pushed: the shipped tasks, or a project that is on the hosts already."""
 
-    notes: tuple[str, ...] = ()
-
-    def __init__(self, spec: Spec) -> None:
+    def __init__(self, spec: Spec, cwd: Path) -> None:
+        self.notes: list[str] = []
         if spec.task.shipped_file:
             _check_shipped(spec.task)
-        tasks_hash = shipped_tasks().hash if spec.task.shipped_file else ""
-        self.code = CodeRef(tasks_hash=tasks_hash)
+            self.code = CodeRef(tasks_hash=shipped_tasks().hash)
+        elif are_local(spec.nodes):
+            here = Path(cwd, spec.cluster.project)
+            folders, self.notes = python_path(here, _modules_at_the_top(here), here, spec.task)
+            self.code = CodeRef(python_path=folders)
+        else:
+            self.code = CodeRef()
 
-    def keep(self, store: CodeStore) -> None:
+    def keep(self, pool: CodePool) -> None:
         """Return None: it stays on the hosts."""
 
     def snapshot_if_needed(self, facts: Mapping[str, Facts]) -> None:
         """Return None: there is nothing to push."""
 
 
+def _modules_at_the_top(project: Path) -> set[str]:
+    """Return what is in a project and in its `src/`, and which of these folders are packages."""
+    found: set[str] = set()
+    for folder in (project, project / "src"):
+        for path in folder.iterdir() if folder.is_dir() else ():
+            package = path / "__init__.py"
+            found.add(path.relative_to(project).as_posix())
+            if package.is_file():
+                found.add(package.relative_to(project).as_posix())
+    return found
+
+
 class RerunCode:
     """The code of a past run, kept here or on the hosts; or the shipped tasks."""
 
+    notes: tuple[str, ...] = ()
+
     def __init__(self, recorded: RecordedCode, spec: Spec, cwd: Path) -> None:
         self._recorded = recorded
+        self._spec = spec
         self._cwd = cwd
-        self._stores = [CodeStore(place / STORE) for place in recorded.places]
-        self._candidate: PushSource | None = None
-        self._here: Snapshot | None = None
-        self._problems: Sequence[Problem] = ()
-        if not self.code.release:
+        self._stored: PushSource | None = None
+        if self.code.release:
+            self._stored = find_release(recorded.places, self.code.release)
+        else:
             _check_tasks(recorded, spec)
-            return
-        try:
-            self._here = Snapshot.take(spec, cwd)
-        except ConfigError as error:
-            self._problems = error.problems  # matters only where a host lacks the release
-        found = (store.find(self.code.release) for store in self._stores)
-        self._candidate = next(filter(None, found), self._here)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What differs in the folder of today, if its code can be read."""
-        try:
-            if self._here is None or release_hash(self._here.encoded) == self.code.release:
-                return ()
-        except NotReady:
-            return ()
-        return (f"the recorded code runs; that in {self._cwd} differs from it",)
 
     @property
     def code(self) -> CodeRef:
         """The reference to it in a plan."""
         return self._recorded.code
 
-    def keep(self, store: CodeStore) -> CodeKeeper | None:
-        """Begin to copy it into the store of the new run, if it is here."""
-        content = self._content()
-        return CodeKeeper(store, content) if content else None
-
-    def _content(self) -> PushSource | None:
-        """Return the kept release, or the code here if it is the same."""
-        try:
-            if self._candidate and release_hash(self._candidate.encoded) == self.code.release:
-                return self._candidate
-        except NotReady as error:
-            self._problems = error.problems
-        return None
+    def keep(self, pool: CodePool) -> CodeKeeper | None:
+        """Begin to copy it into the pool of the new run, if it is here."""
+        return CodeKeeper(pool, self._stored) if self._stored else None
 
     def snapshot_if_needed(self, facts: Mapping[str, Facts]) -> PushSource | None:
-        """Return the code if hosts lack the release; raise NotReady if it is not here either."""
+        """Return the code if hosts lack the release; raise NotReady if it is not here either.
+
+        It may be what is in the work tree now, if that is the same.
+        """
+        release = self.code.release
         lacking = sorted(name for name, node_facts in facts.items() if not node_facts.has_release)
-        if not self.code.release or not lacking:
+        if not release or not lacking:
             return None
-        if content := self._content():
-            return content
+        problems: Sequence[Problem] = ()
+        if self._stored is None:
+            try:
+                here = Snapshot.take(self._spec, self._cwd)
+                self._stored = here if release_hash(here.encoded) == release else None
+            except (ConfigError, NotReady) as error:
+                problems = error.problems
+        if self._stored:
+            return self._stored
         message = (
-            f"run {self._recorded.run_id} ran release {self.code.release}, which is not on "
-            f"{join_some(lacking)} (any more), was removed from {self._stores[0].folder} or never "
-            f"kept there, and the code here is not the same"
+            f"run {self._recorded.run_id} ran release {release}, which is not on "
+            f"{join_some(lacking)} (any more), was removed from "
+            f"{self._recorded.places[0] / STORE} or never kept there, and the code here is not the "
+            f"same"
         )
-        hints = [*map(str, self._problems), self._restore_hint(), CURRENT_CODE_HINT]
+        hints = [*map(str, problems), self._restore_hint(), CURRENT_CODE_HINT]
         raise NotReady([Problem("rerun", message, "\n".join(hints))])
 
     def _restore_hint(self) -> str:

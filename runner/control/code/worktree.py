@@ -1,45 +1,45 @@
 """Work tree: the files of the user's project as they are now, without those that are ignored.
 
-In a git work tree, git lists what is tracked or not ignored, submodules included; elsewhere the
-ignore files decide, in git's syntax. `.runnerignore` at the top also leaves out tracked files.
+Git chooses them by its own rules: what is tracked or not ignored, submodules included. Where there
+is no repository it is asked with an empty one. `.runnerignore` at the top, in the same syntax, also
+leaves out tracked files.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
 import subprocess
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
-from runner.core.errors import ConfigError, Problem
-
-if TYPE_CHECKING:
-    from pathspec import GitIgnoreSpec
+from runner.core.errors import ConfigError, Problem, reason_of
+from runner.core.wire.text import join_some
 
 IGNORE_FILE = ".runnerignore"
-ALL_IGNORE_FILES = (".gitignore", IGNORE_FILE)
-MAX_ENTRIES = 200_000
-"""More files and folders than a project has: it is probably a folder of data."""
-
-MOST_LISTED = 10
-"""The number of files and folders that a message about a large tree names."""
-
 GIT_TIMEOUT_S = 60.0
 """How long one git command may take: the first one in a huge tree reads all of it."""
 
-IGNORED_FOLDERS = (".git", ".hg", ".svn", "__pycache__", ".venv")
+NO_CODE = (".hg", ".svn", "__pycache__", ".venv")
 """Folders without code, unless git tracks something in them."""
 
-GITLINK_MODE = "160000"
-"""The mode of a submodule in git's index."""
+NO_DATA = re.compile(r"\..*|__pycache__|node_modules|.*\.egg-info|build|dist")
+"""Folders that no program opens by itself."""
 
 LATEST_RUN = Path("runs", "latest")
 """The link to a record; records have a `.gitignore` each, and so are no code."""
+
+LFS_HEAD = b"version https://git-lfs.github.com/spec/"
+LFS_SIZES = range(100, 250)
+"""What the pointer to a file begins with that git-lfs has not fetched, and how large it may be."""
+
+HEAD = 4096
+"""How much of a file is read to see what it is."""
 
 GIT_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR")
 """What git sets for its hooks, which would lead other git commands astray."""
@@ -47,42 +47,47 @@ GIT_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GI
 
 @dataclass
 class WorkTree:
-    """The files below `root`: relative paths with "/", each with its `os.lstat`."""
+    """The files, folders and links below `root`, by relative paths with "/"."""
 
     root: Path  # absolute
-    git: bool  # git listed the files
-    files: dict[str, os.stat_result] = field(default_factory=dict)
-    links: dict[str, os.stat_result] = field(default_factory=dict)
-    folders: dict[str, os.stat_result] = field(default_factory=dict)
+    git: bool  # it is a repository
+    entries: dict[str, os.stat_result] = field(default_factory=dict)  # by `os.lstat`
+    links: dict[str, str] = field(default_factory=dict)  # where they lead on hosts
+    leading_out: list[str] = field(default_factory=list)  # links to what is not pushed
     notes: list[str] = field(default_factory=list)  # such as a submodule that is not checked out
     latest_run: str = ""  # the link to a record, which is no part of it
 
     @property
-    def size(self) -> int:
-        """The bytes of all files."""
-        return sum(status.st_size for status in self.files.values())
+    def sizes(self) -> dict[str, int]:
+        """The size of each file."""
+        entries = self.entries.items()
+        return {path: entry.st_size for path, entry in entries if stat.S_ISREG(entry.st_mode)}
 
 
 def scan(cwd: Path) -> WorkTree:
     """Return the tree that `cwd` belongs to; raise ConfigError if it cannot be listed."""
-    repo_root = _git_top(cwd)
-    if (repo_root or cwd) in (Path.home(), Path("/")):
-        advice = "run git init in" if repo_root else "stand in"
+    top = _git_top(cwd)
+    tree = WorkTree(top or cwd, git=top is not None)
+    root = tree.root
+    if root in (Path.home(), Path("/")):
+        advice = "run git init in" if top else "stand in"
         hint = f"{advice} the project's own folder; or cluster.project=PATH names it on the hosts"
-        message = f"{repo_root or cwd} is not a project folder, so it is not pushed"
+        message = f"{root} is not a project folder, so it is not pushed"
         raise ConfigError([Problem("deploy", message, hint)])
-    tree = WorkTree(repo_root or cwd, git=repo_root is not None)
-    paths = _list_git_files(tree, "") if tree.git else _walk(tree, "", ())
-    own_patterns = _load_patterns(tree.root / IGNORE_FILE)
     link = cwd.resolve() / LATEST_RUN
     if link.is_symlink():
-        tree.latest_run = os.path.relpath(link, tree.root.resolve())
-    for count, path in enumerate(path for path in paths if path != tree.latest_run):
-        if count == MAX_ENTRIES:
-            message = f"{tree.root} has more than {MAX_ENTRIES:,} files and folders to push"
-            hint = f"leave out what is not code ({' or '.join(ALL_IGNORE_FILES)})"
-            raise ConfigError([Problem("deploy", message, hint)])
-        _add_path(tree, path, own_patterns)
+        tree.latest_run = os.path.relpath(link, root.resolve())
+    if top:
+        paths = dict.fromkeys(_list_files(tree, ""))
+    else:
+        with _empty_repository() as (repository, _):
+            paths = dict.fromkeys(_list_files(tree, "", [*repository, f"--work-tree={root}"]))
+    paths.pop(tree.latest_run, None)
+    for path in _left_out(root, [*paths]):
+        del paths[path]
+    for path in paths:
+        _add(tree, path)
+    _add_notes(tree)
     return tree
 
 
@@ -93,11 +98,12 @@ def why_absent(folder: Path, path: str) -> str:
     top = _git_top(folder)
     root = (top or folder).resolve()
     name = os.path.relpath(folder.resolve() / path, root)
-    if (patterns := _load_patterns(root / IGNORE_FILE)) and patterns.match_file(name):
+    if _left_out(root, [name]):
         return f"{root / IGNORE_FILE} leaves it out"
-    if top is None:
-        return f"a {' or '.join(ALL_IGNORE_FILES)} on the way to it leaves it out"
-    shown = _run_git(root, "check-ignore", "-v", "--", name, ok_codes=(0, 1, 128))
+    with _empty_repository() as (repository, _):
+        options = [] if top else [*repository, f"--work-tree={root}"]
+        args = ("-v", "--", name)
+        shown = _run_git(root, "check-ignore", *args, options=options, ok_codes=(0, 1, 128))
     rule = re.match(r"(.+?):(\d+):", shown)  # none in a submodule
     return f"line {rule[2]} of {rule[1]} leaves it out" if rule else ""
 
@@ -115,51 +121,77 @@ def head_commit(tree: WorkTree) -> str:
         return ""
 
 
-def largest(sizes: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Return the largest files and folders at the top, or the file that makes up most of one."""
-    folders: dict[str, dict[str, int]] = defaultdict(dict)
-    for path, size in sizes.items():
-        folders[path.partition("/")[0]][path] = size
-    entries = []
-    for name, files in folders.items():
-        total = sum(files.values())
-        path = max(files, key=files.__getitem__)
-        entries.append((path if files[path] * 2 > total else f"{name}/", total))
-    return sorted(entries, key=lambda entry: (-entry[1], entry[0]))[:MOST_LISTED]
-
-
-def _add_path(tree: WorkTree, path: str, ignored: GitIgnoreSpec | None) -> None:
+def _add(tree: WorkTree, path: str) -> None:
     """Add one path that is not ignored, and the folders above it."""
     try:
         status = os.lstat(tree.root / path)
     except (FileNotFoundError, NotADirectoryError):  # tracked by git, and removed here
         return
     except OSError as error:
-        raise _unreadable_error(path, error) from error
-    if ignored and ignored.match_file(f"{path}/" if stat.S_ISDIR(status.st_mode) else path):
-        return
+        message = f"{path} cannot be read: {error.strerror}"
+        hint = f"leave it out: add /{path} to {IGNORE_FILE}"
+        raise ConfigError([Problem("deploy", message, hint)]) from error
     parents: dict[str, os.stat_result] = {}
     for parent in map(str, PurePosixPath(path).parents):
-        if parent == "." or parent in tree.folders:
+        if parent == ".":
             break
-        parents[parent] = os.lstat(tree.root / parent)
+        parents[parent] = tree.entries.get(parent) or os.lstat(tree.root / parent)
         if not stat.S_ISDIR(parents[parent].st_mode):  # a tracked folder is a link now
             return
-    kinds = {stat.S_IFREG: tree.files, stat.S_IFLNK: tree.links, stat.S_IFDIR: tree.folders}
-    kind = kinds.get(stat.S_IFMT(status.st_mode))
-    if kind is None:
-        tree.notes.append(f"{path} is not a file, folder or link; it is not pushed")
-        return
-    kind[path] = status
-    tree.folders.update(parents)
+    if stat.S_ISLNK(status.st_mode):
+        tree.links[path] = _target(tree.root, path)
+    if stat.S_IFMT(status.st_mode) in (stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR):
+        tree.entries[path] = status
+        tree.entries.update(parents)
 
 
-def _unreadable_error(path: str, error: OSError) -> ConfigError:
-    message = f"{path} cannot be read: {error.strerror}"
-    return ConfigError([Problem("deploy", message, f"leave it out: add /{path} to {IGNORE_FILE}")])
+def _target(root: Path, path: str) -> str:
+    """Return where a link leads: by a relative path, if that is in the tree."""
+    target = os.readlink(root / path)  # noqa: PTH115 (a Path would lose slashes)
+    for top in (root, root.resolve()):
+        if PurePosixPath(os.path.normpath(target)).is_relative_to(top):
+            return os.path.relpath(target, (top / path).parent)
+    return target
 
 
-# With git
+def _add_notes(tree: WorkTree) -> None:
+    """Note links that lead to what is not pushed, pointers of git-lfs, and folders that stay."""
+    top = tree.root.resolve()
+    for path in tree.links:
+        place = os.path.relpath(os.path.realpath(tree.root / path), top)
+        if place != "." and place not in tree.entries:
+            tree.leading_out.append(path)
+    if tree.leading_out:
+        named = join_some([f"{path} to {tree.links[path]}" for path in tree.leading_out])
+        tree.notes.append(f"links are pushed, but not what these lead to: {named}")
+    pointers = []
+    for path, size in tree.sizes.items():
+        if size in LFS_SIZES and _head(tree.root / path).startswith(LFS_HEAD):
+            pointers.append(path)
+    if pointers:
+        message = "pushed as pointers, since git-lfs has not fetched their contents"
+        tree.notes.append(f"{message} (git lfs pull): {join_some(pointers)}")
+    data = []
+    for entry in sorted(tree.root.iterdir()):
+        if not entry.is_dir() or entry.name in tree.entries or NO_DATA.fullmatch(entry.name):
+            continue
+        ignores_itself = b"*" in _head(entry / ".gitignore").split(b"\n")  # as caches and records
+        if not ignores_itself and not (entry / "pyvenv.cfg").is_file():
+            data.append(f"{entry.name}/")
+    if data:
+        tree.notes.append(f"ignored or empty, so not pushed: {join_some(data)}")
+
+
+def _head(path: Path) -> bytes:
+    """Return the beginning of a file, nothing of one that cannot be read: its hashing tells why."""
+    try:
+        with path.open("rb") as file:
+            return file.read(HEAD)
+    except OSError:
+        return b""
+
+
+# Git
 
 
 def _git_top(cwd: Path) -> Path | None:
@@ -168,128 +200,91 @@ def _git_top(cwd: Path) -> Path | None:
     return Path(_run_git(cwd, "rev-parse", "--show-toplevel").rstrip("\n"))
 
 
-def _run_git(folder: Path, *args: str, ok_codes: tuple[int, ...] = (0,)) -> str:
+@contextmanager
+def _empty_repository() -> Iterator[tuple[list[str], Path]]:
+    """Yield the option that has git use an empty repository, and an empty folder."""
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="runner-git-"))
+            repository = Path(folder, "git")
+            empty = Path(folder, "empty")
+            for each in (repository / "objects", repository / "refs", empty):
+                each.mkdir(parents=True)
+            (repository / "HEAD").write_text("ref: refs/heads/main\n", encoding="ascii")
+        except OSError as error:
+            hint = "free some room there, or set TMPDIR"
+            raise ConfigError([Problem(tempfile.gettempdir(), reason_of(error), hint)]) from error
+        yield [f"--git-dir={repository}"], empty
+
+
+def _run_git(
+    folder: Path,
+    command: str,
+    *args: str,
+    options: Sequence[str] = (),
+    stdin: str = "",
+    ok_codes: tuple[int, ...] = (0,),
+) -> str:
     """Return the output of a git command, as `os.fsdecode` returns it; raise ConfigError."""
     hint = "cluster.project=PATH runs code that is on the hosts already"
     env = {name: value for name, value in os.environ.items() if name not in GIT_VARIABLES}
     try:
         result = subprocess.run(  # noqa: S603
-            ["git", "-C", str(folder), *args],
-            stdin=subprocess.DEVNULL,
+            ["git", "-C", str(folder), *options, command, *args],
+            input=os.fsencode(stdin),
             capture_output=True,
             timeout=GIT_TIMEOUT_S,
             check=False,
             env={**env, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"},
         )
     except FileNotFoundError as error:
-        message = f"{folder} is a git work tree, and there is no git on PATH to list its files"
+        message = f"there is no git on PATH, by whose rules the files of {folder} are chosen"
         raise ConfigError([Problem("deploy", message, f"install git; or {hint}")]) from error
     except subprocess.TimeoutExpired as error:
-        message = f"git {args[0]} in {folder} did not answer within {GIT_TIMEOUT_S:.0f} s"
+        message = f"git {command} in {folder} did not answer within {GIT_TIMEOUT_S:.0f} s"
         raise ConfigError([Problem("deploy", message, hint)]) from error
     if result.returncode not in ok_codes:
         stderr = os.fsdecode(result.stderr).strip()
-        raise ConfigError([Problem("deploy", f"git {args[0]} in {folder} failed", stderr)])
+        raise ConfigError([Problem("deploy", f"git {command} in {folder} failed", stderr)])
     return os.fsdecode(result.stdout)
 
 
-def _list_git_files(tree: WorkTree, prefix: str) -> Iterator[str]:
+def _list_files(tree: WorkTree, prefix: str, options: Sequence[str] = ()) -> Iterator[str]:
     """Yield the files of the repository at `prefix` ("" or "sub/"), and of those within it."""
     root = tree.root / prefix
-    listed: set[str] = set()
-    nested: list[str] = []
-    for line in filter(None, _run_git(root, "ls-files", "-z", "--stage").split("\0")):
-        info, _, path = line.partition("\t")
-        (nested.append if info.startswith(GITLINK_MODE) else listed.add)(path)
-    untracked = _run_git(root, "ls-files", "-zo", "--exclude-standard").split("\0")
-    for path in _without_environments(untracked):
-        if path.endswith("/"):  # a repository within, not a submodule
-            nested.append(path.rstrip("/"))
-        else:
-            listed.add(path)
-    yield from (prefix + path for path in listed)
-    for path in nested:
-        yield prefix + path
-        if (root / path).is_symlink() or not (root / path).is_dir():
+    args = ["-z", "-co", "--exclude-standard", *(f"--exclude={name}/" for name in NO_CODE)]
+    listed = _run_git(root, "ls-files", *args, options=options).split("\0")
+    paths = [path.rstrip("/") for path in listed if path]  # a repository within ends with a slash
+    environments = {path.rpartition("/")[0] for path in paths if path.endswith("/pyvenv.cfg")}
+    for path in paths:
+        if not environments.isdisjoint(map(str, PurePosixPath(path).parents)):
             continue
-        if (root / path / ".git").exists():
-            yield from _list_git_files(tree, f"{prefix}{path}/")
-        else:
+        yield prefix + path
+        folder = root / path
+        if not folder.is_dir() or folder.is_symlink():
+            continue
+        if (folder / ".git").exists():
+            yield from _list_files(tree, f"{prefix}{path}/")
+        elif not any(folder.iterdir()):
             message = "is not checked out and is pushed as an empty folder"
             remedy = "git submodule update --init"
             tree.notes.append(f"the submodule {prefix}{path} {message} ({remedy})")
 
 
-def _without_environments(untracked: Iterable[str]) -> Iterator[str]:
-    """Leave out virtual environments and caches that no ignore file names."""
-    paths = [path for path in untracked if path]
-    environments = {path.rpartition("/")[0] for path in paths if path.endswith("/pyvenv.cfg")}
-    for path in paths:
-        is_ignored = not set(IGNORED_FOLDERS).isdisjoint(path.split("/"))
-        if not is_ignored and environments.isdisjoint(map(str, PurePosixPath(path).parents)):
-            yield path
-
-
-# Without git
-
-
-def _walk(
-    tree: WorkTree, folder: str, specs: tuple[tuple[str, GitIgnoreSpec], ...]
-) -> Iterator[str]:
-    """Yield what is below `folder` and not ignored; `specs` are the ignore files above it."""
-    for name in ALL_IGNORE_FILES:
-        if spec := _load_patterns(tree.root / folder / name):
-            specs = (*specs, (f"{folder}/" if folder else "", spec))
-    try:
-        with os.scandir(tree.root / folder) as iterator:
-            entries = sorted(iterator, key=lambda entry: entry.name)
-    except OSError as error:
-        raise _unreadable_error(folder or str(tree.root), error) from error
-    for entry in entries:
-        path = f"{folder}/{entry.name}" if folder else entry.name
-        is_folder = entry.is_dir(follow_symlinks=False)
-        if _is_ignored(f"{path}/" if is_folder else path, specs):
-            continue
-        if is_folder and (entry.name in IGNORED_FOLDERS or is_no_code(tree.root / path)):
-            continue
-        yield path
-        if is_folder:
-            yield from _walk(tree, path, specs)
-
-
-def _is_ignored(path: str, specs: tuple[tuple[str, GitIgnoreSpec], ...]) -> bool:
-    """Return whether the nearest ignore file with a matching rule ignores a path."""
-    for base, spec in reversed(specs):
-        verdict = spec.check_file(path.removeprefix(base)).include
-        if verdict is not None:
-            return verdict
-    return False
-
-
-def is_no_code(folder: Path) -> bool:
-    """Return whether a folder is an environment, or ignores all of it as caches and records do."""
-    try:
-        if (folder / "pyvenv.cfg").is_file():
-            return True
-        lines = (folder / ".gitignore").read_text(encoding="utf-8", errors="replace").split("\n")
-    except OSError:
-        return False
-    return next((line.strip() for line in lines if line and line[0] != "#"), "") == "*"
-
-
-def _load_patterns(file: Path) -> GitIgnoreSpec | None:
-    try:
-        text = file.read_text(encoding="utf-8-sig", errors="surrogateescape")
-    except OSError:
-        return None
-    # Imported here, because git reads the files of a git work tree itself.
-    from pathspec import GitIgnoreSpec  # noqa: PLC0415
-
-    def is_pattern(line: str) -> bool:  # git skips invalid ones
-        try:
-            GitIgnoreSpec.from_lines([line])
-        except (ValueError, re.error):
-            return False
-        return True
-
-    return GitIgnoreSpec.from_lines(line for line in text.split("\n") if is_pattern(line))
+def _left_out(root: Path, paths: Sequence[str]) -> list[str]:
+    """Return the paths that `.runnerignore` leaves out, by git in a folder without other rules."""
+    if not (root / IGNORE_FILE).is_file():
+        return []
+    with _empty_repository() as (repository, empty):
+        rules = ["-c", f"core.excludesFile={root / IGNORE_FILE}"]
+        shown = _run_git(
+            empty,
+            "check-ignore",
+            "-z",
+            "--stdin",
+            "--no-index",
+            options=[*rules, *repository, f"--work-tree={empty}"],
+            stdin="\0".join(paths),
+            ok_codes=(0, 1),
+        )
+    return [path for path in shown.split("\0") if path]

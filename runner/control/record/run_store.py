@@ -14,7 +14,7 @@ from typing import Any
 
 from runner.control.atomic_file import replace_file
 from runner.control.code import worktree
-from runner.control.code.code_store import find_release
+from runner.control.code.pool import find_release
 from runner.control.record import run_index
 from runner.control.record.file_names import (
     CONFIG_FILE,
@@ -315,7 +315,7 @@ class RunStore:
             elif are_local(launch.spec.nodes):
                 here = Path(plan.nodes[0].cwd)
                 tree = worktree.scan(here)
-                paths = _modules(tree.files, os.path.relpath(here, tree.root))
+                paths = _modules(tree.sizes, os.path.relpath(here, tree.root))
                 return ProjectFiles(paths, lambda _: "")
         return None
 

@@ -54,7 +54,7 @@ def open_code_source(request: LaunchRequest) -> CodeSource:
         return RerunCode(request.recorded_code, request.spec, Path.cwd())
     if request.spec.pushes_code:
         return Snapshot.take(request.spec, Path.cwd())
-    return CodeOnHosts(request.spec)
+    return CodeOnHosts(request.spec, Path.cwd())
 
 
 def launch_notes(request: LaunchRequest, source: CodeSource) -> list[str]:

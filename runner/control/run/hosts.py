@@ -27,7 +27,7 @@ from runner.core.wire.run_info import HostRunStatus
 
 if TYPE_CHECKING:
     from runner.control.attempt.monitor import AttemptMonitor
-    from runner.control.code.code_store import PushSource
+    from runner.control.code.pool import PushSource
     from runner.control.code.push import PushTarget
 
 FLUSH_TIMEOUT_S = 2.0  # the last messages wait so long for a console busy with output of the ranks

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from runner.control.code.code_store import STORE, CodeStore
+from runner.control.code.pool import STORE, CodePool
 from runner.control.code.source import CodeSource
 from runner.control.history import files
 from runner.control.history.run_reader import read_events
@@ -81,7 +81,7 @@ def submit(request: LaunchRequest, source: CodeSource, store: RunStore, script: 
         store.write_json(JOB_FILE, record_content(plan, request))
         for name in (OUT_FILE, ERR_FILE):  # whoever looks in vain for a file sees it late on NFS
             store.write_text(name, "")
-    if keeper := source.keep(CodeStore(Path.cwd() / run_index.RUNS_FOLDER / STORE)):
+    if keeper := source.keep(CodePool(Path.cwd() / run_index.RUNS_FOLDER / STORE)):
         keeper.finish(lambda: False)
     answer, problem = ask(["sbatch", "--parsable"], script, SUBMIT_LIMIT_S)
     if problem:  # it may have been taken all the same

@@ -145,12 +145,14 @@ def explain_import(error: str, plan: Plan, files: ProjectFiles) -> tuple[str, st
     target = words[-1]
     is_module = "-m" in words[-3:-1]
     python_path = [path for path in node.env.get("PYTHONPATH", "").split(":") if path]
+    ours = {posixpath.normpath(posixpath.join(node.cwd, path)) for path in plan.python_path}
+    python_path = [path for path in python_path if path not in ours]
     path_key = "task.env.PYTHONPATH=" + "".join(f"{path}:" for path in python_path)
     missing = _MISSING.findall(error)[-1]
     is_own = is_module and f"{target}.".startswith(f"{missing}.")
     name = target if is_own else missing
     folder = "." if is_module else posixpath.dirname(target) or "."
-    searched = {folder, *map(posixpath.normpath, python_path)}
+    searched = {folder, *map(posixpath.normpath, python_path), *plan.python_path}
     modules = _importable(files.paths)
     homes = modules.get(name, set())
     if homes and searched.isdisjoint(homes):

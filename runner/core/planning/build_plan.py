@@ -193,8 +193,10 @@ def _node_plan(attempt: _AttemptPlan, node: Node, host_facts: Facts) -> NodePlan
         interface=interface,
         gpus=gpus,
     )
+    cwd = _working_folder(attempt, facts, run_paths)
+    rank_env.update(_code_environment(spec, node, facts, attempt.code, cwd))
     program = node_program(spec, node, facts, script=script, rank_env=rank_env, run_paths=run_paths)
-    order = _order(attempt, node, facts, run_paths, program, nproc)
+    order = _order(attempt, node, facts, cwd, program, nproc)
     command, arg_count = typed_command(spec, node, facts, order, script)
     left_out = {*program.hidden, DEBUG_VARIABLE}
     node_plan = NodePlan(
@@ -216,22 +218,44 @@ def _node_plan(attempt: _AttemptPlan, node: Node, host_facts: Facts) -> NodePlan
     return node_plan
 
 
+def _working_folder(attempt: _AttemptPlan, facts: Facts, run_paths: RunPaths) -> str:
+    if attempt.spec.task.shipped_file:
+        return run_paths.work
+    if not attempt.code.release:
+        return facts.project
+    return posixpath.join(run_paths.work, attempt.code.subdirectory).rstrip("/")
+
+
+def _code_environment(
+    spec: Spec, node: Node, facts: Facts, code: CodeRef, cwd: str
+) -> dict[str, str]:
+    """Return the variables that tell ranks what they run, and have Python look there first."""
+    env = {}
+    if code.release:
+        env["RUNNER_RELEASE"] = code.release
+    if code.commit:
+        env["RUNNER_COMMIT"] = code.commit
+    if code.python_path and "PYTHONPATH" not in spec.removed_env_of(node):
+        folders = [posixpath.normpath(posixpath.join(cwd, each)) for each in code.python_path]
+        if given := spec.env_of(node).get("PYTHONPATH"):
+            folders.insert(0, given)
+        elif facts.python.python_path:
+            folders.append(facts.python.python_path)
+        env["PYTHONPATH"] = ":".join(folders)
+    return env
+
+
 def _order(
     attempt: _AttemptPlan,
     node: Node,
     facts: Facts,
-    run_paths: RunPaths,
+    cwd: str,
     program: Program,
     nproc: int,
 ) -> Order:
     spec = attempt.spec
     chosen = attempt.endpoints
     is_standby = node.name not in attempt.ranks
-    cwd = run_paths.work
-    if not spec.task.shipped_file and not attempt.code.release:
-        cwd = facts.project
-    elif not spec.task.shipped_file and attempt.code.subdirectory:
-        cwd = posixpath.join(run_paths.work, attempt.code.subdirectory)
     return Order(
         run_id=spec.run_id,
         node=node.name,

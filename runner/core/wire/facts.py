@@ -166,6 +166,7 @@ class Interpreter:
     torch: str = ""  # as in torch's version file ("2.13.0+cpu"), "" without torch
     torch_cuda: str = ""  # the CUDA runtime it is built for ("12.8"), "" for none
     error: str = ""
+    python_path: str = ""  # the PYTHONPATH that it has without ours
 
 
 @dataclass(frozen=True)

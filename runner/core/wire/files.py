@@ -12,12 +12,16 @@ import hashlib
 import json
 import posixpath
 import re
+import stat
 from dataclasses import dataclass
-from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Set, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, List, Set, Tuple
 
 from runner.core.wire.paths import EVENTS_FILE, SAMPLES_FILE
 
 HASH_LENGTH = 16
+
+DIGEST = re.compile("[0-9a-f]{64}")
+"""A sha256 in hex, which names a content in a pool."""
 
 
 def tasks_digest(files: Iterable[Tuple[str, bytes]]) -> str:
@@ -29,49 +33,35 @@ def tasks_digest(files: Iterable[Tuple[str, bytes]]) -> str:
 
 
 @dataclass(frozen=True)
-class File:
-    """A file of a release: its path (with "/"), permissions, size in bytes, sha256 in hex."""
+class Entry:
+    """A file, a folder or a symbolic link of a release."""
 
-    path: str
-    mode: int
-    size: int
-    digest: str
+    path: str  # with "/"
+    mode: int  # its type and permissions, as `os.lstat` returns them
+    size: int = 0  # of a file, in bytes
+    content: str = ""  # of a file its sha256 in hex, of a link its target
 
+    @property
+    def is_file(self) -> bool:
+        return stat.S_ISREG(self.mode)
 
-@dataclass(frozen=True)
-class Symlink:
-    """A symbolic link of a release: its path and its literal target."""
-
-    path: str
-    target: str
-
-
-@dataclass(frozen=True)
-class Folder:
-    """A folder of a release: its path and permissions."""
-
-    path: str
-    mode: int
+    @property
+    def is_folder(self) -> bool:
+        return stat.S_ISDIR(self.mode)
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """Everything in a release except the contents of files; each group is sorted by path.
+    """All of a release but the contents of files: its entries, folders before what is in them.
 
     Names that are not UTF-8 are kept as `os.fsdecode` returns them.
     """
 
-    folders: Tuple[Folder, ...] = ()
-    files: Tuple[File, ...] = ()
-    links: Tuple[Symlink, ...] = ()
+    entries: Tuple[Entry, ...] = ()
 
     def encode(self) -> bytes:
         """Return the manifest as bytes, the same ones for equal manifests."""
-        rows = {
-            "folders": [[item.path, item.mode] for item in self.folders],
-            "files": [[item.path, item.mode, item.size, item.digest] for item in self.files],
-            "links": [[item.path, item.target] for item in self.links],
-        }
+        rows = [[each.path, each.mode, each.size, each.content] for each in self.entries]
         return json.dumps(rows, separators=(",", ":")).encode("ascii")
 
     @staticmethod
@@ -82,49 +72,41 @@ class Manifest:
             ValueError: It is no manifest, or has paths outside its folder.
         """
         try:
-            rows = json.loads(data)
-            manifest = Manifest(
-                tuple(Folder(*row) for row in rows["folders"]),
-                tuple(File(*row) for row in rows["files"]),
-                tuple(Symlink(*row) for row in rows["links"]),
-            )
-        except (ValueError, TypeError, KeyError) as error:
+            entries = tuple(Entry(*row) for row in json.loads(data))
+            kinds = {"": True}  # whether each path is a folder
+            for entry in entries:
+                _check_entry(entry, kinds)
+                kinds[entry.path] = entry.is_folder
+        except (AttributeError, TypeError, ValueError) as error:
             raise ValueError(f"no manifest of a release: {error}") from error
-        for problem in manifest.problems():
-            raise ValueError(problem)
-        return manifest
+        return Manifest(entries)
+
+    @property
+    def files(self) -> Tuple[Entry, ...]:
+        return tuple(entry for entry in self.entries if entry.is_file)
 
     @property
     def size(self) -> int:
         return sum(file.size for file in self.files)
 
-    def problems(self) -> Iterator[str]:
-        """Yield the reasons why this is not a valid tree."""
-        folders = {"", *(folder.path for folder in self.folders)}
-        seen = set()
-        paths: List[str] = [folder.path for folder in self.folders]
-        paths += [file.path for file in self.files]
-        paths += [link.path for link in self.links]
-        for path in paths:
-            if any(part in ("", ".", "..") for part in path.split("/")):
-                yield f"{path!r} is no path within a release"
-            elif posixpath.dirname(path) not in folders:
-                yield f"the folder of {path!r} is not in the manifest"
-            elif path in seen:
-                yield f"{path!r} is in the manifest twice"
-            seen.add(path)
+
+def _check_entry(entry: Entry, kinds: Dict[str, bool]) -> None:
+    """Raise ValueError for what is not to be written below the entries before it."""
+    path = entry.path
+    if not is_below(path):
+        raise ValueError(f"{path!r} is no path within a release")
+    if not kinds.get(posixpath.dirname(path)):
+        raise ValueError(f"the folder of {path!r} is not in the manifest")
+    if path in kinds:
+        raise ValueError(f"{path!r} is in the manifest twice")
+    if not (entry.is_file or entry.is_folder or stat.S_ISLNK(entry.mode)):
+        raise ValueError(f"{path!r} is no file, folder or link")
+    if entry.is_file and not DIGEST.fullmatch(entry.content):
+        raise ValueError(f"{path!r} has no digest")
 
 
 def release_hash(encoded: bytes) -> str:
     return hashlib.sha256(encoded).hexdigest()[:HASH_LENGTH]
-
-
-def unique_contents(manifest: Manifest) -> List[File]:
-    """Return one file per distinct content, in the order in which contents are streamed."""
-    first: Dict[str, File] = {}
-    for file in manifest.files:
-        first.setdefault(file.digest, file)
-    return list(first.values())
 
 
 RECORD = "record"

@@ -19,6 +19,10 @@ MIN_CPU_SHARE = 0.05
 USUAL_WORKDIR = "~/.runner"
 """Where runs are kept on a host unless the configuration says otherwise."""
 
+RELEASES = "releases"
+POOL = "pool"
+"""The folders of the code that was pushed: manifests, and contents of files by their sha256."""
+
 PROGRAM_LOG = "program"
 """The stem of the log files of the launcher process (torchrun); ranks have `rank_R`."""
 
@@ -27,9 +31,6 @@ STACKS_LOG = "stacks"
 
 RUN_LOGS = (f"{PROGRAM_LOG}.out", f"{PROGRAM_LOG}.err", f"{STACKS_LOG}.out")
 """The logs in the folder of an attempt beside those of its ranks."""
-
-CODE_FOLDER = "code"
-"""The folder of a release that has the tree; the manifest is beside it."""
 
 PRELOAD_MODULES = ("fork_server", "forked_rank")
 PRELOAD_PACKAGE = "runner_preload"
@@ -146,9 +147,11 @@ def tasks_folder(workdir: str, tasks_hash: str) -> str:
     return posixpath.join(workdir, "tasks", tasks_hash)
 
 
-def releases_folder(workdir: str) -> str:
-    return posixpath.join(workdir, "releases")
+def release_file(workdir: str, name: str) -> str:
+    """Return the manifest of a release on a host."""
+    return posixpath.join(workdir, RELEASES, name)
 
 
-def release_folder(workdir: str, name: str) -> str:
-    return posixpath.join(releases_folder(workdir), name)
+def content_file(workdir: str, digest: str) -> str:
+    """Return the content of files with that sha256 on a host."""
+    return posixpath.join(workdir, POOL, digest)

@@ -78,11 +78,12 @@ class Plan:
     rendezvous_reason: str = ""  # for that address, or for `etcd_endpoint`
     etcd_endpoint: str = ""  # HOST:PORT, "" for none
     secrets: Tuple[str, ...] = ()  # names of secret variables, never their values
-    release: str = ""  # "" if the code is the hosts' own; see `CodeRef` for the next four
+    release: str = ""  # "" if the code is the hosts' own; see `CodeRef` for the next five
     commit: str = ""
     subdirectory: str = ""
     script: str = ""
     tasks_hash: str = ""
+    python_path: Tuple[str, ...] = ()
     image: str = ""  # that ranks run in, "" without containers
     outputs: Tuple[str, ...] = ()  # paths or patterns of what the task leaves to be downloaded
     notes: Tuple[str, ...] = ()  # decisions that the user should read
@@ -249,3 +250,4 @@ class CodeRef:
     subdirectory: str = ""  # the user's working directory within the release
     script: str = ""  # `task.script` relative to that; "" if it is used as it is
     commit: str = ""  # of git, with "+" if files differ from it
+    python_path: Tuple[str, ...] = ()  # what Python sees first, relative to where ranks run

@@ -19,8 +19,8 @@ from runner.host.agent import follow
 from runner.host.agent.server import RequestHandler
 from runner.host.facts import ports
 from runner.host.process.jobs import POLL_S, checkpoint, in_loop, pause
+from runner.host.storage.pool import store_tasks
 from runner.host.storage.run_owner import RunSocket
-from runner.host.storage.task_store import store_tasks
 from runner.host.supervisor import guardian
 from runner.host.supervisor.attempt import SupervisorArgs
 from runner.host.supervisor.guardian import prepare, with_numeric_hub

@@ -12,8 +12,7 @@ from typing import Optional
 from runner.core.wire.codec import Frame
 from runner.host.agent.server import RequestHandler
 from runner.host.process.jobs import POLL_S, checkpoint, in_loop
-from runner.host.storage import release_store
-from runner.host.storage.release_writer import ReleaseWriter
+from runner.host.storage import pool
 
 
 class Handler(RequestHandler):
@@ -26,44 +25,42 @@ class Handler(RequestHandler):
     def on_offer(self, frame: Frame) -> None:
         """Reply with the id of the disk, which is the same on all hosts that share it.
 
-        No file of a release is touched before `manifest`, which one host of each disk gets.
+        No file of a release is touched before `manifest`, which one host of each disk gets first.
         """
-        self.context.answer(frame, "store", store_id=release_store.store_id(self.context.workdir))
+        self.context.answer(frame, "store", store_id=pool.store_id(self.context.workdir))
 
     def on_manifest(self, frame: Frame) -> None:
-        """Reply that the release is stored, or which files are missing; then take and store them.
+        """Reply which contents are missing, if any; take them, and reply that all is stored.
 
         `missing` are indices into the manifest's files; old releases but `keep` are removed.
         """
-        workdir = self.context.workdir
-        writer = ReleaseWriter(workdir, zlib.decompress(frame.payload))
-        if not release_store.find_damage(workdir, writer.name) and self.pin(writer.name):
-            self.context.answer(frame, "stored", new=False)
-            return
+        keep = int(frame.data["keep"])
+        upload = pool.Upload(self.context.workdir, zlib.decompress(frame.payload))
         try:
-            self._receive(frame, writer)
-        except BaseException:
-            writer.abort()
-            raise
+            self.pin(upload.name)  # if only a part of it is missing
+            if upload.missing:
+                self._receive(frame, upload, keep)
+            upload.finish()
         finally:
             self._stream = None
-        release_store.prune(workdir, int(frame.data["keep"]), writer.name)
-        if not self.pin(writer.name):
+            upload.close()
+        if not self.pin(upload.name):
             raise ValueError("another deploy removed it at once; raise deploy.keep")
-        self.context.answer(frame, "stored", new=True)
+        if upload.is_new:
+            pool.prune(self.context.workdir, keep=keep + 1)
+        self.context.answer(frame, "stored", new=upload.is_new)
         in_loop(self.context.cache_code)
 
-    def _receive(self, frame: Frame, writer: ReleaseWriter) -> None:
+    def _receive(self, frame: Frame, upload: pool.Upload, keep: int) -> None:
         workdir = self.context.workdir
-        writer.begin()
-        if writer.space_error:  # remove what `keep` allows now rather than at the end
-            release_store.prune(workdir, int(frame.data["keep"]), writer.name)
-        if writer.space_error:
-            raise OSError(errno.ENOSPC, writer.space_error, workdir)
-        indices = {file.path: index for index, file in enumerate(writer.manifest.files)}
+        if upload.space_error:  # remove what `keep` allows now rather than at the end
+            pool.prune(workdir, keep=keep)
+        if upload.space_error:
+            raise OSError(errno.ENOSPC, upload.space_error, workdir)
+        indices = {file: index for index, file in enumerate(upload.manifest.files)}
         stream: "queue.SimpleQueue[Frame]" = queue.SimpleQueue()
         self._stream = stream
-        missing = [indices[file.path] for file in writer.missing]
+        missing = [indices[file] for file in upload.missing]
         self.context.answer(frame, "missing", missing=missing)
         while True:
             checkpoint()
@@ -72,9 +69,8 @@ class Handler(RequestHandler):
                 if part.kind == "finish":
                     break
                 is_compressed = part.data.get("compressed")
-                writer.write(zlib.decompress(part.payload) if is_compressed else part.payload)
+                upload.write(zlib.decompress(part.payload) if is_compressed else part.payload)
                 self.context.answer(frame, "taken", bytes=len(part.payload))
-        writer.finish()
 
     def on_chunk(self, frame: Frame) -> None:
         """Take the next bytes of the stream of missing files; they may come after a refusal."""
@@ -87,20 +83,9 @@ class Handler(RequestHandler):
             raise RuntimeError("no release is being pushed")
         self._stream.put(frame)
 
-    def on_adopt(self, frame: Frame) -> None:
-        """Take the word of the host that has stored a release on our common disk.
-
-        Reply that it is absent if the disk is another one, despite its id.
-        """
-        name = frame.data["release"]
-        if release_store.has_release(self.context.workdir, name) and self.pin(name):
-            self.context.answer(frame, "stored", new=False)
-        else:
-            self.context.answer(frame, "absent")
-
     def pin(self, name: str) -> bool:
         """Keep a release from being removed while this agent lives; return False if it is gone."""
         if self._pin_fd is not None:
             os.close(self._pin_fd)
-        self._pin_fd = release_store.pin(self.context.workdir, name)
+        self._pin_fd = pool.pin(self.context.workdir, name)
         return self._pin_fd is not None

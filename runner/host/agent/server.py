@@ -43,7 +43,6 @@ IN_ORDER = ("data", "streamed", "exited")  # what is sent in its order, and afte
 REQUEST_MODULES = {
     "facts": "facts",
     **dict.fromkeys(("offer", "manifest", "chunk", "finish"), "push"),
-    "adopt": "push",
     "start": "launch",
     **dict.fromkeys(("follow", "stream", "command", "dump_stacks"), "follow"),
     **dict.fromkeys(("exec", "kill"), "exec"),

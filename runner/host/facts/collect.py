@@ -18,8 +18,7 @@ from runner.host.gpu import query
 from runner.host.process import procfs
 from runner.host.process.bounded_child import BoundedChild, report_facts, wait_all
 from runner.host.storage.permissions import find_exposure
-from runner.host.storage.release_store import has_release
-from runner.host.storage.task_store import has_tasks
+from runner.host.storage.pool import has_release, has_tasks
 
 RANK_VARIABLE = (
     r"((LOCAL|GROUP|NODE|ROLE)_)?RANK|((LOCAL|GROUP|ROLE)_)?WORLD_SIZE|NNODES|MASTER_(ADDR|PORT)"

@@ -21,6 +21,7 @@ import sys
 sys.path[:] = filter(None, sys.path)
 import json, os
 answer = {"executable": sys.executable, "version": sys.version_info[:3], "torch": ""}
+answer["python_path"] = os.environ.get("PYTHONPATH", "")
 try:
     from importlib.util import find_spec
     spec = find_spec("torch")
@@ -103,6 +104,7 @@ def parse_answer(answer: Dict[str, Any]) -> Interpreter:
         version=version,
         torch=torch,
         torch_cuda=cuda,
+        python_path=answer.get("python_path", ""),
     )
 
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import Any, Collection, Dict, Iterator, Optional, Set, Tuple
 
 from runner.core.wire.events import Ended, NotificationFailed, ProgramStarted
-from runner.core.wire.paths import RunPaths, is_run_id, release_folder, releases_folder
+from runner.core.wire.paths import RunPaths, is_run_id
 from runner.host.container import begin_removal, removal_problem
 from runner.host.process import bounded_child, cgroup, procfs
 from runner.host.process.jobs import checkpoint
-from runner.host.storage import release_store, run_owner
+from runner.host.storage import pool, run_owner
 from runner.host.storage.run_folder import EventLog, mtime, read_events, read_order, read_state
 from runner.host.storage.run_list import host_folders
 
@@ -33,7 +33,7 @@ def collect_garbage(
     """Remove runs of this node that ended, and releases last used, more than `older_than_s` ago.
 
     Each of several hosts that share a disk removes its own part of a run. What is in use stays,
-    however old: a run whose supervisor or processes live, a release that a run or a launch names.
+    however old: a run whose supervisor or processes live, a release that an agent has pinned.
     `only` names the runs that may be removed, by default all; `node`, `others`: see `host_folders`.
     The result names what is (or would be) removed, and as `in_use` old runs that stay: also those
     of which another user has files.
@@ -50,23 +50,19 @@ def collect_garbage(
             removed["in_use"].append(run_id)
         if not removable or not is_wanted:
             continue
-        size = _disk_usage(folder.root)
         if not dry_run:
-            _remove_run(folder)
-            if os.path.lexists(folder.root):  # of another user, as root in a container is
-                removed["in_use"].append(run_id)
-                continue
+            for leftover in _recorded_cgroups(folder):
+                leftover.remove()
+        size = remove_tree(folder.root, dry_run=dry_run)
+        if not dry_run and os.path.lexists(folder.root):  # of another user, as root in a container
+            removed["in_use"].append(run_id)
+            continue
+        with contextlib.suppress(OSError):  # other nodes share the disk
+            os.rmdir(os.path.dirname(folder.root))
         removed["runs"].append(run_id)
         removed["bytes"] += size
-    for name in release_store.find_unused(workdir, cutoff):
-        path = release_folder(workdir, name)
-        if not dry_run:
-            path = release_store.move_away(releases_folder(workdir), name)
-        if path:
-            removed["releases"].append(name)
-            removed["bytes"] += _disk_usage(path)
-        if path and not dry_run:
-            release_store.remove_tree(path)
+    removed["releases"], size = pool.prune(workdir, cutoff=cutoff, dry_run=dry_run)
+    removed["bytes"] += size
     removed["runs"] = list(dict.fromkeys(removed["runs"]))  # of a job, all nodes have parts here
     return removed
 
@@ -94,24 +90,34 @@ def _is_removable(
     return not is_fresh and tag not in tagged and not _in_use(folder, ended=ended)
 
 
-def _remove_run(folder: RunPaths) -> None:
-    for leftover in _recorded_cgroups(folder):
-        leftover.remove()
-    remove_run_folder(folder.root)
-    with contextlib.suppress(OSError):  # other nodes share the disk
-        os.rmdir(os.path.dirname(folder.root))
+def remove_tree(root: str, *, dry_run: bool = False) -> int:
+    """Remove a folder as far as possible, including what ranks made read-only.
 
-
-def remove_run_folder(root: str) -> None:
-    """Remove a run's folder, including what its ranks made read-only."""
-    for folder, folders, _ in os.walk(root):
-        for name in folders:
+    Returns:
+        The bytes that its files take on the disk.
+    """
+    size = 0
+    folders = [root]
+    for folder in folders:  # which grows meanwhile
+        if not dry_run:
+            with contextlib.suppress(OSError):
+                os.chmod(folder, 0o700)
+        for name in procfs.list_names(folder):
+            checkpoint()
             path = os.path.join(folder, name)
             with contextlib.suppress(OSError):
-                if not os.path.islink(path):
-                    os.chmod(path, 0o700)
-        checkpoint()
-    release_store.remove_tree(root)
+                status = os.lstat(path)
+                if stat.S_ISDIR(status.st_mode):
+                    folders.append(path)
+                    continue
+                size += status.st_blocks * 512
+                if not dry_run:
+                    os.unlink(path)
+    for folder in reversed(folders):
+        with contextlib.suppress(OSError):
+            if not dry_run:
+                os.rmdir(folder)
+    return size
 
 
 def _recorded_cgroups(folder: RunPaths) -> Iterator[cgroup.Cgroup]:
@@ -154,16 +160,3 @@ def _in_use(folder: RunPaths, *, ended: bool) -> bool:
     if not ended and is_recent and run_owner.other_host(folder):
         return True  # only the other machine can tell
     return any(leftover.pids() for leftover in _recorded_cgroups(folder))
-
-
-def _disk_usage(root: str) -> int:
-    """Return the bytes a folder takes on the disk, without files that another release shares."""
-    total = 0
-    for folder, _, files in os.walk(root):
-        for name in files:
-            with contextlib.suppress(OSError):
-                status = os.lstat(os.path.join(folder, name))
-                if not stat.S_ISDIR(status.st_mode) and status.st_nlink == 1:
-                    total += status.st_blocks * 512
-        checkpoint()
-    return total

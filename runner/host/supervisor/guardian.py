@@ -19,8 +19,8 @@ from runner.core.wire.paths import RunPaths
 from runner.host.peers.group import tell_death
 from runner.host.peers.state import Phase
 from runner.host.process import procfs, subreaper
-from runner.host.storage.checkout import check_out
-from runner.host.storage.release_store import remove_tree
+from runner.host.storage.garbage import remove_tree
+from runner.host.storage.pool import check_out
 from runner.host.storage.run_folder import (
     create_run_folder,
     has_ended,

@@ -6,11 +6,20 @@ import posixpath
 from collections.abc import Sequence
 
 from runner.core import shell
-from runner.core.wire.paths import CODE_FOLDER, RunPaths, release_folder
+from runner.core.wire.paths import RunPaths, content_file, release_file
 from runner.core.wire.plan import NodePlan, Plan
 from runner.core.wire.text import bracket_ipv6
 from runner.ui.layout import terminal_width, wrap_lines
 from runner.ui.reports.report import run_header
+
+CHECK_OUT = """'
+import json, os, shutil, stat, sys
+for path, mode, size, content in json.load(open(sys.argv[1])):
+    if stat.S_ISDIR(mode): os.mkdir(path)
+    elif stat.S_ISLNK(mode): os.symlink(content, path)
+    else: os.chmod(shutil.copyfile(sys.argv[2] + content, path), mode & 0o777 | 0o200)
+'"""
+"""The program of Python that copies a release: its arguments are the manifest and the pool."""
 
 
 def render_dry_run(plan: Plan, assumed: Sequence[str] = ()) -> str:
@@ -59,12 +68,14 @@ def _script(plan: Plan, share: NodePlan) -> str:
     folder = shell.path(share.cwd)
     if order.release:
         # A launch runs the setup in the home folder, before the code is there.
-        root = RunPaths(order.workdir, plan.run_id, share.node).root
-        code = posixpath.join(release_folder(order.workdir, order.release), CODE_FOLDER)
-        place = shell.path(root)
-        text = f"{setup}mkdir -p {place} && cd {place}"
-        text += f" && cp -R {shell.path(code)} work && chmod -R u+w work"
-        text += f" && cd {shell.quote(posixpath.relpath(share.cwd, root))} && \\\n"
+        run = RunPaths(order.workdir, plan.run_id, share.node)
+        work = shell.path(run.work)
+        manifest = shell.path(release_file(order.workdir, order.release))
+        pool = shell.path(content_file(order.workdir, ""))
+        text = f"{setup}mkdir -p {work} && cd {work} && python3 -c {CHECK_OUT} {manifest} {pool}"
+        if share.cwd != run.work:
+            text += f" && cd {shell.quote(posixpath.relpath(share.cwd, run.work))}"
+        text += " && \\\n"
     else:
         text = f"mkdir -p {folder} && " if _remark(plan, share) else ""
         text += f"cd {folder}\n{setup}" if setup else f"cd {folder} && \\\n"

@@ -19,7 +19,7 @@ from runner.control.assumed_facts import assumed_facts
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.attempt.node_monitor import OrderSender
 from runner.control.attempt.stop import user_at_host
-from runner.control.code.code_store import STORE, CodeKeeper, CodeStore
+from runner.control.code.pool import STORE, CodeKeeper, CodePool
 from runner.control.code.source import CodeSource, shipped_tasks
 from runner.control.record import run_index
 from runner.control.record.run_store import RunStore
@@ -193,7 +193,7 @@ class LaunchSession:
         self._notifier = LaunchNotifier(
             self._pool.spec, self._store, self._console.message, self._flags, here
         )
-        self._keeper = self._source.keep(CodeStore(Path(here, run_index.RUNS_FOLDER, STORE)))
+        self._keeper = self._source.keep(CodePool(Path(here, run_index.RUNS_FOLDER, STORE)))
         monitor, verdict = self._run_attempt(attempt)
         is_complete = True
         try:

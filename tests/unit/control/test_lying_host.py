@@ -27,7 +27,7 @@ from runner.checks.base import CheckContext, evaluate_checks
 from runner.control.attempt import monitor
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.attempt.observer import RunObserver
-from runner.control.code.code_store import PushSource
+from runner.control.code.pool import PushSource
 from runner.control.code.push import CodePush
 from runner.control.code.source import CodeOnHosts
 from runner.control.history.files import Problems
@@ -207,7 +207,7 @@ def command_of_a_liar(pool: Pool) -> None:
 def push_of_a_liar(pool: Pool) -> None:
     pool.connect()
     made = release({"a.py": b"1", "b.py": b"2"})
-    read: Callable[[Any], Any] = lambda file: iter([made.contents[file.digest]])  # noqa: E731
+    read: Callable[[Any], Any] = lambda file: iter([made.contents[file.content]])  # noqa: E731
     code = SimpleNamespace(manifest=made.manifest, encoded=made.manifest.encode(), read=read)
     push = CodePush(pool.spec, cast("PushSource", code), pool.sessions, pool.inbox, lambda *_: None)
     push.run()
@@ -225,7 +225,7 @@ def relaunch_of_a_liar(pool: Pool) -> None:
     pool.connect()
     pool.retarget(replace(pool.spec, nodes=NODES[::-1]))
     attempts = Attempts(
-        LaunchRequest(SPEC, pool.folder, ""), CodeOnHosts(SPEC), pool, launch_warnings
+        LaunchRequest(SPEC, pool.folder, ""), CodeOnHosts(SPEC, Path()), pool, launch_warnings
     )
     attempts._wait(0.01, RUN_ID)
     shown(render_dry_run(attempts._prepare(1, [HONEST, LIAR]).plan))
@@ -395,7 +395,7 @@ def test_a_host_that_keeps_its_runs_to_itself_holds_up_no_launch(
     pool.connect()
     pool.spec = replace(pool.spec, run_id="mine")
     request = LaunchRequest(pool.spec, pool.folder, "")
-    Attempts(request, CodeOnHosts(SPEC), pool, launch_warnings)._say_other_runs()
+    Attempts(request, CodeOnHosts(SPEC, Path()), pool, launch_warnings)._say_other_runs()
     assert [line.partition(",")[0] for line in said] == [f"note: run {RUN_ID}"]
     assert not pool.sessions[LIAR].closed
     for request_id in (request_ids[0], 99):

@@ -22,7 +22,7 @@ from runner.core.errors import NotReady
 from runner.core.replies import checked_reply
 from runner.core.spec import Deploy, Node
 from runner.core.wire.codec import Frame, FrameDecoder
-from runner.core.wire.files import File
+from runner.core.wire.files import Entry
 from tests.golden.builders import spec
 from tests.unit.release_builders import Made, PushTaker, is_intact, release, store
 
@@ -106,7 +106,7 @@ class Host(HostSession):
         return [kind for kind in self.asked if kind != "ping"]
 
     def has(self, made: Made) -> bool:
-        return is_intact(str(self.workdir), made.name)
+        return is_intact(self.workdir, made)
 
     def _reply(self, kind: str, data: dict[str, Any], _: bytes) -> None:
         frame = Frame(kind, {**data, **self.alters.get(kind, {})})
@@ -138,9 +138,9 @@ class Read(Snapshot):
     manifest = property(lambda self: self._made.manifest)
     encoded = property(lambda self: self._made.manifest.encode())
 
-    def read(self, file: File) -> Iterator[bytes]:
+    def read(self, file: Entry) -> Iterator[bytes]:
         self.reads[file.path] += 1
-        data = self._made.contents[file.digest]
+        data = self._made.contents[file.content]
         for at in range(0, len(data), 10):
             yield data[at : at + 10]
 
@@ -183,25 +183,26 @@ def push(tmp_path: Path) -> Push:
 
 
 def test_hosts_are_sent_what_they_lack_and_files_are_read_once(push: Push) -> None:
-    """A second push costs what changed, per host; this machine's disk is read once for all."""
-    full, some, none = (push.host(name) for name in ("full", "some", "none"))
+    """A second push costs what changed; files are read once for hosts that lack the same."""
+    full, some, none, other = (push.host(name) for name in ("full", "some", "none", "other"))
     store(full.workdir, TREE)
     store(some.workdir, release({"old": b"two" * 50, "empty": b""}))
 
     receivers = push.run().targets
 
-    assert all(host.has(TREE) for host in (full, some, none))
+    assert all(host.has(TREE) for host in (full, some, none, other))
     assert {name: states[-1] for name, states in push.states.items()} == dict.fromkeys(
-        ("full", "some", "none"), "has the code"
+        ("full", "some", "none", "other"), "has the code"
     )
     assert {name: each.queued for name, each in receivers.items()} == {
         "full": 0,
         "some": 400,
         "none": 550,
+        "other": 550,
     }
     assert (receivers["full"].is_new, full.pieces) == (False, [])
     assert isinstance(push.snapshot, Read)
-    assert push.snapshot.reads == {"a": 1, "b": 1, "d/c": 1, "empty": 1}
+    assert push.snapshot.reads == {"a": 2, "b": 1, "d/c": 2, "empty": 1}
 
 
 def test_slow_host_makes_the_reading_wait(push: Push, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,18 +257,18 @@ def test_host_that_breaks_away_does_not_end_the_others(push: Push, moment: str) 
 
 @pytest.mark.parametrize("moment", ["manifest", "chunk", "finish"])
 def test_shared_disk_survives_its_writer(push: Push, moment: str) -> None:
-    """When the host that writes for all breaks away, another one does it."""
+    """When the host that writes for all breaks away, another one goes on where it was."""
     first, second, third = (push.host(name, "nfs") for name in "abc")
     first.breaks = moment
 
     assert [told[:2] for told in push.problems()] == ["a:"]
     assert second.has(TREE)
-    assert second.pieces
+    assert bool(second.pieces) is (moment != "finish")
     assert not third.pieces
 
 
 class Greedy(Host):
-    """A host that, having been sent all, asks for the code again."""
+    """A host that, having been sent all, asks for the code again, or for a file twice."""
 
     def _answer(self, frame: Frame) -> None:
         if frame.kind == "finish":
@@ -281,8 +282,21 @@ class Greedy(Host):
 
 
 @pytest.mark.promise(12)
-def test_host_that_asks_again_is_given_up(push: Push) -> None:
+@pytest.mark.parametrize(
+    ("alters", "why"),
+    [
+        ({}, "'missing' that nobody asked for"),
+        ({"missing": [0, 0]}, "there twice"),
+        ({"missing": [-1]}, "there twice"),
+        ({"missing": [4]}, "there twice"),
+    ],
+)
+def test_host_that_asks_again_is_given_up(
+    push: Push, alters: dict[str, list[int]], why: str
+) -> None:
     """Each kind of reply ends one state; else the code would be sent to it for ever."""
-    push.inbox.hosts.append(Greedy("a", push.folder / "a", push.inbox))
+    greedy = Greedy("a", push.folder / "a", push.inbox)
+    greedy.alters["missing"] = alters
+    push.inbox.hosts.append(greedy)
     (problem,) = push.problems()
-    assert problem.endswith("'missing' that nobody asked for")
+    assert problem.endswith(why)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from runner.control.code.snapshot import Snapshot
-from runner.core.errors import NotReady
+from runner.core.errors import ConfigError, NotReady
 from runner.core.spec import Deploy, Node, Spec, Task
-from runner.core.wire.files import Folder, Symlink, release_hash
+from runner.core.wire.files import Entry, Manifest, release_hash
 from tests.golden.builders import spec
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     top = tmp_path / "project"
-    (top / "sub" / "deeper").mkdir(parents=True)
+    (top / "sub").mkdir(parents=True)
     (top / "train.py").write_text("print()\n")
     (top / "sub" / "eval.py").write_bytes(b"x" * 1000)
     (top / "link.py").symlink_to("train.py")
@@ -37,13 +38,14 @@ def test_manifest_is_what_is_there(project: Path) -> None:
 
     manifest = Snapshot.take(asked(), project).manifest
 
-    assert manifest.links == (Symlink("link.py", "train.py"),)
-    assert manifest.folders[0] == Folder("sub", 0o700)
-    assert [(file.path, file.mode, file.size) for file in manifest.files] == [
-        ("sub/eval.py", 0o644, 1000),
-        ("train.py", 0o750, 8),
+    assert [(each.path, oct(each.mode), each.size) for each in manifest.entries] == [
+        ("link.py", "0o120777", 0),
+        ("sub", "0o40700", 0),
+        ("sub/eval.py", "0o100644", 1000),
+        ("train.py", "0o100750", 8),
     ]
-    assert not list(manifest.problems())
+    assert manifest.entries[0] == Entry("link.py", 0o120777, 0, "train.py")
+    assert Manifest.decode(manifest.encode()) == manifest
 
 
 def test_same_code_is_the_same_release(project: Path) -> None:
@@ -97,8 +99,6 @@ def test_change_after_hashing_is_told(project: Path, content: bytes | None, why:
 def test_script_is_found_where_the_ranks_run(project: Path, target: str, script: str) -> None:
     """A path of this machine becomes one within the release; one of the hosts stays."""
     target = target.format(top=project)
-    (project / "sub" / "__main__.py").touch()
-
     code = Snapshot.take(asked(target), project).code
 
     assert (code.subdirectory, code.script) == ("", script)
@@ -106,9 +106,51 @@ def test_script_is_found_where_the_ranks_run(project: Path, target: str, script:
 
 def test_top_folders_that_stay_here_are_noted(project: Path) -> None:
     """Not those of tools, environments and records; nor what is ignored further down."""
-    (project / ".runnerignore").write_text("data\nenvironment\nbuild\ndeeper\n")
+    (project / ".runnerignore").write_text("data\nenvironment\nbuild\n")
     for name in ("data", "build", ".cache", "environment", "sub/data"):
         (project / name).mkdir()
         (project / name / "pyvenv.cfg" if name == "environment" else project / name / "x").touch()
 
     assert Snapshot.take(asked(), project).notes == ("ignored or empty, so not pushed: data/",)
+
+
+@pytest.mark.parametrize(
+    ("files", "cwd", "target", "folders"),
+    [
+        ("train.py", "", "train.py", ()),
+        ("scripts/run.py pkg/a.py", "", "scripts/run.py", (".",)),
+        ("train.py src/pkg/a.py", "", "train.py", ("src",)),
+        ("train.py src/__init__.py", "", "train.py", ()),
+        ("exp/train.py pkg/a.py src/b.py", "exp", "train.py", ("..", "../src")),
+        ("scripts/run.py test.py", "", "scripts/run.py", (".",)),
+        ("scripts/run.py random.py src/b.py", "", "scripts/run.py", ("src",)),
+        ("scripts/run.py logging/__init__.py", "", "scripts/run.py", ()),
+        ("random.py train.py", "", "train.py", ()),
+        ("scripts/run.py link.py pkg/a.py", "", "link.py", (".",)),
+    ],
+)
+@pytest.mark.promise(14)
+def test_python_looks_into_the_project_first(
+    tmp_path: Path, files: str, cwd: str, target: str, folders: tuple[str, ...]
+) -> None:
+    """Its top and its `src/`, unless that would hide a module of the standard library."""
+    (tmp_path / "link.py").symlink_to("scripts/run.py")
+    for name in files.split():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+
+    snapshot = Snapshot.take(asked(target), tmp_path / cwd)
+
+    assert snapshot.code.python_path == folders
+    is_hiding = target == "scripts/run.py" and ("random" in files or "logging" in files)
+    assert sum("standard library" in note for note in snapshot.notes) == is_hiding
+
+
+def test_script_that_is_a_link_to_elsewhere_is_refused(project: Path) -> None:
+    """It would be a link to nothing on the hosts."""
+    (project / "away.py").symlink_to("/opt/here/alone.py")
+    with pytest.raises(
+        ConfigError, match=r"away\.py is a link to /opt/here/alone\.py, which is not"
+    ):
+        Snapshot.take(asked("away.py"), project)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 from pathlib import Path
 
@@ -39,8 +40,8 @@ def make(folder: Path, *paths: str, **contents: str) -> Path:
 
 def told(found: WorkTree) -> list[str]:
     """All that is pushed: folders with "/", links with "@"."""
-    names = [*found.files, *(f"{each}/" for each in found.folders)]
-    return sorted([*names, *(f"{each}@" for each in found.links)])
+    ends = {stat.S_IFDIR: "/", stat.S_IFLNK: "@", stat.S_IFREG: ""}
+    return sorted(path + ends[stat.S_IFMT(each.st_mode)] for path, each in found.entries.items())
 
 
 def rules(folder: Path, text: str, name: str = ".gitignore") -> None:
@@ -53,7 +54,7 @@ ODD = (":(glob)", ":!x", "-rf", " sp ", "new\nline", "a\\b", '"q"', "..data", "t
 
 
 def test_all_but_caches_is_pushed(tmp_path: Path) -> None:
-    """Also empty folders, links and odd names; no environments, and nothing that hides itself."""
+    """Also links and odd names; no environments, nothing that hides itself, no empty folders."""
     make(tmp_path, "a.py", "d/b.py", "empty/", "__pycache__/x", ".venv/x", ".hg/x", ".svn/x")
     make(tmp_path, "env/pyvenv.cfg", "env/lib/x.py", "cache/x", "deep/er/empty/")
     make(tmp_path, *(f"odd/{name}" for name in ODD))
@@ -61,7 +62,7 @@ def test_all_but_caches_is_pushed(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("d")
     (tmp_path / "dangling").symlink_to("/nowhere")
 
-    there = "a.py d/ d/b.py dangling@ deep/ deep/er/ deep/er/empty/ empty/ link@ odd/"
+    there = "a.py d/ d/b.py dangling@ link@ odd/"
     odd = [f"odd/{name}" for name in ODD]
     assert told(scan(tmp_path)) == sorted([*there.split(), *odd])
 
@@ -89,6 +90,57 @@ def test_ignore_files_mean_what_git_makes_of_them(
     assert told(scan(tmp_path)) == sorted([name, *pushed.split()])
 
 
+def test_folder_may_choose_some_of_its_files(tmp_path: Path) -> None:
+    """Without a repository, too: a folder may ignore all but some."""
+    make(tmp_path, "ops/run.py", "ops/huge.bin")
+    rules(tmp_path / "ops", "*\n!*.py\n")
+
+    assert told(scan(tmp_path)) == ["ops/", "ops/run.py"]
+
+
+def test_links_into_the_tree_work_there(tmp_path: Path) -> None:
+    """By an absolute path, too; those that lead to what is not pushed are named."""
+    project = make(tmp_path / "project", "conf/a.yaml", "big/data", "bin/")
+    rules(project, "big/\n")
+    for name, target in {
+        "near": "conf",
+        "far": f"{project}/conf/a.yaml",
+        "bin/through": "../near/a.yaml",
+        "bin/up": f"{project}/near",
+        "ignored": "big",
+        "outside": "/etc/hosts",
+    }.items():
+        (project / name).symlink_to(target)
+
+    found = scan(project)
+
+    told_links = {path: found.links[path] for path in ("near", "far", "bin/through", "bin/up")}
+    assert told_links == {
+        "near": "conf",
+        "far": "conf/a.yaml",
+        "bin/through": "../near/a.yaml",
+        "bin/up": "../near",
+    }
+    assert found.notes[0].endswith("what these lead to: ignored to big, outside to /etc/hosts")
+
+
+def test_pointer_of_git_lfs_is_named(tmp_path: Path) -> None:
+    """Ranks would fail on what looks like a damaged file."""
+    head = "version https://git-lfs.github.com/spec/v1\n"
+    pointer = f"{head}oid sha256:{'a' * 64}\nsize 123456789\n"
+    make(tmp_path, weights_dot_pt=pointer, notes_dot_txt=head * 20)
+
+    (note,) = scan(tmp_path).notes
+    assert note.endswith("has not fetched their contents (git lfs pull): weights.pt")
+
+
+def test_git_is_named_where_it_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it nobody could say which files are ignored."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"deploy: there is no git on PATH.*\n *install git"):
+        scan(make(tmp_path, "a.py"))
+
+
 @pytest.mark.parametrize("is_repository", [False, True])
 def test_no_record_is_code(tmp_path: Path, *, is_repository: bool) -> None:
     """Each has an ignore file of its own; nor is the link to the last one, which may dangle."""
@@ -109,14 +161,11 @@ def test_no_record_is_code(tmp_path: Path, *, is_repository: bool) -> None:
     assert head_commit(found) == commit
 
 
-def test_what_is_no_file_is_told(tmp_path: Path) -> None:
-    """A socket or a pipe cannot be pushed, and reading one would never end."""
+def test_what_is_no_file_is_not_pushed(tmp_path: Path) -> None:
+    """Reading a pipe would never end."""
     os.mkfifo(tmp_path / "pipe")
 
-    found = scan(tmp_path)
-
-    assert told(found) == []
-    assert found.notes == ["pipe is not a file, folder or link; it is not pushed"]
+    assert told(scan(tmp_path)) == []
 
 
 @pytest.mark.parametrize("home", ["home", "repository"])
@@ -139,20 +188,22 @@ def test_home_is_never_pushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, h
 
 def test_git_says_what_belongs_to_it(tmp_path: Path) -> None:
     """Tracked or not ignored, as it is now, from the top of the work tree; no empty folders."""
-    make(tmp_path, "tracked", "tracked.log", "gone", "file", "d/deep/x", "ignored/x")
+    make(tmp_path, "tracked", "tracked.log", "gone", "file", "d/deep/x", "ignored/x", "was/x")
     git(tmp_path, "init", "-q")
     rules(tmp_path, "*.log\nignored/\n.env\n")
-    git(tmp_path, "add", "-f", ".gitignore", "tracked", "tracked.log", "gone", "file", "d")
+    git(tmp_path, "add", "-f", ".gitignore", "tracked", "tracked.log", "gone", "file", "d", "was")
     make(tmp_path, "new", "new.log", "empty/in/", ".env", "__pycache__/")
     (tmp_path / "gone").unlink()
     (tmp_path / "file").unlink()
+    (tmp_path / "was").rename(tmp_path / "ignored/was")
+    (tmp_path / "was").symlink_to("ignored/was")
     make(tmp_path, "file/now", *(f"odd/{name}" for name in ODD))
 
     found = scan(tmp_path / "d" / "deep")
 
     assert found.git
     assert found.root == tmp_path
-    there = ".gitignore d/ d/deep/ d/deep/x file/ file/now new tracked tracked.log odd/"
+    there = ".gitignore d/ d/deep/ d/deep/x file/ file/now new tracked tracked.log was@ odd/"
     assert told(found) == sorted([*there.split(), *(f"odd/{name}" for name in ODD)])
 
 

@@ -25,9 +25,9 @@ def test_a_number_of_ranks_that_is_not_used_is_named(
     cluster = replace(quiet.spec.cluster, nproc_per_node=2)
     quiet = replace(quiet, spec=replace(quiet.spec, cluster=cluster))
     asked = replace(quiet, overrides=("cluster.nproc_per_node=2",))
-    notes = launch_notes(asked, CodeOnHosts(asked.spec))
+    notes = launch_notes(asked, CodeOnHosts(asked.spec, Path()))
     assert [note.partition(" is ")[0] for note in notes] == ["cluster.nproc_per_node=2"] * is_told
-    assert launch_notes(quiet, CodeOnHosts(quiet.spec)) == []
+    assert launch_notes(quiet, CodeOnHosts(quiet.spec, Path())) == []
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from runner.core.planning.build_plan import build_plan
 from runner.core.spec import Debug, Node, Task, Watch
 from runner.core.wire.facts import Interpreter
 from runner.core.wire.order import environment
+from runner.core.wire.plan import CodeRef
 from tests.golden.builders import facts, spec
 
 A, B = Node("a", "10.0.0.1"), Node("b", "10.0.0.2")
@@ -105,3 +106,30 @@ def test_a_debugged_rank_is_told_to_all_shims() -> None:
     assert {share.order.stall_s for share in made.nodes} == {0}
     with pytest.raises(NotReady, match=r"debug.rank: there is no rank 4: this run has 0 to 1"):
         build_plan(replace(asked, debug=Debug(4)), hosts)
+
+
+@pytest.mark.promise(14)
+@pytest.mark.parametrize(
+    ("given", "inherited", "expected"),
+    [
+        ({}, "", "{work}:{work}/src"),
+        ({}, "/opt/lib", "{work}:{work}/src:/opt/lib"),
+        ({"PYTHONPATH": "lib"}, "lib", "lib:{work}:{work}/src"),
+        ({"PYTHONPATH": None}, "/opt/lib", None),
+    ],
+)
+def test_python_looks_into_the_pushed_code(
+    given: dict[str, str | None], inherited: str, expected: str | None
+) -> None:
+    """After what the user sets, before what the host sets; not where the user takes it out."""
+    task = Task(name="t", kind="script", target="run.py", env=given)
+    told = facts("gpu1", "eth0 10.0.0.1/24")
+    told = replace(told, python=replace(told.python, python_path=inherited))
+    code = CodeRef(release="0123", subdirectory="exp", commit="abc+", python_path=("..", "../src"))
+
+    plan = build_plan(spec(Node("gpu1", "10.0.0.1"), task=task), {"gpu1": told}, code=code)
+
+    env = plan.nodes[0].env
+    work = f"/home/ada/.runner/runs/{plan.run_id}/gpu1/work"
+    assert env.get("PYTHONPATH") == (expected and expected.format(work=work))
+    assert (env["RUNNER_RELEASE"], env["RUNNER_COMMIT"]) == ("0123", "abc+")

@@ -1,8 +1,8 @@
-"""Content-addressed store of pushed code, beside the records: what a rerun pushes again.
+"""Pool: the code that was pushed, beside the records, for a rerun to push again.
 
-`.objects/contents/ab/cdef…` is a file by its sha256, `.objects/releases/HASH` the manifest of a
-release, which is written last: where it is, every content is. Contents are copies, never links to
-the work tree, so that no later edit reaches them.
+`.objects/pool/DIGEST` is a file by its sha256, `.objects/releases/HASH` the manifest of a release,
+which is written last: where it is, every content is. Contents are copies, never links to the work
+tree, so that no later edit reaches them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Protocol
 
 from runner.control.atomic_file import replace_file
 from runner.core.errors import NotReady, Problem, RunnerError, reason_of
-from runner.core.wire.files import File, Manifest, release_hash, unique_contents
+from runner.core.wire.files import Entry, Manifest, release_hash
 
 STORE = ".objects"
 RELEASE_NAME = re.compile("[0-9a-f]+")
@@ -45,12 +45,12 @@ class PushSource(Protocol):
     def encoded(self) -> bytes:
         """The manifest as bytes."""
 
-    def read(self, file: File) -> Iterator[bytes]:
+    def read(self, file: Entry) -> Iterator[bytes]:
         """Yield a file in chunks; raise NotReady if it cannot be read, or is not the same."""
 
 
-class CodeStore:
-    """The store of the runs launched from one folder."""
+class CodePool:
+    """The pool of the runs launched from one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -72,26 +72,25 @@ class CodeStore:
         Contents that are here are not read again.
         """
         release = self._release_path(release_hash(source.encoded))
-        for folder in (self.folder, release.parent, self.folder / "contents"):
+        for folder in (self.folder, release.parent, self.folder / "pool"):
             folder.mkdir(mode=0o700, exist_ok=True)
         (self.folder / ".gitignore").write_text("*\n", encoding="ascii")
-        for file in unique_contents(source.manifest):
-            path = self.content_path(file.digest)
+        for file in source.manifest.files:
+            path = self.content_path(file)
             if not path.exists() or path.stat().st_size != file.size:
-                path.parent.mkdir(mode=0o700, exist_ok=True)
                 replace_file(path, source.read(file), CONTENT_MODE)
         if not release.exists():
             replace_file(release, [source.encoded], CONTENT_MODE)
 
-    def content_path(self, digest: str) -> Path:
-        """Return where the content with a sha256 in hex is kept."""
-        return self.folder / "contents" / digest[:2] / digest[2:]
+    def content_path(self, file: Entry) -> Path:
+        """Return where the content of a file is kept."""
+        return self.folder / "pool" / file.content
 
     def _release_path(self, release: str) -> Path:
         return self.folder / "releases" / release
 
 
-def read_verified(path: Path, file: File) -> Iterator[bytes]:
+def read_verified(path: Path, file: Entry) -> Iterator[bytes]:
     """Yield a file in chunks; raise ValueError at its end if that was not the content of `file`."""
     digest = hashlib.sha256()
     remaining = file.size
@@ -101,21 +100,21 @@ def read_verified(path: Path, file: File) -> Iterator[bytes]:
             remaining -= len(chunk)
             yield chunk
         remaining = remaining or len(stream.read(1))
-    if remaining or digest.hexdigest() != file.digest:
+    if remaining or digest.hexdigest() != file.content:
         raise ValueError("it is damaged")
 
 
 @dataclass(frozen=True)
 class StoredRelease:
-    """A release in a store."""
+    """A release in a pool."""
 
-    store: CodeStore
+    pool: CodePool
     manifest: Manifest
     encoded: bytes
 
-    def read(self, file: File) -> Iterator[bytes]:
+    def read(self, file: Entry) -> Iterator[bytes]:
         """Yield a file in chunks; raise NotReady if it cannot be read, or is damaged."""
-        path = self.store.content_path(file.digest)
+        path = self.pool.content_path(file)
         try:
             yield from read_verified(path, file)
         except (OSError, ValueError) as error:
@@ -126,7 +125,7 @@ class StoredRelease:
 
 def find_release(places: Iterable[Path], release: str) -> StoredRelease | None:
     """Return a release that is kept in one of these folders of records, None if none has it."""
-    found = (CodeStore(place / STORE).find(release) for place in places)
+    found = (CodePool(place / STORE).find(release) for place in places)
     return next(filter(None, found), None)
 
 
@@ -137,7 +136,7 @@ def difference(first: StoredRelease, second: StoredRelease, names: Sequence[str]
     for path in sorted({*before, *after}):
         old = before.get(path)
         new = after.get(path)
-        if old and new and old.digest == new.digest:
+        if old and new and old.content == new.content:
             continue
         try:
             old_lines = _lines(first, old)
@@ -151,7 +150,7 @@ def difference(first: StoredRelease, second: StoredRelease, names: Sequence[str]
             yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
 
 
-def _lines(release: StoredRelease, file: File | None) -> list[str]:
+def _lines(release: StoredRelease, file: Entry | None) -> list[str]:
     """Return the lines of a text, [] for no file; raise ValueError for what is no text."""
     if file is None:
         return []
@@ -161,10 +160,10 @@ def _lines(release: StoredRelease, file: File | None) -> list[str]:
 
 
 class CodeKeeper:
-    """The background copy of a launch's code into a store; training does not wait for it."""
+    """The background copy of a launch's code into a pool; training does not wait for it."""
 
-    def __init__(self, store: CodeStore, source: PushSource) -> None:
-        self._store = store
+    def __init__(self, pool: CodePool, source: PushSource) -> None:
+        self._pool = pool
         self._source = source
         self._problem = ""
         self._thread = threading.Thread(target=self._keep, daemon=True, name="keep code")
@@ -177,14 +176,14 @@ class CodeKeeper:
             if is_interrupted():
                 return "it was interrupted"
             if time.monotonic() > too_late_at:
-                return f"{self._store.folder} takes longer than {FINISH_TIMEOUT_S:.0f} s"
+                return f"{self._pool.folder} takes longer than {FINISH_TIMEOUT_S:.0f} s"
             self._thread.join(FINISH_POLL_S)
         return self._problem
 
     def _keep(self) -> None:
         try:
-            self._store.add(self._source)
+            self._pool.add(self._source)
         except RunnerError as error:
             self._problem = error.problems[0].message
         except OSError as error:
-            self._problem = f"{error.filename or self._store.folder}: {error.strerror}"
+            self._problem = f"{error.filename or self._pool.folder}: {error.strerror}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.control.code.code_store import STORE, CodeKeeper, CodeStore
+from runner.control.code.pool import STORE, CodeKeeper, CodePool
 from runner.control.code.snapshot import Snapshot
 from runner.core.errors import NotReady
 from runner.core.spec import Deploy
@@ -26,17 +26,17 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> CodeStore:
-    return CodeStore(make(tmp_path / "runs", "r/") / STORE)
+def store(tmp_path: Path) -> CodePool:
+    return CodePool(make(tmp_path / "runs", "r/") / STORE)
 
 
-def contents(store: CodeStore) -> list[str]:
-    files = (path for path in store.folder.glob("contents/*/*"))
+def contents(store: CodePool) -> list[str]:
+    files = (path for path in store.folder.glob("pool/*"))
     return sorted(path.read_text() for path in files)
 
 
 def test_what_is_kept_is_the_release(
-    project: Path, store: CodeStore, synced_before_rename: Callable[[Path], bool]
+    project: Path, store: CodePool, synced_before_rename: Callable[[Path], bool]
 ) -> None:
     """Its manifest and every byte, whatever becomes of the work tree, also after a power cut."""
     taken = snapshot(project)
@@ -48,16 +48,17 @@ def test_what_is_kept_is_the_release(
     assert kept is not None
     assert kept.manifest == taken.manifest
     assert [b"".join(kept.read(file)) for file in kept.manifest.files] == [b"echo", b"print(1)"]
-    assert all(map(synced_before_rename, (*store.folder.glob("*/*/*"), *store.folder.glob("r*/*"))))
+    paths = [*store.folder.glob("pool/*"), *store.folder.glob("releases/*")]
+    assert all(map(synced_before_rename, paths))
     assert store.find("0" * 16) is None
-    assert not (store.folder / "contents").stat().st_mode & 0o077
+    assert not (store.folder / "pool").stat().st_mode & 0o077
     assert (store.folder / ".gitignore").read_text() == "*\n"
 
 
-def test_only_what_is_new_is_written(project: Path, store: CodeStore) -> None:
+def test_only_what_is_new_is_written(project: Path, store: CodePool) -> None:
     """Except a content of another size."""
     store.add(snapshot(project))
-    made = {path: path.stat().st_ino for path in store.folder.glob("contents/*/*")}
+    made = {path: path.stat().st_ino for path in store.folder.glob("pool/*")}
     (project / "train.py").write_text("print(2)")
     empty = next(path for path in made if path.read_text() == "echo")
     empty.chmod(0o600)
@@ -69,14 +70,14 @@ def test_only_what_is_new_is_written(project: Path, store: CodeStore) -> None:
     assert [p for p, inode in made.items() if p.stat().st_ino != inode] == [empty]
 
 
-def test_damaged_contents_are_never_pushed(project: Path, store: CodeStore) -> None:
+def test_damaged_contents_are_never_pushed(project: Path, store: CodePool) -> None:
     """Nor are those of a manifest that is damaged."""
     taken = snapshot(project)
     store.add(taken)
     kept = store.find(taken.code.release)
     assert kept is not None
     file = kept.manifest.files[1]
-    path = store.content_path(file.digest)
+    path = store.content_path(file)
     path.chmod(0o600)
     path.write_text("print(0)")
     with pytest.raises(NotReady, match="it is damaged"):
