@@ -142,10 +142,11 @@ class RelaunchMarked:
 
 @dataclass(frozen=True)
 class Cleaned:
-    """The runs and releases that were removed, and the old runs in use."""
+    """What was removed, and the old runs in use."""
 
     runs: tuple[str, ...] = field(metadata=RUN_ID)
     releases: tuple[str, ...]
+    environments: tuple[str, ...]
     in_use: tuple[str, ...]
     bytes: int = field(metadata=COUNT)
 

@@ -125,10 +125,10 @@ class RerunCode:
 
     def keep(self, store: CodeStore) -> CodeKeeper | None:
         """Begin to copy it into the store of the new run, if it is here."""
-        content = self._content()
+        content = self.content()
         return CodeKeeper(store, content) if content else None
 
-    def _content(self) -> PushSource | None:
+    def content(self) -> PushSource | None:
         """Return the kept release, or the code here if it is the same."""
         try:
             if self._candidate and release_hash(self._candidate.encoded) == self.code.release:
@@ -142,7 +142,7 @@ class RerunCode:
         lacking = sorted(name for name, node_facts in facts.items() if not node_facts.has_release)
         if not self.code.release or not lacking:
             return None
-        if content := self._content():
+        if content := self.content():
             return content
         message = (
             f"run {self._recorded.run_id} ran release {self.code.release}, which is not on "

@@ -49,7 +49,7 @@ REQUEST_MODULES = {
     "adopt": "push",
     **dict.fromkeys(("record", "start"), "launch"),
     **dict.fromkeys(("follow", "stream", "command"), "follow"),
-    **dict.fromkeys(("exec", "kill"), "exec"),
+    **dict.fromkeys(("exec", "prepare", "kill"), "exec"),
     **dict.fromkeys(("inventory", "fetch"), "fetch"),
     **dict.fromkeys(("runs", "run", "mark_relaunch_pending"), "runs"),
     **dict.fromkeys(("kill_leftovers", "clean"), "clean"),

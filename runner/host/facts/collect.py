@@ -13,12 +13,21 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Any, Dict, Mapping, Optional, Tuple
 
-from runner.core.wire.facts import MANAGED_ENV, Facts, FactsRequest
+from runner.core.wire.facts import (
+    MANAGED_ENV,
+    PREPARED,
+    Facts,
+    FactsRequest,
+    Interpreter,
+    Prepare,
+)
 from runner.host.facts import ports, setup
 from runner.host.gpu import query
 from runner.host.process import procfs
 from runner.host.process.bounded_child import BoundedChild, report_facts, wait_all
 from runner.host.storage.permissions import find_exposure
+
+LOOK_TIMEOUT_S = 10.0  # for whether an environment is there
 
 RANK_VARIABLE = (
     r"((LOCAL|GROUP|NODE|ROLE)_)?RANK|((LOCAL|GROUP|ROLE)_)?WORLD_SIZE|NNODES|MASTER_(ADDR|PORT)"
@@ -132,7 +141,12 @@ def _launch_facts(
     python = absolute(python, facts.home) if python.startswith("~/") else python
     path_env = {"PYTHONPATH": request.python_path} if request.python_path else {}
     inside: Dict[str, Any] = {}
-    if request.container is None:
+    if request.prepare is not None:
+        inside = _environment(request.prepare, facts, environ, children)
+        python = python.replace(PREPARED, inside["environment"])
+    if inside.get("awaits_environment") and request.python.startswith(PREPARED):
+        inside["python"] = Interpreter(executable=python)
+    elif request.container is None:
         children["python"] = interpreter.start(
             python, {**environ, **path_env}, facts.project, request.tool_timeout_s
         )
@@ -159,10 +173,29 @@ def _launch_facts(
         fields["interfaces"], fields["routes"] = interfaces.result(children["interfaces"])
     with contextlib.suppress(Exception):
         fields["logind_kill_setting"] = machine.logind_kill_setting(facts.user, logind)
-    if request.container is None:
+    if "python" in children:
         inside["python"] = interpreter.result(children["python"], python)
     fields.update(inside)
     return fields, reserved
+
+
+def _environment(
+    prepare: Prepare, facts: Facts, environ: Dict[str, str], children: Dict[str, BoundedChild]
+) -> Dict[str, Any]:
+    """Return where the task's environment is, and whether it is still to be made."""
+    from runner.host.storage import environment  # noqa: PLC0415 (few launches have one)
+
+    def look() -> None:
+        folder = environment.folder_of(prepare, environ, facts.workdir)
+        report_facts(environment=folder, awaits_environment=not environment.is_made(folder))
+
+    child = BoundedChild(look, LOOK_TIMEOUT_S)
+    children["environment"] = child
+    wait_all([child], also_read=[*children.values()])
+    found = child.report()
+    if not found:
+        raise ValueError(f"{facts.workdir} did not answer within {LOOK_TIMEOUT_S:g} s")
+    return found
 
 
 def _kernel_facts(request: FactsRequest) -> Tuple[Dict[str, Any], ports.ReservedPorts]:

@@ -1,4 +1,4 @@
-"""Garbage collection: removes ended runs and unused releases from this host."""
+"""Garbage collection: removes ended runs, unused releases and environments from this host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.core.wire.paths import RunPaths, is_run_id, release_folder, releases
 from runner.host.container import UNPROVEN, begin_removal, removal_problem
 from runner.host.process import bounded_child, cgroup, procfs
 from runner.host.process.jobs import checkpoint
-from runner.host.storage import release_store, run_owner
+from runner.host.storage import environment, release_store, run_owner
 from runner.host.storage.run_folder import EventLog, mtime, read_events, read_order, read_state
 from runner.host.storage.run_list import host_folders
 
@@ -30,7 +30,9 @@ def collect_garbage(
     *,
     dry_run: bool,
 ) -> Dict[str, Any]:
-    """Remove runs of this node that ended, and releases last used, more than `older_than_s` ago.
+    """Remove what ended or was last used more than `older_than_s` ago.
+
+    That is runs of this node, releases, and environments that were prepared.
 
     Each of several hosts that share a disk removes its own part of a run. What is in use stays,
     however old: a run whose supervisor or processes live, a release that a run or a launch names.
@@ -39,7 +41,8 @@ def collect_garbage(
     of which another user has files.
     """
     cutoff = time.time() - older_than_s
-    removed: Dict[str, Any] = {"runs": [], "releases": [], "in_use": [], "bytes": 0}
+    names = ("runs", "releases", "environments", "in_use")
+    removed: Dict[str, Any] = {**{name: [] for name in names}, "bytes": 0}
     tagged = procfs.tagged_runs()  # whatever begins later has a supervisor
     for run_id, folder in _own_runs(workdir, node, others):
         removable = _is_removable(folder, run_id, cutoff, tagged)
@@ -67,6 +70,11 @@ def collect_garbage(
             removed["bytes"] += _disk_usage(path)
         if path and not dry_run:
             release_store.remove_tree(path)
+    for path in environment.find_unused(workdir, cutoff):
+        removed["environments"].append(os.path.basename(path))
+        removed["bytes"] += _disk_usage(path)
+        if not dry_run:
+            environment.remove(path)
     removed["runs"] = list(dict.fromkeys(removed["runs"]))  # of a job, all nodes have parts here
     return removed
 

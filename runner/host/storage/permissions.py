@@ -20,7 +20,7 @@ from runner.host.process.procfs import user_name
 MOST_LINKS = 40  # as in the kernel
 TOKEN_TIMEOUT_S = 5.0
 TOKEN_POLL_S = 0.01
-STORES = ("runs", "releases", "tasks", "code")
+STORES = ("runs", "releases", "tasks", "code", "prepared")
 
 
 class Exposure(NamedTuple):
