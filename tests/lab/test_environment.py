@@ -20,7 +20,9 @@ import os, sys
 print("python", sys.executable)
 print("made of", open(os.environ["RUNNER_PREPARED"] + "/made").read())
 """
-LINES = json.dumps(["echo making", "read name <names.txt", 'echo "$name on $(hostname)" > made'])
+LINES = json.dumps(
+    ["echo making", "read name <names.txt", 'echo "$name on $(hostname)" > made', "exit"]
+)
 BY_LINES = (
     f"cluster.prepare={LINES}",
     "cluster.prepare_inputs=[names.txt]",

@@ -135,6 +135,8 @@ def _python_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
         return
     if facts.python.error and needs_python(spec.task) and not spec.container:
         hint = "set cluster.python to the interpreter that has torch there"
+        if facts.environment:
+            hint = f"to have it made again, remove there {facts.environment}.made"
         yield Problem(node.name, facts.python.error, hint)
 
 

@@ -191,12 +191,11 @@ class Handler(RequestHandler):
                 return
             environment.lay_out(folder, frame.data["files"], frame.payload)
             lines = (f"{setup.UNDEFINED}; {prepare.lines[0]}", *prepare.lines[1:])
-            script = environment.script(folder, lines)
             environ = {**result.environ, **frame.data["secrets"], environment.VARIABLE: folder}
             if "/" in prepare.python:
                 environ["UV_PYTHON"] = os.path.expanduser(prepare.python)
             bash = bounded_child.find_program("bash", environ) or "bash"
-            argv = [bash, "--norc", "--noprofile", script]
+            argv = environment.make_command(folder, bash, lines)
             self._command = in_loop(lambda: CommandRun(argv, environ, limit_s))
             self._pass_on(self._command, frame)
 

@@ -15,6 +15,7 @@ import time
 from typing import BinaryIO, Dict, Iterator, List, Sequence, Tuple
 
 from runner.core.wire.facts import PREPARED, Prepare
+from runner.core.wire.files import HASH_LENGTH
 from runner.core.wire.paths import RunPaths
 from runner.host.process.bounded_child import find_program
 from runner.host.process.jobs import POLL_S, pause
@@ -26,14 +27,19 @@ from runner.host.storage.run_folder import mtime, read_order, write_atomic
 VARIABLE = PREPARED[1:]
 FOLDER = "prepared"
 
-# Up to the user's first line, which is on this one. Only failures of his own lines count, not those
-# in a function or a file that they read. What is marked as made is on the disk.
+_MAKE = (
+    'exec > >(exec tee "$RUNNER_PREPARED.log") 2>&1; "$0" --norc --noprofile "$1" && '
+    '{ sync -f "$RUNNER_PREPARED" || :; } && : >"$RUNNER_PREPARED.made"'
+)
+"""What is marked as made is on the disk; the user's lines may end their own shell."""
+
 _HEADER = (
-    'cd "$RUNNER_PREPARED" || exit; exec > >(exec tee "$RUNNER_PREPARED.log") 2>&1; '
+    'cd "$RUNNER_PREPARED" || exit; '
     "trap '__code=$?; if ((${#BASH_SOURCE[@]} == 1)); then "
     'echo "line $LINENO ($BASH_COMMAND) ended with exit code $__code" >&2; exit "$__code"; fi\' ERR'
 )
-_FOOTER = 'trap - ERR\nsync -f . || :\n: >"$RUNNER_PREPARED.made"\n'
+"""Stands before the user's first line, on the same one. Only failures of his own lines count, not
+those in a function or a file that they read."""
 
 
 def folder_of(prepare: Prepare, environ: Dict[str, str], workdir: str) -> str:
@@ -41,7 +47,7 @@ def folder_of(prepare: Prepare, environ: Dict[str, str], workdir: str) -> str:
     python = os.path.expanduser(prepare.python)
     python = os.path.realpath(python if "/" in python else find_program(python, environ))
     depends_on = (prepare.lines, prepare.digest, python, os.uname().machine)
-    name = hashlib.sha256(json.dumps(depends_on).encode()).hexdigest()[:16]
+    name = hashlib.sha256(json.dumps(depends_on).encode()).hexdigest()[:HASH_LENGTH]
     return os.path.join(workdir, FOLDER, name)
 
 
@@ -89,10 +95,11 @@ def lay_out(folder: str, files: Sequence[Tuple[str, int]], contents: bytes) -> N
         offset += size
 
 
-def script(folder: str, lines: Sequence[str]) -> str:
-    """Return the lines as a script."""
-    write_atomic(f"{folder}.sh", "\n".join((f"{_HEADER}; {lines[0]}", *lines[1:], _FOOTER)))
-    return f"{folder}.sh"
+def make_command(folder: str, bash: str, lines: Sequence[str]) -> List[str]:
+    """Return the command that makes an environment, from its script."""
+    script = f"{folder}.sh"
+    write_atomic(script, "\n".join((f"{_HEADER}; {lines[0]}", *lines[1:], "")))
+    return [bash, "--norc", "--noprofile", "-c", _MAKE, bash, script]
 
 
 def find_unused(workdir: str, cutoff: float) -> List[str]:
@@ -105,7 +112,17 @@ def find_unused(workdir: str, cutoff: float) -> List[str]:
                 in_use.add(order.program.env.get(VARIABLE))
     parent = os.path.join(workdir, FOLDER)
     paths = {os.path.join(parent, name.partition(".")[0]) for name in list_names(parent)}
-    return sorted(path for path in paths - in_use if mtime(f"{path}.log") < cutoff)
+    return sorted(
+        path for path in paths - in_use if mtime(f"{path}.log") < cutoff and not _is_locked(path)
+    )
+
+
+def _is_locked(folder: str) -> bool:
+    try:
+        with open(f"{folder}.log", "r+b") as log:
+            return not _try_lock(log)
+    except OSError:
+        return False
 
 
 def remove(folder: str) -> None:

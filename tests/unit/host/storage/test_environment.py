@@ -50,6 +50,12 @@ def test_what_a_run_names_stays(tmp_path: Path) -> None:
     for name in ("aa", "bb"):
         (parent / name).mkdir(parents=True)
         (parent / f"{name}.made").touch()
+    with environment.locked(str(tmp_path), str(parent / "cc"), 60.0):  # it is being made
+        assert environment.find_unused(str(tmp_path), 2e9 * 2) == [
+            str(parent / "aa"),
+            str(parent / "bb"),
+        ]
+    environment.remove(str(parent / "cc"))
     run = tmp_path / "runs" / "r" / "a"
     run.mkdir(parents=True)
     env = {environment.VARIABLE: str(parent / "bb")}
