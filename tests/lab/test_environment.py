@@ -65,6 +65,11 @@ def test_an_environment_is_made_once_for_each_content(project: Launcher, lab: La
     assert made(lab) == []
 
 
+def test_a_spare_has_it_before_it_is_needed(project: Launcher, lab: Lab) -> None:
+    project.succeed("cluster=lab4", "task.nnodes=2", "relaunch.max=1", *BY_LINES)
+    assert made(lab, "node3") == made(lab, "node1") != []
+
+
 def test_one_host_of_a_shared_disk_makes_it(lab_factory: LabFactory, launcher: Launcher) -> None:
     (launcher.folder / "show.py").write_text(PROGRAM)
     (launcher.folder / "names.txt").write_text("ada\n")
