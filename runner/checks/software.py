@@ -44,9 +44,15 @@ def python(context: CheckContext) -> Iterator[Finding]:
     """Report an error where there is none; warn of other versions."""
     if not needs_python(context.spec.task):
         return
-    for node, _ in context.ready:
+    for node, facts in context.ready:
         yield from context.unmet("python", node)
-    pythons = {node.name: facts.python for node, facts in context.ready if not facts.python.error}
+        if facts.awaits_environment:
+            yield ok(node.name, "environment not made yet: a launch makes it")
+    pythons = {
+        node.name: facts.python
+        for node, facts in context.ready
+        if not (facts.python.error or facts.awaits_environment)
+    }
     common = most_common(info.version for info in pythons.values())
     for name, info in pythons.items():
         if _minor_version(info.version) == _minor_version(common):

@@ -31,7 +31,7 @@ RESERVED_ENV = {
 """Environment variables that a key decides, and the key."""
 
 LAUNCHER_ENV = re.compile(
-    r"PET_.*|RUNNER_(RUN_ID|NODE|METRICS)|(NODE_|LOCAL_|GROUP_|ROLE_)?RANK|NNODES"
+    r"PET_.*|RUNNER_(RUN_ID|NODE|METRICS|PREPARED)|(NODE_|LOCAL_|GROUP_|ROLE_)?RANK|NNODES"
     r"|(LOCAL|GROUP|ROLE)_WORLD_SIZE|PYTHON_EXEC"
 )
 LINE = r"[^\n\r\0]+"

@@ -23,6 +23,8 @@ from runner.core.shell import expand_home, this_program
 from runner.core.spec import (
     ENGINES,
     MASTER,
+    UV_INPUTS,
+    UV_LINES,
     Cluster,
     ContainerSpec,
     Node,
@@ -34,6 +36,7 @@ from runner.core.spec import (
     keys_of,
     section_of,
 )
+from runner.core.wire.facts import PREPARED
 from runner.core.wire.notification import MIN_HIDDEN_CHARS, target_problem
 
 PROGRAM_KEYS = ("module", "script", "command")
@@ -84,7 +87,7 @@ def resolve(values: Mapping[str, Any], context: Context, problems: Problems) -> 
         spares = tuple(replace(node, python=container.python) for node in spares)
     spec = replace(
         spec,
-        cluster=cluster,
+        cluster=_with_preparation(cluster),
         task=task,
         container=container,
         deploy=replace(spec.deploy, enabled=not spec.cluster.project),
@@ -96,6 +99,7 @@ def resolve(values: Mapping[str, Any], context: Context, problems: Problems) -> 
     )
     _check_rendezvous(across, spec)
     _check_entry(across, spec)
+    _check_preparation(across, spec)
     _check_run(across, spec)
     # What follows from a value that is not legal is no problem of its own.
     problems += [problem for problem in across if problem.subject not in known]
@@ -243,6 +247,28 @@ def _with_engine(problems: Problems, container: ContainerSpec) -> ContainerSpec:
     for message, hint in extra_problems(container.extra):
         problems.report("container.extra", message, hint)
     return replace(container, program=container.program or name)
+
+
+def _with_preparation(cluster: Cluster) -> Cluster:
+    """Return a cluster with what `environment: uv` stands for."""
+    if cluster.host_python.startswith(PREPARED):  # by default that of the task
+        cluster = replace(cluster, host_python=Node("").python)
+    if not cluster.environment:
+        return cluster
+    inputs = (*UV_INPUTS, *cluster.prepare_inputs)
+    return replace(cluster, prepare=(*cluster.prepare, *UV_LINES), prepare_inputs=inputs)
+
+
+def _check_preparation(problems: Problems, spec: Spec) -> None:
+    """Report an environment that a task cannot have."""
+    cluster = spec.cluster
+    key = "cluster.environment" if cluster.environment else "cluster.prepare"
+    if cluster.prepare and spec.container:
+        hint = "leave it out, or the container: what ranks need is in its image"
+        problems.report(key, "ranks in a container do not see what the host prepares", hint)
+    if cluster.prepare_inputs and not cluster.prepare:
+        hint = "add cluster.prepare, or cluster.environment=uv"
+        problems.report("cluster.prepare_inputs", "there are no lines that read them", hint)
 
 
 def _check_rendezvous(problems: Problems, spec: Spec) -> None:

@@ -10,7 +10,7 @@ from runner.core.planning.notes import FoldNames
 from runner.core.planning.readiness import missing_script
 from runner.core.shell import expand_home
 from runner.core.spec import Node, Spec, are_local
-from runner.core.wire.facts import ASSUMED, Facts, Gpu, Interpreter
+from runner.core.wire.facts import ASSUMED, PREPARED, Facts, Gpu, Interpreter
 
 ASSUMED_PORT = 29500
 
@@ -27,6 +27,8 @@ def assumed_facts(
         f"{nodes[0].python} and {spec.cluster.workdir} are as written here, and torch is there",
         "every rank has one core (OMP_NUM_THREADS)",
     ]
+    if spec.cluster.prepare:
+        assumed.append("the environment is made; HASH is that of what it depends on")
     if is_here:
         _check_script(spec)
     elif len(nodes) > 1 and spec.rendezvous.torch_assigns_ranks:
@@ -59,9 +61,12 @@ def _check_script(spec: Spec) -> None:
 
 def _node_facts(spec: Spec, node: Node) -> Facts:
     indices = node.gpu_ids or tuple(range(node.gpu_count or 0))
+    folder = f"{spec.cluster.workdir}/prepared/HASH" if spec.cluster.prepare else ""
+    python = spec.python_of(node).replace(PREPARED, folder)
     return Facts(
         node=node.name,
-        python=Interpreter(executable=node.python, torch="assumed", torch_cuda="assumed"),
+        python=Interpreter(executable=python, torch="assumed", torch_cuda="assumed"),
+        environment=folder,
         gpus=tuple(Gpu(index) for index in indices),
         gpu_source=ASSUMED,
         reserved_port=spec.cluster.master_port.first or ASSUMED_PORT,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from runner.control.rpc.wait import WaitLoop
@@ -23,8 +24,11 @@ OutputSink = Callable[[str, str, bytes], None]
 
 
 class RemoteCommand(WaitLoop):
-    """One command on all hosts at once."""
+    """One command on all hosts at once: an exec, or another `kind` with more `data`."""
 
+    kind = "exec"
+    data: Mapping[str, Any] = MappingProxyType({})
+    payload = b""
     received_signal = 0  # the last one that asked to end it
 
     def run(
@@ -41,9 +45,9 @@ class RemoteCommand(WaitLoop):
         self._sink = sink
         self._is_full = is_full
         self.results = {name: CommandResult(name) for name in self.sessions}
-        request: dict[str, Any] = {"argv": [*argv], "limit_s": timeout_s}
+        request: dict[str, Any] = {"argv": [*argv], "limit_s": timeout_s, **self.data}
         for name, session in self.sessions.items():
-            session.request("exec", request)
+            session.request(self.kind, request, self.payload)
             self._show(name, "running")
         self._deadline = time.monotonic() + timeout_s + TIMEOUT_MARGIN_S
         self.wait()

@@ -47,6 +47,7 @@ REPLIES: dict[str, dict[str, Field]] = {
     "cleaned": {
         "runs": Field(tuple[str, ...], RUN_ID),
         "releases": _TEXTS,
+        "environments": _TEXTS,
         "in_use": _TEXTS,
         "bytes": _SIZE,
     },

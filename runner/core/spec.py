@@ -28,6 +28,16 @@ GROUPS = ("cluster", "task", "rendezvous", "container")
 ENGINES = ("docker", "podman")
 """The engines of containers, whose processes are no children of ours."""
 
+UV_PYTHON = "$RUNNER_PREPARED/.venv/bin/python"
+UV_INPUTS = ("pyproject.toml", "uv.lock", ".python-version")
+UV_CHECK = (
+    "said=$(uv lock --check --offline 2>&1) || case $said in "
+    '*"needs to be updated"*|*"No solution"*) echo "$said"; false;; esac'
+)
+UV_LINES = (UV_CHECK, "uv sync --frozen --no-install-project")
+"""What `environment: uv` stands for. `--frozen` alone would install what an old lock says. A check
+that fails otherwise, such as for a project that needs its git, says nothing of the lock."""
+
 BACKENDS = ("auto", "nccl", "gloo", "hccl", "xccl", "cncl", "mccl", "ucc")
 RENDEZVOUS = ("static", "standalone", "c10d", "etcd", "etcd-v2")
 
@@ -247,6 +257,18 @@ class Cluster:
     setup: tuple[str, ...] = setting(
         "lines for bash, once per host before the task, such as `module load cuda`", "texts", ()
     )
+    environment: str = setting(
+        "uv makes the task's environment there, from your uv.lock", ("uv",), ""
+    )
+    prepare: tuple[str, ...] = setting(
+        "lines for bash, in $RUNNER_PREPARED: once per host and content of `prepare_inputs`",
+        "texts",
+        (),
+    )
+    prepare_inputs: tuple[str, ...] = setting(
+        "the files that these lines read, such as requirements.txt", "patterns of files", ()
+    )
+    prepare_timeout_s: float = setting("how long they may take", "seconds", 1800.0)
     project: str = setting(
         "null pushes the code here; a path is its folder on the hosts, `.` the same", "path", ""
     )
@@ -551,6 +573,10 @@ class Spec:
 
     def setup_of(self, node: Node) -> tuple[str, ...]:
         return (*self.cluster.setup, *node.setup)
+
+    def python_of(self, node: Node) -> str:
+        """Return the task's interpreter; that of the node is what uv makes it with."""
+        return UV_PYTHON if self.cluster.environment else node.python
 
     def env_of(self, node: Node) -> dict[str, str]:
         """Return what the user sets for the ranks of a node: the task overrides the node."""

@@ -15,8 +15,10 @@ import click
 from runner.checks.base import CheckContext, evaluate_checks
 from runner.config.words import key_of
 from runner.control.code.snapshot import Snapshot
+from runner.control.code.source import CodeOnHosts
 from runner.control.rpc.wait import Broadcast
 from runner.control.run.attempts import without_pulls
+from runner.control.run.preparation import Preparation
 from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, NotReady, Problem
 from runner.core.launch_request import LaunchRequest
 from runner.core.planning.endpoints import peer_endpoints
@@ -105,12 +107,15 @@ def _run_preflight(composed: LaunchRequest) -> dict[str, list[Finding]]:
     """
     spec = composed.spec
     with open_pool(composed) as pool:
-        code = CodeRef()
-        if spec.pushes_code:
-            code = Snapshot.take(spec, Path.cwd()).code
+        take = Snapshot.take if spec.pushes_code else CodeOnHosts
+        source = take(spec, Path.cwd())
+        preparation = Preparation(spec, source)
+        code = source.code if spec.pushes_code else CodeRef()
 
         def request(node: Node) -> FactsRequest:
-            return replace(facts_request(spec, node, code), run_id="", gpu_health=True)
+            asked = facts_request(spec, node, code)
+            prepare = preparation.request(node)
+            return replace(asked, run_id="", gpu_health=True, prepare=prepare)
 
         facts, unreachable = pool.collect_available_facts(request)
         offsets = {name: session.clock_offset for name, session in pool.sessions.items()}

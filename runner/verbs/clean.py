@@ -19,6 +19,9 @@ from runner.verbs.shared.confirmation import confirm
 from runner.verbs.shared.selection import Selection, open_pool
 from runner.verbs.shared.verb import json_option, parse_duration, verb
 
+REMOVED = ("runs", "releases", "environments")
+"""What a host says it has removed, or would."""
+
 
 @verb(
     "clean",
@@ -37,7 +40,7 @@ from runner.verbs.shared.verb import json_option, parse_duration, verb
 )
 @json_option
 def clean(selection: Selection, older_than: str, dry_run: bool, yes: bool, json_: bool) -> int:
-    """Remove old runs and releases from every host.
+    """Remove old runs, releases and prepared environments from every host.
 
     With their logs and the files of their ranks; never what is in use.
     """
@@ -57,7 +60,7 @@ def clean(selection: Selection, older_than: str, dry_run: bool, yes: bool, json_
             if listed.problems:
                 raise NotReady([*listed.problems.values()])
             runs.update({run.run_id: run.info for run in listed.runs if run.run_id in runs})
-        if not dry_run and any(each["runs"] or each["releases"] for each in cleaned.values()):
+        if not dry_run and any(any(each[name] for name in REMOVED) for each in cleaned.values()):
             confirm(pool, "remove", list(runs.values()), yes=yes)
             request |= {"dry_run": False, "only": old}
             try:

@@ -17,8 +17,8 @@ from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, Problem
 from runner.core.planning.readiness import setup_problems
 from runner.core.results import CommandResult
 from runner.core.shell import this_program
+from runner.core.wire.paths import NO_RANK
 from runner.core.wire.states import LOST_CODE, STUCK_CODE
-from runner.ui.console.lines import NO_RANK
 from runner.ui.output import show
 from runner.ui.reports import tables
 from runner.verbs.shared.selection import Selection, open_pool

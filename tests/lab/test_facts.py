@@ -212,6 +212,24 @@ def test_a_failing_test_is_no_failing_line(tmp_path: Path) -> None:
     assert (answer.facts.setup.output, answer.environ["S"]) == ("", "1")
 
 
+@pytest.mark.parametrize(
+    ("line", "file"),
+    [
+        ("conda activate x", "miniconda3/etc/profile.d/conda.sh"),
+        ("module load cuda", "modules/init/bash"),
+    ],
+)
+def test_the_line_that_defines_a_shell_function_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, file: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("MODULESHOME", str(tmp_path / "modules"))
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).touch()
+    output = setting_up(line).facts.setup.output
+    assert f"which this line before it defines: source {tmp_path / file}\n" in output
+
+
 def test_setup_that_hangs_is_killed_with_all_it_started(tmp_path: Path) -> None:
     """Nothing waits for ever, and no process is left; other parts were not needed."""
     lines = ("echo before", f"sleep 900 & echo $! > {tmp_path}/pid", "sleep 900")

@@ -106,6 +106,10 @@ class Snapshot:
         self._pool = pool
         return CodeKeeper(pool, self)
 
+    def content(self) -> Snapshot:
+        """Return this snapshot, which can be read."""
+        return self
+
     def snapshot_if_needed(self, facts: Mapping[str, Facts]) -> Snapshot:
         """Return this snapshot, for the hosts that lack it."""
         del facts

@@ -109,6 +109,7 @@ class RerunCode:
         self._spec = spec
         self._cwd = cwd
         self._stored: PushSource | None = None
+        self._problems: Sequence[Problem] = ()  # with the code here
         if self.code.release:
             self._stored = find_release(recorded.places, self.code.release)
         else:
@@ -121,7 +122,18 @@ class RerunCode:
 
     def keep(self, pool: CodePool) -> CodeKeeper | None:
         """Begin to copy it into the pool of the new run, if it is here."""
-        return CodeKeeper(pool, self._stored) if self._stored else None
+        content = self.content()
+        return CodeKeeper(pool, content) if content else None
+
+    def content(self) -> PushSource | None:
+        """Return the kept release, or the code here if it is the same."""
+        if self._stored is None and self.code.release:
+            try:
+                here = Snapshot.take(self._spec, self._cwd)
+                self._stored = here if release_hash(here.encoded) == self.code.release else None
+            except (ConfigError, NotReady) as error:
+                self._problems = error.problems
+        return self._stored
 
     def snapshot_if_needed(self, facts: Mapping[str, Facts]) -> PushSource | None:
         """Return the code if hosts lack the release; raise NotReady if it is not here either.
@@ -132,22 +144,15 @@ class RerunCode:
         lacking = sorted(name for name, node_facts in facts.items() if not node_facts.has_release)
         if not release or not lacking:
             return None
-        problems: Sequence[Problem] = ()
-        if self._stored is None:
-            try:
-                here = Snapshot.take(self._spec, self._cwd)
-                self._stored = here if release_hash(here.encoded) == release else None
-            except (ConfigError, NotReady) as error:
-                problems = error.problems
-        if self._stored:
-            return self._stored
+        if content := self.content():
+            return content
         message = (
             f"run {self._recorded.run_id} ran release {release}, which is not on "
             f"{join_some(lacking)} (any more), was removed from "
             f"{self._recorded.places[0] / STORE} or never kept there, and the code here is not the "
             f"same"
         )
-        hints = [*map(str, problems), self._restore_hint(), CURRENT_CODE_HINT]
+        hints = [*map(str, self._problems), self._restore_hint(), CURRENT_CODE_HINT]
         raise NotReady([Problem("rerun", message, "\n".join(hints))])
 
     def _restore_hint(self) -> str:

@@ -13,6 +13,7 @@ from runner.control.code.snapshot import Snapshot
 from runner.control.code.source import CodeOnHosts, CodeSource, RerunCode
 from runner.control.record.said_notes import unsaid
 from runner.control.run.hosts import HostPool
+from runner.control.run.preparation import Preparation
 from runner.core.errors import Interrupted, NotReady, Problem
 from runner.core.launch_request import LaunchRequest
 from runner.core.outcome.losses import (
@@ -111,6 +112,8 @@ class Attempts:
         self._check = check
         self._say = pool.console.message
         self._number_on_other_port = -1
+        self._preparation = Preparation(request.spec, source)
+        self._said: Sequence[str] = ()  # the warnings of the checks
 
     @property
     def relaunches_left(self) -> int:
@@ -126,7 +129,7 @@ class Attempts:
     def first(self) -> PlannedAttempt:
         """Return the first attempt, once every host has the code."""
         number = self._starts[-1].attempt + 1 if self._starts else 0
-        return self._push_and_plan(self._collect_facts(), number)
+        return self._push_and_plan(self._collect_facts(), number, ())
 
     def next(
         self, facts: dict[str, Facts], monitor: AttemptMonitor, verdict: Verdict
@@ -184,9 +187,7 @@ class Attempts:
         self._pool.disconnect_all_but(facts)
         if not (spec.dry_run or spec.slurm):
             self._say_other_runs()
-        taking_part = {node.name: facts[node.name] for node in nodes}
-        for warning in self._check(self._pool.spec, taking_part):
-            self._say(f"warning: {warning}")
+        self._say_warnings(facts)
         return facts
 
     def _say_other_runs(self) -> None:
@@ -230,6 +231,7 @@ class Attempts:
     def facts_request(self, node: Node) -> FactsRequest:
         """Return what to ask a node before an order."""
         request = facts_request(self._pool.spec, node, self._source.code)
+        request = replace(request, prepare=self._preparation.request(node))
         return replace(request, run_id="") if self._starts else request  # it may be there
 
     def _build_plan(self, spec: Spec, facts: dict[str, Facts], number: int = 0) -> Plan:
@@ -243,13 +245,30 @@ class Attempts:
             fold_names=self._pool.fold_names,
         )
 
-    def _push_and_plan(self, facts: dict[str, Facts], number: int) -> PlannedAttempt:
+    def _push_and_plan(
+        self, facts: dict[str, Facts], number: int, former_nodes: Collection[str]
+    ) -> PlannedAttempt:
         snapshot = self._source.snapshot_if_needed(facts)
         pushed = {name: replace(each, has_release=True) for name, each in facts.items()}
         plan = self._build_plan(self._pool.spec, pushed, number)
         if snapshot:
             self._pool.push(snapshot, facts)
+        if self._preparation.run(self._pool, facts):  # perhaps with another interpreter
+            spares = [node for node in self._pool.spec.spares if node.name in facts]
+            facts, problems = self._ask(former_nodes, spares)
+            _raise_problems(problems)
+            self._say_warnings(facts)
+            plan = self._build_plan(self._pool.spec, facts, number)
         return PlannedAttempt(plan, facts)
+
+    def _say_warnings(self, facts: Mapping[str, Facts]) -> None:
+        """Run the checks of a launch, again where environments were made; say what is new."""
+        nodes = self._pool.spec.nodes
+        found = self._check(self._pool.spec, {node.name: facts[node.name] for node in nodes})
+        for warning in found:
+            if warning not in self._said:
+                self._say(f"warning: {warning}")
+        self._said = found
 
     def _relaunch(
         self,
@@ -337,10 +356,9 @@ class Attempts:
         The subject of a problem is the node that cannot be used, if it is a single node's.
         """
         facts, problems = self._ask(former_nodes)
-        if problems:
-            raise NotReady([replace(each[0], subject=name) for name, each in problems.items()])
+        _raise_problems(problems)
         self._check(self._pool.spec, facts)
-        return self._push_and_plan(facts, number)
+        return self._push_and_plan(facts, number, former_nodes)
 
     def _raise_if_stop_requested(self, node: str) -> None:
         """Raise `Interrupted` if a stop was requested on a node; "" is none."""
@@ -356,3 +374,9 @@ class Attempts:
         needed = counted(spec.min_nodes or len(spec.nodes), "node")
         names = f" ({self._pool.fold_names(available)})" if available else ""
         self._say(f"not relaunching: {needed} needed, {len(available)} available{names}")
+
+
+def _raise_problems(problems: Mapping[str, Sequence[Problem]]) -> None:
+    """Raise the first problem of each node, if there are any."""
+    if problems:
+        raise NotReady([replace(each[0], subject=name) for name, each in problems.items()])

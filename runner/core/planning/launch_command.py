@@ -167,7 +167,7 @@ def _path_folder(spec: Spec, node: Node, facts: Facts) -> str:
     host's, and for the system's own: /usr/bin must not come before what `cluster.setup` put there.
     """
     folder = posixpath.dirname(facts.python.executable)
-    if "/" not in node.python or "PATH" in spec.env_of(node) or folder in SYSTEM_FOLDERS:
+    if "/" not in spec.python_of(node) or "PATH" in spec.env_of(node) or folder in SYSTEM_FOLDERS:
         return ""
     return folder
 
@@ -189,6 +189,8 @@ def rank_environment(
         "RUNNER_RUN_ID": spec.run_id,
         "RUNNER_NODE": node.name,
     }
+    if facts.environment:
+        env["RUNNER_PREPARED"] = facts.environment
     if interface:
         env["GLOO_SOCKET_IFNAME"] = interface
         env["TP_SOCKET_IFNAME"] = interface

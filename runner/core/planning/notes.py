@@ -47,6 +47,8 @@ def plan_notes(
         yield f"the run ends when the program on {name} ends; the other nodes are stopped then"
     if spec.debug_rank:
         yield _debug_note(spec, spec.debug_rank, ranks)
+    if names := [n.name for n in spec.nodes if facts[n.name].awaits_environment]:
+        yield f"environment not made yet on {fold_names(names)}: a launch makes it first"
     if names := [n.name for n in spec.nodes if release and not facts[n.name].has_release]:
         yield f"release {release} is not on {fold_names(names)} yet: a launch pushes it first"
 

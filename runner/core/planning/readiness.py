@@ -6,7 +6,6 @@ The launch refuses what stands here, and the checks report it as errors, each it
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
@@ -25,10 +24,7 @@ MAX_SPARE_PORTS = 8
 
 CONTAINER_START_S = 300.0  # of a first container: that of a large image is slow
 
-DEFINE_HINT = (
-    "conda and module are functions of login shells: a line before has to define them, such as\n"
-    "source ~/miniconda3/etc/profile.d/conda.sh, or source /etc/profile.d/modules.sh"
-)
+CONDA_HINT = 'a line before has to define it: source "$(conda info --base)/etc/profile.d/conda.sh"'
 
 WORKDIR_HINTS = {
     "above": (
@@ -59,7 +55,7 @@ def facts_request(spec: Spec, node: Node, code: CodeRef) -> FactsRequest:
         node=node.name,
         run_id=spec.run_id,
         setup=spec.setup_of(node),
-        python=node.python,
+        python=spec.python_of(node),
         container=trial_container(spec, node) if wanted else None,
         pull=pull,
         pull_timeout_s=0.0 if pull == "never" else wanted.prepare_timeout_s,
@@ -121,26 +117,33 @@ def setup_problems(node: Node, facts: Facts) -> list[Problem]:
     how = "did not end in time" if code < 0 else f"ended with {code}"
     output = facts.setup.output.strip()
     hints = [f"| {line}" for line in output.splitlines()]
-    if re.search(r"\b(conda|mamba|module|ml): command not found|\((conda|mamba) activate", output):
-        hints.append(DEFINE_HINT)
+    if "conda init" in output:
+        hints.append(CONDA_HINT)
     hint = "\n".join([*hints, "change cluster.setup, or install what it needs there"])
     return [Problem(node.name, f"cluster.setup {how}", hint)]
 
 
 def _python_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
+    if facts.awaits_environment:
+        return
     if facts.python.error and needs_python(spec.task) and not spec.container:
         hint = "set cluster.python to the interpreter that has torch there"
+        if facts.environment:
+            hint = f"to have it made again, remove there {facts.environment}.made"
         yield Problem(node.name, facts.python.error, hint)
 
 
 def without_torch(node: Node, facts: Facts) -> list[Problem]:
     """Return the problem that a usable interpreter has no torch."""
-    if facts.python.error or facts.python.torch:
+    if facts.python.error or facts.python.torch or facts.awaits_environment:
         return []
     message = f"no torch in {facts.python.executable} (Python {facts.python.version})"
     if facts.container.step:
         hint = "choose an image that has it, or set container.python to the one in it that does"
         return [Problem(node.name, f"{message} of the image", hint)]
+    if facts.environment and facts.python.executable.startswith(facts.environment):
+        hint = "have it installed there: `uv add torch` here, or by a line of cluster.prepare"
+        return [Problem(node.name, message, hint)]
     hint = (
         "set cluster.python to an interpreter that has it, activate its environment in "
         f"cluster.setup, or there: {facts.python.executable} -m pip install torch"

@@ -43,6 +43,19 @@ ASSUMED = "assumed"
 """The `gpu_source` of facts that were assumed, for a plan without contacting hosts."""
 
 
+PREPARED = "$RUNNER_PREPARED"
+"""The folder of the environment that a host prepares, in the path of the task's interpreter."""
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """The environment that lines of the user make on a host, once for what they depend on."""
+
+    lines: Tuple[str, ...]
+    python: str = "python3"  # what it is made with
+    digest: str = ""  # of the files that the lines read
+
+
 @dataclass(frozen=True)
 class FactsRequest:
     """The request for the facts of one host, large on purpose: a field for each thing asked for.
@@ -68,6 +81,7 @@ class FactsRequest:
     tool_timeout_s: float = 15.0  # of each external tool
     setup_timeout_s: float = SETUP_TIMEOUT_S
     python_path: str = ""  # the PYTHONPATH of the ranks, if the configuration sets one
+    prepare: Optional[Prepare] = None  # `python` may begin with `PREPARED`
     container: Optional[Container] = None  # the interpreter is then that of its image
     pull: str = "never"  # whether its image may be pulled: missing, always
     pull_timeout_s: float = 0.0
@@ -173,7 +187,7 @@ class Interpreter:
 class SetupResult:
     """The exit code of the setup lines (-1: timed out) and the end of their output.
 
-    After a failure, the last line of `output` is ours and names the line that failed.
+    After a failure, the end of `output` is ours: it names the line that failed.
     """
 
     exit_code: int = 0
@@ -197,6 +211,8 @@ class Facts:
     host_python: str = ""  # the interpreter of the agent, absolute; "" if unknown
     setup: SetupResult = SetupResult()  # after a failure the rest is empty
     python: Interpreter = Interpreter()
+    environment: str = ""  # the folder of the one that is prepared for the task, "" for none
+    awaits_environment: bool = False  # whether that is still to be made, perhaps with `python`
     container: ContainerFacts = field(default_factory=ContainerFacts)
     gpus: Tuple[Gpu, ...] = ()  # by index
     gpu_source: str = "none"  # "nvml", "none", or why NVML did not answer

@@ -59,6 +59,10 @@ ATTEMPT = bounded(0, 10**6 - 1)
 """Limits of decoded fields that become parts of paths."""
 
 
+NO_RANK = -1
+"""Stands for a command on a node, which is no rank."""
+
+
 def is_run_id(text: object) -> bool:
     """Return whether `text` is a legal run id, which is also the name of a folder."""
     return isinstance(text, str) and RUN_ID_PATTERN.fullmatch(text) is not None

@@ -15,11 +15,13 @@ from runner.core.wire.codec import Frame
 from runner.core.wire.timing import KILL_TIMEOUT_S
 from runner.host.agent.server import RequestHandler
 from runner.host.agent.stream import Credit, Send
+from runner.host.facts import setup
 from runner.host.process import procfs, subreaper
-from runner.host.process.bounded_child import BoundedChild, report_facts
-from runner.host.process.jobs import POLL_S
+from runner.host.process.bounded_child import BoundedChild, find_program, report_facts
+from runner.host.process.jobs import POLL_S, in_loop
 from runner.host.process.kill import kill_until_gone
 from runner.host.process.subreaper import reap_all
+from runner.host.storage import environment
 
 READ_BYTES = 64 << 10
 NO_CREDIT_POLL_S = 0.005
@@ -157,6 +159,28 @@ class Handler(RequestHandler):
         self._command = command
         self.context.start(frame, functools.partial(self._pass_on, command))
         self.context.cache_code()
+
+    def on_prepare(self, frame: Frame) -> None:
+        """Make the environment that the facts named, unless it is made by then."""
+        result = self.context.require_facts()
+        prepare = result.prepare
+        folder = result.facts.environment
+        if prepare is None:
+            raise ValueError("no environment was asked for with the facts")
+        limit_s = float(frame.data["limit_s"])
+        with environment.locked(self.context.workdir, folder, limit_s):
+            if environment.is_made(folder):
+                self.context.answer(frame, "exited", code=0)
+                return
+            environment.lay_out(folder, frame.data["files"], frame.payload)
+            lines = (f"{setup.UNDEFINED}; {prepare.lines[0]}", *prepare.lines[1:])
+            environ = {**result.environ, **frame.data["secrets"], environment.VARIABLE: folder}
+            if "/" in prepare.python:
+                environ["UV_PYTHON"] = os.path.expanduser(prepare.python)
+            bash = find_program("bash", environ) or "bash"
+            argv = environment.make_command(folder, bash, lines)
+            self._command = in_loop(lambda: CommandRun(argv, environ, limit_s))
+            self._pass_on(self._command, frame)
 
     def _pass_on(self, command: CommandRun, frame: Frame) -> None:
         answer = functools.partial(self.context.answer, frame)

@@ -45,7 +45,7 @@ REQUEST_MODULES = {
     **dict.fromkeys(("offer", "manifest", "chunk", "finish"), "push"),
     "start": "launch",
     **dict.fromkeys(("follow", "stream", "command", "dump_stacks"), "follow"),
-    **dict.fromkeys(("exec", "kill"), "exec"),
+    **dict.fromkeys(("exec", "prepare", "kill"), "exec"),
     **dict.fromkeys(("inventory", "fetch"), "fetch"),
     **dict.fromkeys(("runs", "run", "mark_relaunch_pending"), "runs"),
     **dict.fromkeys(("kill_leftovers", "clean"), "clean"),

@@ -12,13 +12,22 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Any, Dict, Mapping, Optional, Tuple
 
-from runner.core.wire.facts import MANAGED_ENV, Facts, FactsRequest
+from runner.core.wire.facts import (
+    MANAGED_ENV,
+    PREPARED,
+    Facts,
+    FactsRequest,
+    Interpreter,
+    Prepare,
+)
 from runner.host.facts import container, interfaces, interpreter, machine, ports, setup
 from runner.host.gpu import query
 from runner.host.process import procfs
 from runner.host.process.bounded_child import BoundedChild, report_facts, wait_all
 from runner.host.storage.permissions import find_exposure
 from runner.host.storage.pool import has_release, has_tasks
+
+LOOK_TIMEOUT_S = 10.0  # for whether an environment is there
 
 RANK_VARIABLE = (
     r"((LOCAL|GROUP|NODE|ROLE)_)?RANK|((LOCAL|GROUP|ROLE)_)?WORLD_SIZE|NNODES|MASTER_(ADDR|PORT)"
@@ -40,6 +49,7 @@ class FactsResult:
     facts: Facts
     environ: Dict[str, str]  # to run the task in: ours, as the setup lines left it
     reserved: ports.ReservedPorts = ports.NO_PORTS  # the caller closes them
+    prepare: Optional[Prepare] = None  # the environment that was asked for
 
 
 def collect(request: FactsRequest) -> FactsResult:
@@ -88,7 +98,7 @@ def _collect(request: FactsRequest, children: Dict[str, BoundedChild]) -> FactsR
     if "workdir_error" not in fields:
         reason = f"no answer within {survey.limit_s:g} s" if survey.timed_out else survey.text
         fields["workdir_error"] = f"looking at {request.workdir}: {reason}"
-    return FactsResult(replace(facts, **fields), environ, reserved)
+    return FactsResult(replace(facts, **fields), environ, reserved, request.prepare)
 
 
 def _static_facts(request: FactsRequest) -> Facts:
@@ -130,8 +140,14 @@ def _launch_facts(
     python = request.python  # a bare name is looked up on the PATH
     python = absolute(python, facts.home) if python.startswith("~/") else python
     trial = None
-    if request.container is None:
-        path_env = {"PYTHONPATH": request.python_path} if request.python_path else {}
+    path_env = {"PYTHONPATH": request.python_path} if request.python_path else {}
+    inside: Dict[str, Any] = {}
+    if request.prepare is not None:
+        inside = _environment(request.prepare, facts, environ, children)
+        python = python.replace(PREPARED, inside["environment"])
+    if inside.get("awaits_environment") and request.python.startswith(PREPARED):
+        inside["python"] = Interpreter(executable=python)
+    elif request.container is None:
         children["python"] = interpreter.start(
             python, {**environ, **path_env}, facts.project, request.tool_timeout_s
         )
@@ -142,7 +158,7 @@ def _launch_facts(
     if logind is not None:
         children["logind"] = logind
     children["interfaces"] = interfaces.start()
-    fields: Dict[str, Any] = {}
+    fields = inside
     reserved = ports.NO_PORTS
     with contextlib.suppress(Exception):
         fields["cores"] = machine.usable_cores(len(os.sched_getaffinity(0)))
@@ -161,11 +177,30 @@ def _launch_facts(
         fields["interfaces"], fields["routes"] = interfaces.result(children["interfaces"])
     with contextlib.suppress(Exception):
         fields["logind_kill_setting"] = machine.logind_kill_setting(facts.user, logind)
-    if trial is None:
-        fields["python"] = interpreter.result(children["python"], python)
-    else:
+    if trial is not None:
         fields["container"], fields["python"] = trial.result()
+    elif "python" in children:
+        fields["python"] = interpreter.result(children["python"], python)
     return fields, reserved
+
+
+def _environment(
+    prepare: Prepare, facts: Facts, environ: Dict[str, str], children: Dict[str, BoundedChild]
+) -> Dict[str, Any]:
+    """Return where the task's environment is, and whether it is still to be made."""
+    from runner.host.storage import environment  # noqa: PLC0415 (few launches have one)
+
+    def look() -> None:
+        folder = environment.folder_of(prepare, environ, facts.workdir)
+        report_facts(environment=folder, awaits_environment=not environment.is_made(folder))
+
+    child = BoundedChild(look, LOOK_TIMEOUT_S)
+    children["environment"] = child
+    wait_all([child], also_read=[*children.values()])
+    found = child.report()
+    if not found:
+        raise ValueError(f"{facts.workdir} did not answer within {LOOK_TIMEOUT_S:g} s")
+    return found
 
 
 def absolute(path: str, home: str) -> str:

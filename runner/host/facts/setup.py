@@ -28,7 +28,22 @@ _TRAP = (
     'builtin printf "failed\\0%s\\0%s\\0" "$__runner_code" "$__runner_line" >&REPORT; '
     'builtin exit "$__runner_code"; fi'
 )
+UNDEFINED = (
+    'command_not_found_handle() { builtin echo "$1: command not found" >&2; local f; '
+    "case $1 in conda|mamba) set -- $1 {~,/opt}/{miniconda3,anaconda3,miniforge3,mambaforge,conda}"
+    "/etc/profile.d/conda.sh;; "
+    "module|ml) set -- $1 $MODULESHOME/init/bash /etc/profile.d/{modules,lmod,z00_lmod}.sh "
+    "/usr/share/{modules,lmod/lmod}/init/bash;; *) return 127;; esac; "
+    'for f in "${@:2}"; do if [ -f "$f" ]; then builtin echo '
+    '"$1 is a shell function, which this line before it defines: source $f" >&2; '
+    "return 127; fi; done; "
+    'builtin echo "$1 is a shell function: find its file where you log in, by type $1" >&2; '
+    "return 127; }"
+)
+"""Names the file that defines a function of login shells which is not there."""
+
 _SCRIPT = (
+    f"{UNDEFINED}; "
     "__runner_text=$__runner_lines$'\\n:'; unset __runner_lines; "
     f"builtin eval '__runner_base=$LINENO'; trap '{_TRAP}' ERR; "
     'builtin eval "$__runner_text"\n'

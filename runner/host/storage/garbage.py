@@ -1,10 +1,9 @@
-"""Garbage collection: removes ended runs and unused releases from this host."""
+"""Garbage collection: removes ended runs, unused releases and environments from this host."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import stat
 import time
 from dataclasses import replace
 from typing import Any, Collection, Dict, Iterator, Optional, Set, Tuple
@@ -13,8 +12,8 @@ from runner.core.wire.events import Ended, NotificationFailed, ProgramStarted
 from runner.core.wire.paths import RunPaths, is_run_id
 from runner.host.container import begin_removal, removal_problem
 from runner.host.process import bounded_child, cgroup, procfs
-from runner.host.process.jobs import checkpoint
-from runner.host.storage import pool, run_owner
+from runner.host.storage import environment, pool, run_owner
+from runner.host.storage.permissions import remove_tree
 from runner.host.storage.run_folder import EventLog, mtime, read_events, read_order, read_state
 from runner.host.storage.run_list import host_folders
 
@@ -30,7 +29,9 @@ def collect_garbage(
     *,
     dry_run: bool,
 ) -> Dict[str, Any]:
-    """Remove runs of this node that ended, and releases last used, more than `older_than_s` ago.
+    """Remove what ended or was last used more than `older_than_s` ago.
+
+    That is runs of this node, releases, and environments that were prepared.
 
     Each of several hosts that share a disk removes its own part of a run. What is in use stays,
     however old: a run whose supervisor or processes live, a release that an agent has pinned.
@@ -39,7 +40,8 @@ def collect_garbage(
     of which another user has files.
     """
     cutoff = time.time() - older_than_s
-    removed: Dict[str, Any] = {"runs": [], "releases": [], "in_use": [], "bytes": 0}
+    names = ("runs", "releases", "environments", "in_use")
+    removed: Dict[str, Any] = {**{name: [] for name in names}, "bytes": 0}
     tagged = procfs.tagged_runs()  # whatever begins later has a supervisor
     for run_id, folder in _own_runs(workdir, node, others):
         removable = _is_removable(folder, run_id, cutoff, tagged)
@@ -63,6 +65,9 @@ def collect_garbage(
         removed["bytes"] += size
     removed["releases"], size = pool.prune(workdir, cutoff=cutoff, dry_run=dry_run)
     removed["bytes"] += size
+    for path in environment.find_unused(workdir, cutoff):
+        removed["environments"].append(os.path.basename(path))
+        removed["bytes"] += environment.remove(path, dry_run=dry_run)
     removed["runs"] = list(dict.fromkeys(removed["runs"]))  # of a job, all nodes have parts here
     return removed
 
@@ -88,36 +93,6 @@ def _is_removable(
     is_fresh = not ended and last_activity > time.time() - UNFINISHED_GRACE_S
     tag = (run_id, os.path.basename(folder.root))
     return not is_fresh and tag not in tagged and not _in_use(folder, ended=ended)
-
-
-def remove_tree(root: str, *, dry_run: bool = False) -> int:
-    """Remove a folder as far as possible, including what ranks made read-only.
-
-    Returns:
-        The bytes that its files take on the disk.
-    """
-    size = 0
-    folders = [root]
-    for folder in folders:  # which grows meanwhile
-        if not dry_run:
-            with contextlib.suppress(OSError):
-                os.chmod(folder, 0o700)
-        for name in procfs.list_names(folder):
-            checkpoint()
-            path = os.path.join(folder, name)
-            with contextlib.suppress(OSError):
-                status = os.lstat(path)
-                if stat.S_ISDIR(status.st_mode):
-                    folders.append(path)
-                    continue
-                size += status.st_blocks * 512
-                if not dry_run:
-                    os.unlink(path)
-    for folder in reversed(folders):
-        with contextlib.suppress(OSError):
-            if not dry_run:
-                os.rmdir(folder)
-    return size
 
 
 def _recorded_cgroups(folder: RunPaths) -> Iterator[cgroup.Cgroup]:

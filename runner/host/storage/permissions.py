@@ -1,4 +1,4 @@
-"""Permissions of folders: whether another user could replace what lies below a path.
+"""Folders: whether another user could replace what lies below one, and how they are removed.
 
 The rule is that of sshd's StrictModes. Links are followed one by one: each is as good as the
 folder it lies in.
@@ -15,12 +15,13 @@ import stat
 import time
 from typing import Iterator, NamedTuple, Optional, Set, Tuple
 
-from runner.host.process.procfs import user_name
+from runner.host.process.jobs import checkpoint
+from runner.host.process.procfs import list_names, user_name
 
 MOST_LINKS = 40  # as in the kernel
 TOKEN_TIMEOUT_S = 5.0
 TOKEN_POLL_S = 0.01
-STORES = ("runs", "releases", "pool", "tasks", "code")
+STORES = ("runs", "releases", "pool", "tasks", "code", "prepared")
 
 
 class Exposure(NamedTuple):
@@ -158,3 +159,33 @@ def _group_name(gid: int) -> str:
         return grp.getgrgid(gid).gr_name
     except KeyError:
         return str(gid)
+
+
+def remove_tree(root: str, *, dry_run: bool = False) -> int:
+    """Remove a folder as far as possible, including what ranks made read-only.
+
+    Returns:
+        The bytes that its files take on the disk.
+    """
+    size = 0
+    folders = [root]
+    for folder in folders:  # which grows meanwhile
+        if not dry_run:
+            with contextlib.suppress(OSError):
+                os.chmod(folder, 0o700)
+        for name in list_names(folder):
+            checkpoint()
+            path = os.path.join(folder, name)
+            with contextlib.suppress(OSError):
+                status = os.lstat(path)
+                if stat.S_ISDIR(status.st_mode):
+                    folders.append(path)
+                    continue
+                size += status.st_blocks * 512
+                if not dry_run:
+                    os.unlink(path)
+    for folder in reversed(folders):
+        with contextlib.suppress(OSError):
+            if not dry_run:
+                os.rmdir(folder)
+    return size

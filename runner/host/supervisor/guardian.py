@@ -19,7 +19,7 @@ from runner.core.wire.paths import RunPaths
 from runner.host.peers.group import tell_death
 from runner.host.peers.state import Phase
 from runner.host.process import procfs, subreaper
-from runner.host.storage.garbage import remove_tree
+from runner.host.storage.permissions import remove_tree
 from runner.host.storage.pool import check_out
 from runner.host.storage.run_folder import (
     create_run_folder,

@@ -15,8 +15,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from runner.core.wire.paths import NO_RANK
 from runner.ui.console.lines import (
-    NO_RANK,
     LineAssembler,
     LineDeduplicator,
     LineStyler,

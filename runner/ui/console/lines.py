@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from runner.core.wire.paths import NO_RANK
 from runner.ui.layout import fold_names
 
 SHOW_PARTIAL_AFTER_S = 1.0  # time after which an unfinished line is shown
 MAX_NAMES_WIDTH = 20  # of nodes in a prefix
-NO_RANK = -1  # stands for a command on the node, which is no rank
 
 HOLD_S = 0.15  # time that a line waits for equal ones
 MAX_HELD = 1000  # lines that wait; more are a flood, which is shown as it comes

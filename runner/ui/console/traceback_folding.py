@@ -11,6 +11,7 @@ import math
 import re
 from dataclasses import dataclass
 
+from runner.core.wire.paths import NO_RANK
 from runner.core.wire.tracebacks import (
     MAX_EXCEPTION_CHARS,
     TRACEBACK,
@@ -20,7 +21,7 @@ from runner.core.wire.tracebacks import (
     is_stop_exception,
     strip_rank_prefix,
 )
-from runner.ui.console.lines import NO_RANK, Source, Stream
+from runner.ui.console.lines import Source, Stream
 
 WRITING_S = 0.3  # time in which a traceback is written
 SETTLED_S = 1.0  # time in which what it follows from has come, too

@@ -62,13 +62,14 @@ class CleanResult:
 
     runs: tuple[str, ...]
     releases: tuple[str, ...]
+    environments: tuple[str, ...]
     kept: tuple[str, ...]  # runs that are old enough, but in use
     size: int  # bytes on the host's disk
 
     @staticmethod
     def from_reply(reply: Mapping[str, Any]) -> CleanResult:
         """Return the result in a host's reply."""
-        names = ("runs", "releases", "in_use", "bytes")
+        names = ("runs", "releases", "environments", "in_use", "bytes")
         return CleanResult(*(reply[name] for name in names))
 
 
@@ -91,6 +92,8 @@ def render_clean(
         counts = (
             f"{counted(len(result.runs), 'run')} and {counted(len(result.releases), 'release')}"
         )
+        if result.environments:
+            counts += f" and {counted(len(result.environments), 'environment')}"
         size = format_size(sum(results[name].size for name in names))
         freed = f"{size}{' in all' if len(names) > 1 else ''}"
         kept = (
@@ -103,7 +106,10 @@ def render_clean(
             removed = [runs[name] for name in result.runs]
             lines += [f"  {line}" for line in run_lines(removed, reader)]
             lines += [f"  release {name}" for name in result.releases]
-    if not any(result.runs or result.releases for result in results.values()):
+            lines += [f"  environment {name}" for name in result.environments]
+    if not any(
+        result.runs or result.releases or result.environments for result in results.values()
+    ):
         less = "" if older_than.startswith("0") else "; --older-than 0s is whatever has ended"
         lines.append(f"nothing unused is older than {older_than}{less}")
     return "\n".join(lines)

@@ -34,6 +34,19 @@ def test_what_only_a_shell_would_replace_is_refused() -> None:
     assert "command: [bash, -c, 'export PORT=\"$MASTER_PORT\"; exec PROGRAM']" in said[2]
 
 
+def test_the_interpreter_of_a_prepared_environment_is_the_tasks_alone() -> None:
+    """Our own processes begin before it is made."""
+    by_uv = spec_of({"cluster.environment": "uv"})
+    assert by_uv.python_of(by_uv.nodes[0]) == "$RUNNER_PREPARED/.venv/bin/python"
+    assert by_uv.cluster.host_python == "python3"
+    assert "uv.lock" in by_uv.cluster.prepare_inputs
+    python = "$RUNNER_PREPARED/venv/bin/python"
+    own = {"cluster.prepare": ["x"], "cluster.python": python, "cluster.host_python": python}
+    by_lines = spec_of(own)
+    assert by_lines.python_of(by_lines.nodes[0]) == python
+    assert by_lines.cluster.host_python == "python3"
+
+
 def test_a_program_without_yaml_has_a_name() -> None:
     """The run id needs one; where any program may have it, that of its folder tells more."""
     names: list[tuple[dict[str, Any], str]] = [

@@ -40,7 +40,7 @@ gpu1: cluster.workdir: /home/ada/.runner has 31 MiB free, a run needs 32 MiB and
         ({"python": Interpreter("/bin/python3", "3.11.2")}, "gpu1: no torch in /bin/python3"),
         (
             {"setup": SetupResult(1, "module: command not found\n"), "python": Interpreter()},
-            "gpu1: cluster.setup ended with 1\n    | module: command not found\n    conda and",
+            "gpu1: cluster.setup ended with 1\n    | module: command not found\n    change",
         ),
         ({"workdir_error": "Permission denied"}, "gpu1: cluster.workdir: Permission denied"),
         ({"disk_free": 31 << 20}, NO_ROOM),

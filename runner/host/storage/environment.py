@@ -1,0 +1,132 @@
+"""Prepared environments: what lines of the user make on a host, by all that it depends on.
+
+Each is `WORKDIR/prepared/HASH`, where the lines find their files. Beside it are the lines as a
+script (`.sh`), what they printed (`.log`), and a mark once they have succeeded (`.made`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import time
+from typing import BinaryIO, Dict, Iterator, List, Sequence, Tuple
+
+from runner.core.wire.facts import PREPARED, Prepare
+from runner.core.wire.files import HASH_LENGTH
+from runner.core.wire.paths import RunPaths
+from runner.host.process.bounded_child import find_program
+from runner.host.process.jobs import POLL_S, pause
+from runner.host.process.procfs import list_names
+from runner.host.storage.permissions import make_folders, private_folder, remove_tree
+from runner.host.storage.run_folder import mtime, read_order, write_atomic
+
+VARIABLE = PREPARED[1:]
+FOLDER = "prepared"
+
+_MAKE = (
+    'exec > >(exec tee "$RUNNER_PREPARED.log") 2>&1; "$0" --norc --noprofile "$1" && '
+    '{ sync -f "$RUNNER_PREPARED" || :; } && : >"$RUNNER_PREPARED.made"'
+)
+"""What is marked as made is on the disk; the user's lines may end their own shell."""
+
+_HEADER = (
+    'cd "$RUNNER_PREPARED" || exit; '
+    "trap '__code=$?; if ((${#BASH_SOURCE[@]} == 1)); then "
+    'echo "line $LINENO ($BASH_COMMAND) ended with exit code $__code" >&2; exit "$__code"; fi\' ERR'
+)
+"""Stands before the user's first line, on the same one. Only failures of his own lines count, not
+those in a function or a file that they read."""
+
+
+def folder_of(prepare: Prepare, environ: Dict[str, str], workdir: str) -> str:
+    """Return the folder of an environment."""
+    python = os.path.expanduser(prepare.python)
+    python = os.path.realpath(python if "/" in python else find_program(python, environ))
+    depends_on = (prepare.lines, prepare.digest, python, os.uname().machine)
+    name = hashlib.sha256(json.dumps(depends_on).encode()).hexdigest()[:HASH_LENGTH]
+    return os.path.join(workdir, FOLDER, name)
+
+
+def is_made(folder: str) -> bool:
+    """Return whether the lines have succeeded there."""
+    return os.path.exists(f"{folder}.made")
+
+
+@contextlib.contextmanager
+def locked(workdir: str, folder: str, limit_s: float) -> Iterator[None]:
+    """Wait while another process makes an environment, perhaps on a host that shares the disk.
+
+    Raise ValueError if that one did not succeed.
+    """
+    private_folder(workdir, FOLDER)
+    deadline = time.monotonic() + limit_s
+    with open(f"{folder}.log", "ab") as log:
+        while not _try_lock(log):
+            pause(POLL_S)
+            if time.monotonic() > deadline or (_try_lock(log) and not is_made(folder)):
+                raise ValueError(f"another host or launch could not make it: see {folder}.log")
+        yield
+
+
+def _try_lock(log: BinaryIO) -> bool:
+    try:
+        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a disk without locks
+        pass
+    return True
+
+
+def lay_out(folder: str, files: Sequence[Tuple[str, int]], contents: bytes) -> None:
+    """Write the files that the lines read, and nothing else."""
+    remove_tree(folder)
+    offset = 0
+    make_folders(folder)
+    for path, size in files:
+        target = os.path.join(folder, path)
+        make_folders(os.path.dirname(target))
+        with open(target, "wb") as file:
+            file.write(contents[offset : offset + size])
+        offset += size
+
+
+def make_command(folder: str, bash: str, lines: Sequence[str]) -> List[str]:
+    """Return the command that makes an environment, from its script."""
+    script = f"{folder}.sh"
+    write_atomic(script, "\n".join((f"{_HEADER}; {lines[0]}", *lines[1:], "")))
+    return [bash, "--norc", "--noprofile", "-c", _MAKE, bash, script]
+
+
+def find_unused(workdir: str, cutoff: float) -> List[str]:
+    """Return the environments that no run here names and that were made before `cutoff`."""
+    runs = os.path.join(workdir, "runs")
+    in_use = set()
+    for run in list_names(runs):
+        for node in list_names(os.path.join(runs, run)):
+            if (order := read_order(RunPaths(workdir, run, node))) is not None:
+                in_use.add(order.program.env.get(VARIABLE))
+    parent = os.path.join(workdir, FOLDER)
+    paths = {os.path.join(parent, name.partition(".")[0]) for name in list_names(parent)}
+    return sorted(
+        path for path in paths - in_use if mtime(f"{path}.log") < cutoff and not _is_locked(path)
+    )
+
+
+def _is_locked(folder: str) -> bool:
+    try:
+        with open(f"{folder}.log", "r+b") as log:
+            return not _try_lock(log)
+    except OSError:
+        return False
+
+
+def remove(folder: str, *, dry_run: bool = False) -> int:
+    """Remove an environment, and what is beside it; return its size in bytes."""
+    for suffix in () if dry_run else (".made", ".sh", ".log"):
+        with contextlib.suppress(OSError):
+            os.unlink(f"{folder}{suffix}")
+    return remove_tree(folder, dry_run=dry_run)
