@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from runner.core.wire.facts import Prepare
 from runner.host.storage import environment
@@ -24,8 +27,17 @@ def test_it_is_another_one_where_what_it_depends_on_differs(tmp_path: Path) -> N
     assert len(folders) == 4
 
 
-def test_one_process_makes_it_for_all_that_wait(tmp_path: Path) -> None:
+def test_one_process_makes_it_for_all_that_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What another one could not make is not tried again by each that has waited for it."""
+    waits = threading.Event()
+
+    def pause(_: float) -> None:
+        waits.set()
+        time.sleep(0.01)
+
+    monkeypatch.setattr(environment, "pause", pause)
     for suffix in ("made", "log"):
         target = str(tmp_path / "prepared" / suffix)
         said: list[object] = []
@@ -39,7 +51,9 @@ def test_one_process_makes_it_for_all_that_wait(tmp_path: Path) -> None:
 
         waiting = threading.Thread(target=wait)
         with environment.locked(str(tmp_path), target, 60.0):
+            waits.clear()
             waiting.start()
+            assert waits.wait(60)
             Path(f"{target}.{suffix}").touch()
         waiting.join()
         assert said == [True] if suffix == "made" else "could not make it" in str(said)
