@@ -67,15 +67,9 @@ if "stopped" in sys.argv[4:]:  # before it listens
 args = SupervisorArgs(folder, order, dict(os.environ), held, b"token")
 pipe = guardian.spawn(args, run_socket, guardian.open_log(folder))
 run_socket.close()
-said = b""
-while True:
-    chunk = os.read(pipe, 4096)
-    if not chunk:
-        break
-    said += chunk
-while "stopped" in sys.argv[4:] and not early.ended:
-    early.check_ended()
-    time.sleep(0.02)
+said = os.read(pipe, 4096)
+if "stopped" in sys.argv[4:]:
+    early.watch()
 print(said.decode())
 """
 
