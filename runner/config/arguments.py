@@ -108,7 +108,7 @@ def set_argument(problems: Problems, config: DictConfig, word: str) -> None:
         return
     if word.startswith("~"):
         if len(kept) == len(args):
-            problems.report(word, f"there is no {key_of(word)} to take out")
+            problems.report_absent(word, key_of(word))
         args = kept
     elif isinstance(value, Mapping):
         args.update({f"{name}.{below}".lstrip("."): item for below, item in leaves(value)})

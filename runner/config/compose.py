@@ -378,7 +378,7 @@ def apply_words(config: DictConfig, typed: Sequence[str]) -> None:
                 if isinstance(place, DictConfig) and name in place:
                     del place[name]
                 else:
-                    problems.report(word, f"there is no {key} to take out")
+                    problems.report_absent(word, key)
         except OmegaConfBaseException as error:
             problem = unresolved_problem("cluster.nodes" if word in of_nodes else word, error)
             if problem.message.startswith("Cannot merge"):

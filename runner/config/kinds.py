@@ -47,6 +47,10 @@ class Problems(list[Problem]):
         """Add a problem."""
         self.append(Problem(where, message, hint))
 
+    def report_absent(self, word: str, key: str) -> None:
+        hint = f"`{this_program()} config` prints what is there"
+        self.report(word, f"there is no {key} to take out", hint)
+
     def raise_any(self) -> None:
         """Raise a ConfigError with all of them, if there are any."""
         if self:
