@@ -48,6 +48,7 @@ class Problems(list[Problem]):
         self.append(Problem(where, message, hint))
 
     def report_absent(self, word: str, key: str) -> None:
+        """Add that a word takes out what is not there."""
         hint = f"`{this_program()} config` prints what is there"
         self.report(word, f"there is no {key} to take out", hint)
 
