@@ -182,10 +182,14 @@ def test_an_import_that_fails_is_explained_by_the_projects_files(on_lab: Launche
         (on_lab.folder / name).parent.mkdir(exist_ok=True, parents=True)
         (on_lab.folder / name).write_text(text)
     for words, told in {
-        ("cluster=lab", "task.module=pkg.trian"): "task.module=pkg.train",
+        ("cluster=lab", "task.module=pkg.trian"): "did you mean pkg.train?",
         ("cluster=lab", "task.script=b.py", PLAIN_ENTRY): "task.env.PYTHONPATH=extra",
         ("cluster=local", "task.script=b.py", PLAIN_ENTRY): "task.env.PYTHONPATH=extra",
-        ("cluster=lab", "task.script=pkg/train.py", PLAIN_ENTRY): "task.module=pkg.train instead",
+        (
+            "cluster=lab",
+            "task.script=pkg/train.py",
+            PLAIN_ENTRY,
+        ): "task.module=PACKAGE.MODULE instead",
         ("cluster=lab", "task.script=a.py", PLAIN_ENTRY): "line 2 of .gitignore leaves it out",
     }.items():
         done = on_lab(*words, ONE_CORE, "grace_s=1")

@@ -17,6 +17,7 @@ from typing import (
     NamedTuple,
 )
 
+from runner.core.errors import suggest
 from runner.core.shell import this_program
 from runner.core.wire.plan import Plan
 from runner.core.wire.text import signal_name
@@ -168,7 +169,8 @@ def explain_import(error: str, plan: Plan, files: ProjectFiles) -> tuple[str, st
     tops = modules.get(name.partition(".")[0], set())
     if homes or not (is_own or tops):  # it is a library's, or fails for another reason
         return None
-    return f"the project has no module {name}", "add it, or correct the name"
+    near = suggest(name, modules)
+    return f"the project has no module {name}", near or "add it, or correct the name"
 
 
 def _importable(paths: AbstractSet[str]) -> dict[str, set[str]]:
