@@ -39,7 +39,7 @@ def explained(
         (
             f"{OF_RUNPY} pkg.trian",
             *("pkg.trian", FLAT, "the project has no module pkg.trian"),
-            "add it, or correct the name",
+            "did you mean pkg.train?",
         ),
         (
             f"{OF_RUNPY} pkg.train",
@@ -59,7 +59,7 @@ def explained(
         (
             f"{NOT_FOUND} 'pkg.utlis'",
             *("train.py", FLAT, "the project has no module pkg.utlis"),
-            "add it, or correct the name",
+            "did you mean pkg.utils?",
         ),
     ],
 )
