@@ -7,7 +7,8 @@ from typing import Any
 
 from runner.checks.base import CheckContext, all_checks
 from runner.core.results import Endpoint, Level, NetworkProbe
-from runner.core.spec import Node, Rendezvous
+from runner.core.spec import ContainerSpec, Node, Rendezvous
+from runner.core.wire.container import ContainerFacts
 from runner.core.wire.facts import (
     Driver,
     Facts,
@@ -69,6 +70,13 @@ def ill(*healths: GpuHealth | None, error: str = "") -> CheckContext:
     ]
     there[-1] = replace(there[-1], error=error)
     return only_b(gpus=tuple(there))
+
+
+def in_container(shm_mib: int) -> CheckContext:
+    """Two ranks of each host in an image that is there, with so much shared memory on host b."""
+    inside = ContainerFacts("start", program="/usr/bin/docker", shm_bytes=shm_mib << 20)
+    image = ContainerSpec(engine="docker", program="docker", image="train:1")
+    return with_spec(only_b(container=inside), container=image)
 
 
 def roomy(**changes: Any) -> CheckContext:
@@ -148,6 +156,8 @@ CASES: list[tuple[str, str, CheckContext]] = [
     ("health", "at a launch", ill(None, None, error="GPU is lost")),
     ("health", "a reset", ill(WELL, None, error="GPU requires reset")),
     ("system", "a limit of memory", roomy(memory_limit=16 * GIB)),
+    ("container", "little shared memory", in_container(64)),
+    ("container", "enough of it", in_container(1024)),
     ("network", "a full disk elsewhere", only_b(disk_free=0)),
     ("network", "one address twice", only_b(interfaces=host("a").interfaces)),
     ("network", "an own bridge", case(c=host("c", interfaces=(LO, BRIDGE)))),

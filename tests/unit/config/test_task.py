@@ -95,16 +95,6 @@ def test_words_for_the_program_are_taken_as_they_are(words: list[str]) -> None:
     assert spec_of({"task.args_after": words}).task.words[-len(words) or 9 :] == tuple(words)
 
 
-def test_what_is_the_same_is_given_once() -> None:
-    """As a flag of another program it is not the same; null is no word."""
-    task = Task(script="t.py", kind="script", args={"lr": "0.2"}, args_after=("--lr=0.2", "x"))
-    assert words_of_task(Problems(), task) == ("t.py", ("--lr=0.2", "x"))
-    task = Task(script="t.py", kind="script", args={"n": "3"}, args_after=("x.py", "--n", "4"))
-    assert words_of_task(Problems(), task) == ("t.py", ("--n", "3", "x.py", "--n", "4"))
-    (said,) = problems_of({"task.args_after": [None]})
-    assert "must be a list of texts" in said
-
-
 @given(st.lists(WORD | FLAG, max_size=4), st.sampled_from(["argparse", "equals", "hydra"]))
 def test_words_after_two_dashes_reach_the_program(words: list[str], style: str) -> None:
     """In every style, whatever they are."""

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 
-from runner.config.compose import apply_words
 from runner.config.words import (
     as_word,
     is_override,
-    leaves,
     runs_of_sweep,
     split_values,
     value_of,
@@ -75,22 +70,3 @@ def test_a_value_that_cannot_be_read_is_refused() -> None:
     for text, why in said.items():
         with pytest.raises(ConfigError, match=why):
             value_of(f"task.args.x={text}")
-
-
-def test_arguments_are_set_by_the_names_of_their_flags() -> None:
-    """No flag takes the place of another; null and `~` take out what is below a name, too."""
-    typed: dict[str, dict[str, Any]] = {
-        "task.args.o=Adam": {"o.lr": 1, "m": {"x": 2}, "o": "Adam"},
-        "task.args.o=null": {"m": {"x": 2}, "o": None},
-        "~task.args.o": {"m": {"x": 2}},
-        "task.args.m.x=3": {"o.lr": 1, "m.x": "3"},
-        "task.args={m:{x:3,y:4}}": {"o.lr": 1, "m.x": "3", "m.y": "4"},
-    }
-    for word, made in typed.items():
-        config = OmegaConf.create({"task": {"args": {"o.lr": 1, "m": {"x": 2}}}})
-        apply_words(config, [word])
-        found: Any = OmegaConf.to_container(config.task.args)
-        assert dict(leaves(found)) == dict(leaves(made)), word
-    config = OmegaConf.create({"task": {"args": None}})
-    with pytest.raises(ConfigError, match="there is no task.args.n to take out"):
-        apply_words(config, ["~task.args.n"])

@@ -151,8 +151,11 @@ def test_a_disk_that_fails_is_not_the_end_of_a_log(folder: RunPaths) -> None:
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.binary(max_size=9).filter(lambda line: b"\n" not in line)), st.integers(0, 9))
-def test_the_last_lines(tmp_path: Path, lines: list[bytes], count: int) -> None:
-    """However long they are, whether the last one has its end or not, and however they are read."""
+def test_the_last_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[bytes], count: int
+) -> None:
+    """However long they are, and whether the last one has its end or not: read block by block."""
+    monkeypatch.setattr(stream, "CHUNK", 7)
     content = b"".join(line + b"\n" for line in lines)
     for text in (content, content + b"unfinished"):
         path = tmp_path / "log"
@@ -162,13 +165,3 @@ def test_the_last_lines(tmp_path: Path, lines: list[bytes], count: int) -> None:
         whole = [part + b"\n" for part in text.split(b"\n")]
         whole[-1:] = [whole[-1][:-1]] if whole[-1] != b"\n" else []
         assert tail == b"".join(whole[len(whole) - min(count, len(whole)) :])
-
-
-def test_tails_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long file is read from its end, block by block."""
-    monkeypatch.setattr(stream, "CHUNK", 7)
-    path = tmp_path / "log"
-    path.write_bytes(b"".join(b"%d\n" % n for n in range(100)))
-    with path.open("rb") as file:
-        assert stream._tail_offset(file.fileno(), 3) == 290 - 9
-        assert stream._tail_offset(file.fileno(), 1000) == 0

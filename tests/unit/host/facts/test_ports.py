@@ -35,20 +35,6 @@ def proc(root: Path) -> str:
     return str(root)
 
 
-def test_listeners_of_both_families_are_found(tmp_path: Path) -> None:
-    """Connections on the port and listeners on others do not count."""
-    assert {501, 601} == ports.listening_inodes(29500, proc(tmp_path))
-
-
-def test_owners_are_told_among_the_processes_asked_about(tmp_path: Path) -> None:
-    """A process is an owner if one of its descriptors is the socket; hidden ones never are."""
-    root = proc(tmp_path)
-
-    assert {10, 12} == ports.socket_owners({501, 601}, [10, 11, 12, 13], root)
-    assert {12} == ports.socket_owners({501, 601}, [11, 12], root)
-    assert set() == ports.socket_owners(set(), [10, 11, 12], root)
-
-
 def test_a_listener_without_an_owner_counts_when_it_stays(tmp_path: Path) -> None:
     """It may belong to a process that is just ending: its descriptors go before its sockets."""
     root = proc(tmp_path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import stat
 import time
 import zlib
@@ -13,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from runner.core.wire.codec import Frame
 from runner.core.wire.files import tasks_digest
@@ -37,23 +34,6 @@ TREE = release(
     folders={"nothing": 0o700, "ro": 0o555, "ro/deep": 0o511},
     links={"l": "/nowhere", "d/self": "."},
 )
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=5)
-@given(st.lists(st.integers(1, 40), min_size=1))
-def test_stream_may_be_cut_anywhere(tmp_path: Path, sizes: list[int]) -> None:
-    """However the wire cuts it, every file arrives as it was."""
-    for name in ("releases", "pool"):
-        shutil.rmtree(tmp_path / name, ignore_errors=True)
-    upload = begun(tmp_path, TREE)
-    rest = stream(upload, TREE)
-    while rest:
-        for size in sizes:
-            upload.write(rest[:size])
-            rest = rest[size:]
-    upload.finish()
-
-    assert is_intact(tmp_path, TREE)
 
 
 @pytest.mark.parametrize("steps", range(4))
