@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
 from docs import reference
-from runner.cli.main import main
 from runner.config.kinds import legal_values
-from runner.core.launch_request import LaunchRequest
 from runner.core.spec import Cluster, Node, SlurmSpec, Ssh, keys_of
-from tests.golden.here import write
+from tests.golden.here import Here
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -26,29 +23,6 @@ OPTIONS = [
     for where, section in reference.sections().items()
     for name, option in keys_of(section).items()
 ]
-
-
-@pytest.fixture
-def runs_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[LaunchRequest]]:
-    """Returns the runs of a command line, in a folder with the files of the page."""
-
-    def compose(*words: str) -> list[LaunchRequest]:
-        runs: list[LaunchRequest] = []
-
-        def note(requests: list[LaunchRequest]) -> int:
-            runs.extend(requests)
-            return 0
-
-        launching = "runner.verbs.launching"
-        monkeypatch.setattr(f"{launching}.launch_session.run", lambda request: note([request]))
-        monkeypatch.setattr(f"{launching}.sweep.run_sweep", note)
-        assert main(words) == 0
-        return runs
-
-    files = re.findall(r"```yaml\n# (\S+)\n(.*?)```", reference.render(), re.DOTALL)
-    write(tmp_path, dict(files))
-    monkeypatch.chdir(tmp_path)
-    return compose
 
 
 def anchors(page: Path) -> set[str]:
@@ -95,10 +69,12 @@ def test_the_full_example_has_every_key_of_a_cluster() -> None:
     assert [name for name in keys_of(Node) if name not in head] == []
 
 
-def test_every_example_composes(runs_of: Callable[..., list[LaunchRequest]]) -> None:
+def test_every_example_composes(here: Here) -> None:
     """Each line of shell on the page, with the files on the page; they mean what it says."""
-    lines = re.findall(r"^runner (.*)$", reference.render(), re.MULTILINE)
-    runs = [run for line in lines for run in runs_of(*shlex.split(line))]
+    page = reference.render()
+    here.write(dict(re.findall(r"```yaml\n# (\S+)\n(.*?)```", page, re.DOTALL)))
+    lines = re.findall(r"^runner (.*)$", page, re.MULTILINE)
+    runs = [run for line in lines for run in here(*shlex.split(line)).runs]
     assert len(runs) == len(lines) + 1 == 11
     plain, changed, alone, added, quoted, shell, passed_on, first, second, few, two = runs
     assert plain.spec.task.words == ("--lr", "0.1", "--amp", "--sizes", "1", "2")

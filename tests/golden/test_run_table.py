@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,10 +43,13 @@ LONG = replace(
     gpus=152,
     folder="/srv/projects/with-a-long-name/and-a-long-name-in-it/and-one-more-for-good-measure",
 )
+HERE = replace(FIRST, folder=str(Path.cwd()))
 TABLES = {
     "without progress": (FIRST, SECOND),
     "with progress": (TOLD, replace(SECOND, progress=RankProgress(0, 7))),
     "of several folders": (TOLD, ENDED, ELASTIC),
+    "of this folder": (HERE, SECOND),
+    "of this folder and others": (HERE, SECOND, ELASTIC),
     "of ended runs from one other folder": (ENDED, replace(ENDED, run_id="1124-0400-ddp-1a1a")),
     "with long names": (LONG, SECOND),
 }
@@ -56,8 +60,11 @@ def shown(runs: Sequence[Row], width: int) -> str:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_the_table_of_runs(width: int, check_screen: Check) -> None:
+def test_the_table_of_runs(
+    width: int, check_screen: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What has no room beside the rest is on a second line of its run."""
+    monkeypatch.setenv("HOME", "/srv/projects")
     parts = [f"{title}\n{shown(runs, width)}\n" for title, runs in TABLES.items()]
     check_screen(f"ps-{width}.txt", "\n".join(parts))
 

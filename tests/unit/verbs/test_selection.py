@@ -1,7 +1,8 @@
-"""The hosts of a verb: by the record of a run, by the YAML of a cluster, or those left to ask."""
+"""The hosts of a verb: those that it asks, and the exit code that they make."""
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,9 @@ from runner.control.record.run_store import RunStore
 from runner.control.rpc.wait import NO_ANSWER
 from runner.control.run.found_run import FoundRun
 from runner.core.errors import ConfigError, Problem
+from runner.core.results import CommandResult
 from runner.core.spec import Node
+from runner.verbs.exec import exit_code
 from runner.verbs.shared.selection import Selection
 from runner.verbs.stop import _kill_leftovers
 from tests.golden.builders import plan, request
@@ -154,3 +157,31 @@ def test_a_host_that_answers_pings_alone_is_awaited_once() -> None:
     left = _kill_leftovers(cast("FoundRun", run), unfollowed={"b"})
     assert asked == {"a", "c"}
     assert left == {"a": 0, "b": NO_ANSWER, "c": 0}
+
+
+def answer(code: int | None = 0, problem: str = "") -> CommandResult:
+    return CommandResult("a", code, bytearray(), bytearray(), problem)
+
+
+LOST = replace(answer(None, "lost: x"), lost=True)
+LEFT = replace(answer(-9, "cannot be killed: PID 7"), unverified=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "signum", "code"),
+    [
+        ([answer(), answer()], 0, 0),
+        ([answer(-9), answer(7)], 0, 137),
+        ([answer(None, "cannot be started: x")], 0, 127),
+        ([answer(7), LOST], 0, 4),
+        ([answer(7), answer(None, "lost, says the host itself")], 0, 127),
+        ([LEFT, LOST], 0, 5),
+        ([answer(-9)], signal.SIGINT, 130),
+        ([answer(-9), replace(LOST, unverified=True)], signal.SIGINT, 5),
+    ],
+)
+def test_worst_host_decides_the_exit_code(
+    given: list[CommandResult], signum: int, code: int
+) -> None:
+    """A script sees whether it may go on; what may be left somewhere is 5, and beats all."""
+    assert exit_code(given, signum) == code

@@ -14,7 +14,7 @@ from runner.core.wire.states import Reason
 from runner.core.wire.timing import HUB_TIMEOUT_S, JOIN_TIMEOUT_S
 from runner.host.peers.fold import HubFold, MemberFold, PeerObserver
 from runner.host.peers.state import LastHeard, PeerState, Phase, Upcoming
-from tests.golden.builders import failed, lost, own, told
+from tests.golden.builders import failed, lost, told
 
 pytestmark = [pytest.mark.promise(2, 4)]
 

@@ -1,12 +1,14 @@
-"""Cgroups, read from trees of files like /proc and /sys."""
+"""Cgroups, read from trees of files like /proc and /sys; and what proves that nothing is left."""
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from runner.host.process import cgroup
+from runner.host.process import cgroup, kill, subreaper
 
 
 def tree(root: Path, own: str, folder: str = "") -> str:
@@ -79,3 +81,24 @@ def test_record_cannot_name_another_folder() -> None:
 
     assert name == ""
     assert cgroup.from_record("", "run", "a", 0).path == ""
+
+
+@pytest.fixture
+def hidden(monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
+    """A child that no list shows."""
+    monkeypatch.setattr(kill, "KILL_TIMEOUT_S", 0.1)
+    with subprocess.Popen(["sleep", "60"]) as child:
+        yield child
+        child.kill()
+
+
+@pytest.mark.parametrize("listed", [False, True], ids=["no list", "a zombie"])
+def test_an_empty_list_proves_nothing(
+    monkeypatch: pytest.MonkeyPatch, hidden: subprocess.Popen[bytes], *, listed: bool
+) -> None:
+    """Not while the kernel says that there is a child; one that a tracer holds is on its list."""
+    monkeypatch.setattr(subreaper, "child_pids", lambda: [hidden.pid] * listed)
+    monkeypatch.setattr(subreaper, "living_children", list)
+    assert kill.kill_until_gone(list, list, all_gone=lambda: False) == (set(), ())
+    assert kill.is_proven(cgroup.Cgroup(), (), lambda: False) == listed
+    assert kill.is_proven(cgroup.Cgroup(), ())

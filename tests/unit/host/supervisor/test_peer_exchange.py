@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import socket
 import time
-from dataclasses import replace
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from runner.core.wire.order import Hub, Order
 from runner.core.wire.paths import RunPaths
-from runner.core.wire.states import State
+from runner.core.wire.states import Reason, State
 from runner.host.facts.ports import NO_PORTS
 from runner.host.peers.state import LastHeard
 from runner.host.process.event_loop import EventLoop
@@ -23,8 +23,19 @@ from runner.host.supervisor.stop_ladder import StopLadder
 from tests.unit.host.supervisor.test_stop_ladder import Journal
 
 
-def order(disconnect_s: float) -> Order:
-    return Order("run", "b", 0, "/w", "/", disconnect_s=disconnect_s)
+def order(disconnect_s: float, **changes: Any) -> Order:
+    return Order("run", "b", 0, "/w", "/", disconnect_s=disconnect_s, **changes)
+
+
+def exchange_of(order: Order, stop: Callable[[Reason], None] = id) -> PeerExchange:
+    """What a supervisor with that order has, before it stops."""
+    return PeerExchange(
+        SupervisorArgs(RunPaths("/w", "run", "b"), order, {}, NO_PORTS, b"token"),
+        cast("EventLog", Journal()),
+        cast("StopLadder", SimpleNamespace(is_stopping=False)),
+        stop,
+        id,
+    )
 
 
 def test_a_controller_is_missing_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,28 +77,16 @@ def test_a_record_ends_with_its_end(state: State, recorded: int) -> None:
     assert len(journal.bodies) == recorded
 
 
-@pytest.mark.parametrize("node", ["hub", "b"])
-def test_the_hub_decides_about_a_detach(node: str) -> None:
+@pytest.mark.parametrize("hub", ["b", "a"])
+def test_the_hub_decides_about_a_detach(hub: str) -> None:
     """A member asks for it while it is in touch with the hub."""
-    hub = Hub("hub", "127.0.0.1", 1, member_count=1)
-    exchange = PeerExchange(
-        SupervisorArgs(
-            RunPaths("/w", "run", node),
-            replace(order(10.0), node=node, hub=hub),
-            {},
-            NO_PORTS,
-            b"token",
-        ),
-        cast("EventLog", Journal()),
-        cast("StopLadder", SimpleNamespace(is_stopping=False)),
-        lambda *_: None,
-        lambda _: None,
-    )
+    exchange = exchange_of(order(10.0, hub=Hub(hub, "127.0.0.1", 1, member_count=1)))
+    is_hub = hub == "b"
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        exchange.join(listener if node == "hub" else None, EventLoop())
-        exchange.joined_hub = node != "hub"
+        exchange.join(listener if is_hub else None, EventLoop())
+        exchange.joined_hub = not is_hub
         exchange.detach()
-        assert exchange.lease.detached is (node == "hub")
+        assert exchange.lease.detached is is_hub
         exchange.on_lease_renewed(exchange.lease.heard, detached=True)
         assert exchange.lease.detached
 
@@ -120,13 +119,7 @@ def test_a_controller_is_not_missed_right_after_a_pause_of_our_own(
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now)
     stopped: list[str] = []
-    exchange = PeerExchange(
-        SupervisorArgs(RunPaths("/w", "run", "b"), order(10.0), {}, NO_PORTS, b""),
-        cast("EventLog", Journal()),
-        cast("StopLadder", None),
-        lambda reason: stopped.append(reason.text),
-        lambda _: None,
-    )
+    exchange = exchange_of(order(10.0), lambda reason: stopped.append(reason.text))
     exchange.check_lease()
     now += 60
     assert exchange.lease.has_expired
@@ -140,15 +133,7 @@ def test_a_controller_is_not_missed_right_after_a_pause_of_our_own(
 def test_a_stall_is_seen_without_a_node_that_never_came() -> None:
     """Once the controller says that the run goes on without it."""
     hub = Hub("b", "127.0.0.1", 1, member_count=1, min_nodes=1)
-    exchange = PeerExchange(
-        SupervisorArgs(
-            RunPaths("/w", "run", "b"), replace(order(0.0), hub=hub), {}, NO_PORTS, b"token"
-        ),
-        cast("EventLog", Journal()),
-        cast("StopLadder", SimpleNamespace(is_stopping=False)),
-        lambda *_: None,
-        lambda _: None,
-    )
+    exchange = exchange_of(order(0.0, hub=hub))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         exchange.join(listener, EventLoop())
         assert exchange.tick(7.0) is None
