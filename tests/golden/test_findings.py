@@ -15,11 +15,9 @@ from runner.core.wire.facts import (
     GpuHealth,
     Interface,
     Outcome,
-    ProbeResult,
     System,
-    Target,
 )
-from tests.golden.builders import LO, TORCH, facts, gpus, spec
+from tests.golden.builders import LO, TORCH, facts, gpus, network_probe, spec
 from tests.golden.conftest import Check
 
 GIB = 1 << 30
@@ -83,36 +81,18 @@ def roomy(**changes: Any) -> CheckContext:
     return only_b(system=replace(ROOMY, **changes))
 
 
-def target(name: str) -> Target:
-    at = ord(name) - ord("a") + 1
-    return Target(name, f"10.0.0.{at}", 40000 + at)
-
-
 def probed(
     nodes: str,
     pairs: dict[str, Outcome] | None = None,
     trips: dict[str, float] | None = None,
 ) -> CheckContext:
     """Hosts that tried each other; pairs like "ab" did not reach each other so."""
-
-    def contacts(name: str) -> tuple[ProbeResult, ...]:
-        tried = [
-            ProbeResult(
-                target(other),
-                (pairs or {}).get(name + other, Outcome.REACHED),
-                (trips or {}).get(name + other, 0.0002),
-            )
-            for other in nodes
-            if other != name
-        ]
-        return tuple(tried)
-
-    ends = {name: Endpoint("eth0", target(name).address, "10.0.0.0/24") for name in nodes}
-    found = {name: contacts(name) for name in nodes}
-    probe = NetworkProbe(ends, tuple(map(target, nodes)), found)
-    well = {name: facts(name, f"eth0 {target(name).address}/24") for name in nodes}
-    asked = spec(*(Node(name, target(name).address) for name in nodes))
-    return CheckContext(asked, well, network_probe=probe)
+    at = {name: f"10.0.0.{number}" for number, name in enumerate(nodes, 1)}
+    tried = {(one, other): outcome for (one, other), outcome in (pairs or {}).items()}
+    took = {(one, other): trip for (one, other), trip in (trips or {}).items()}
+    well = {name: facts(name, f"eth0 {address}/24") for name, address in at.items()}
+    asked = spec(*(Node(name, address) for name, address in at.items()))
+    return CheckContext(asked, well, network_probe=network_probe(at, tried, took))
 
 
 def same_address() -> CheckContext:

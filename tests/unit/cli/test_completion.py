@@ -42,32 +42,24 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("runner top ", "hy local"),
         ("runner rerun=th", "there"),
         ("runner explain cluster.tr", "cluster.transport"),
+        ("bash without breaks: runner --cluster=h", "--cluster=hy"),
+        ("zsh: runner cluster=h", "cluster=hy"),
+        ("zsh: runner ps --cluster=h", "--cluster=hy"),
+        ("zsh: runner cluster=hy nope", ""),
     ],
 )
 def test_words_are_completed_as_they_are_read(
     line: str, found: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Verbs, flags in both forms, groups, keys, and runs on record anywhere; bash ends at `=`."""
-    monkeypatch.setenv("COMP_LINE", line)
-    monkeypatch.setenv("COMP_WORDBREAKS", " =:")
-    assert completion.complete(program, "bash") == 0
+    """Verbs, flags in both forms, groups, keys, and runs on record anywhere; bash ends at `=`.
+
+    Not so zsh, and bash where a user has changed COMP_WORDBREAKS; a program's words are files.
+    """
+    shell, _, typed = line.rpartition(": ")
+    monkeypatch.setenv("COMP_LINE", typed)
+    monkeypatch.setenv("COMP_WORDBREAKS", " " if shell else " =:")
+    assert completion.complete(program, shell.partition(" ")[0] or "bash") == 0
     offered = capsys.readouterr().out.split()
     assert {*found.split()} <= {*offered}
     if not line.endswith(" "):
         assert len(offered) == len(found.split())
-
-
-def test_a_word_stays_whole_for_a_shell_that_knows_no_ends_within(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As zsh, and bash where a user has changed COMP_WORDBREAKS; a program's words are files."""
-    monkeypatch.setenv("COMP_WORDBREAKS", " ")
-    for line, shell, found in (
-        ("runner --cluster=h", "bash", "--cluster=hy\n"),
-        ("runner cluster=h", "zsh", "cluster=hy\n"),
-        ("runner ps --cluster=h", "zsh", "--cluster=hy\n"),
-        ("runner cluster=hy nope", "zsh", ""),
-    ):
-        monkeypatch.setenv("COMP_LINE", line)
-        completion.complete(program, shell)
-        assert capsys.readouterr().out == found

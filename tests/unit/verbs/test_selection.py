@@ -23,6 +23,7 @@ from runner.verbs.shared.selection import Selection
 from runner.verbs.stop import _kill_leftovers
 from tests.golden.builders import plan, request
 
+NO_RUN = "no run is given"
 CONFIG = """
 run_id: first
 cluster: {nodes: {a: {host: 10.0.0.1}}, workdir: /there, ssh: {user: ada}}
@@ -103,20 +104,13 @@ def test_the_beginning_of_an_id_will_do(project: Path, capsys: pytest.CaptureFix
     assert main(["stop", "fi"]) == 2
     told = "error: --run: fi is but the beginning of an id\n    runner stop --run first\n"
     assert capsys.readouterr().err.endswith(told)
+    assert main(["stop"]) == 2
+    assert capsys.readouterr().err == told.replace("fi is but the beginning of an id", NO_RUN)
     copied = RunStore(project / "runs" / "firm")
     copied.create(request(copied.folder, CONFIG), plan(1))
     copied.unlock()
     with pytest.raises(ConfigError, match="so begin firm, first"):
         Selection().contact_for_run("fi")
-
-
-def test_stop_names_the_runs(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """None is ended that nobody has named."""
-    assert project.is_dir()
-    assert main(["stop"]) == 2
-    assert capsys.readouterr().err == (
-        "error: --run: no run is given\n    runner stop --run first\n"
-    )
 
 
 def test_which_hosts_are_asked_is_said_once(

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from runner.core.wire.facts import Gpu, GpuProcess, Interpreter
-from runner.host.facts import interpreter, setup
+from runner.host.facts import interpreter
 from runner.host.gpu import query
 from runner.host.process import bounded_child
 
@@ -25,20 +25,6 @@ class Ended(bounded_child.BoundedChild):
 
 def told(**facts: object) -> bytes:
     return json.dumps(facts).encode() + b"\n"
-
-
-def test_the_environment_after_setup_is_what_the_lines_made_of_it() -> None:
-    """Functions and line breaks are kept; bash's own bookkeeping is as it was before."""
-    dump = (
-        b"PATH=/venv/bin:/bin\0A=1\n2\0BASH_FUNC_module%%=() {  echo m\n}\0"
-        b"SHLVL=1\0PWD=/tmp\0OLDPWD=/root\0_=/usr/bin/env\0__runner_text=x\0"
-    )
-    assert setup.parse_environment(dump, {"PATH": "/bin", "PWD": "/root", "GONE": "1"}) == {
-        "PATH": "/venv/bin:/bin",
-        "PWD": "/root",
-        "A": "1\n2",
-        "BASH_FUNC_module%%": "() {  echo m\n}",
-    }
 
 
 VERSION_FILES = [

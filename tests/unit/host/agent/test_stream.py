@@ -118,16 +118,6 @@ def test_a_stream_that_nobody_reads_any_more_ends_and_leaves_the_credit(folder: 
     assert taken.credit.take(INITIAL_CREDIT, wait_s=0) == INITIAL_CREDIT - 1000
 
 
-def test_what_has_come_is_not_sent_again(folder: RunPaths) -> None:
-    """A new connection goes on at the byte; a file that is new begins at its first."""
-    write(folder, "rank_0.out", b"one two")
-    write(folder, "rank_0.err", b"three")
-    taken = Taken(folder, offsets={"rank_0.out": 4})
-    taken.stream.send_once()
-    assert (taken.starts["rank_0.out"], taken.files["rank_0.out"]) == (4, b"two")
-    assert (taken.starts["rank_0.err"], taken.files["rank_0.err"]) == (0, b"three")
-
-
 def test_a_tail_says_where_it_begins(folder: RunPaths) -> None:
     """Also of a file with nothing after it: what comes next is then not taken for its tail."""
     write(folder, "rank_0.out", b"1\n2\n3\n")

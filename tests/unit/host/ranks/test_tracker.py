@@ -60,6 +60,13 @@ class Host:
     def record(self, name: str, **data: object) -> None:
         (self.attempt / name).write_text(json.dumps(data))
 
+    def record_end(self, at: float) -> None:
+        """Have rank 0 fail at a time of the monotonic clock; it says why."""
+        (self.attempt / "rank_0.err").write_text(TRACEBACK)
+        times = {"mono": at, "wall": time.time() - 2}
+        self.record("rank_0.start", pid=1, shim=1, nodes=1, world_size=1, **times)
+        self.record("rank_0.exit", code=1, signal=None, **times)
+
     def answer(self) -> None:
         while self._jobs:
             job, then = self._jobs.pop(0)
@@ -128,10 +135,7 @@ def test_the_time_of_a_failure_decides_whether_it_was_one(
     """Not the time at which a slow disk tells it."""
     monkeypatch.setattr(tracker, "kernel_kill_reason", lambda *_: SAID)
     ended_at = time.monotonic() - 2
-    (host.attempt / "rank_0.err").write_text(TRACEBACK)
-    times = {"mono": ended_at, "wall": time.time() - 2}
-    host.record("rank_0.start", pid=1, shim=1, nodes=1, world_size=1, **times)
-    host.record("rank_0.exit", code=1, signal=None, **times)
+    host.record_end(ended_at)
     host.ranks.tick()
     host.stopped_at = ended_at + stopped_after_s
     host.answer()
@@ -141,10 +145,7 @@ def test_the_time_of_a_failure_decides_whether_it_was_one(
 
 def test_an_exception_has_the_time_at_which_it_was_written(host: Host) -> None:
     """The end of its rank may come much later."""
-    (host.attempt / "rank_0.err").write_text(TRACEBACK)
-    times = {"mono": time.monotonic(), "wall": time.time()}
-    host.record("rank_0.start", pid=1, shim=1, nodes=1, world_size=1, **times)
-    host.record("rank_0.exit", code=1, signal=None, **times)
+    host.record_end(time.monotonic())
     for name, written_at in ("rank_0.err", 1000.0), ("rank_0.exit", 1007.5):
         os.utime(host.attempt / name, (written_at, written_at))
     host.ranks.tick()

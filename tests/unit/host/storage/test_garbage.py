@@ -16,7 +16,7 @@ from runner.core.wire.order import Order
 from runner.core.wire.paths import RunPaths
 from runner.core.wire.states import State
 from runner.host.process import procfs
-from runner.host.storage import garbage, run_owner
+from runner.host.storage import garbage
 from runner.host.storage.run_folder import EventLog
 
 
@@ -45,20 +45,6 @@ def test_what_is_no_run_is_not_ours_to_remove(workdir: Path) -> None:
 
     assert garbage.collect_garbage(str(workdir), "a", 86400.0, dry_run=False)["runs"] == []
     assert (workdir / "runs/exp-1/a/events.jsonl").exists()
-
-
-def test_run_whose_supervisor_lives_stays(workdir: Path) -> None:
-    """Its socket says so, whatever its record says."""
-    name = f"held-{os.getpid()}"  # names of sockets are the machine's
-    run(workdir, name)
-    listener = run_owner.RunSocket(RunPaths(str(workdir), name, "a")).take()
-    assert listener is not None
-
-    with listener:
-        gone = garbage.collect_garbage(str(workdir), "a", 0, dry_run=False)
-
-    assert (gone["runs"], gone["in_use"]) == ([], [name])
-    assert garbage.collect_garbage(str(workdir), "a", 0, dry_run=False)["runs"] == [name]
 
 
 def test_run_of_which_a_process_is_left_stays(
