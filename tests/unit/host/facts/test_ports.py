@@ -35,6 +35,11 @@ def proc(root: Path) -> str:
     return str(root)
 
 
+def test_listeners_of_both_families_are_found(tmp_path: Path) -> None:
+    """Connections on the port and listeners on others do not count."""
+    assert {501, 601} == ports.listening_inodes(29500, proc(tmp_path))
+
+
 def test_a_listener_without_an_owner_counts_when_it_stays(tmp_path: Path) -> None:
     """It may belong to a process that is just ending: its descriptors go before its sockets."""
     root = proc(tmp_path)

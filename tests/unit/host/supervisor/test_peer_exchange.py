@@ -27,14 +27,14 @@ def order(disconnect_s: float, **changes: Any) -> Order:
     return Order("run", "b", 0, "/w", "/", disconnect_s=disconnect_s, **changes)
 
 
-def exchange_of(order: Order, stop: Callable[[Reason], None] = id) -> PeerExchange:
+def exchange_of(order: Order, stop: Callable[[Reason], None] = lambda _: None) -> PeerExchange:
     """What a supervisor with that order has, before it stops."""
     return PeerExchange(
         SupervisorArgs(RunPaths("/w", "run", "b"), order, {}, NO_PORTS, b"token"),
         cast("EventLog", Journal()),
         cast("StopLadder", SimpleNamespace(is_stopping=False)),
         stop,
-        id,
+        lambda _: None,
     )
 
 
