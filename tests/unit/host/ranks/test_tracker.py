@@ -1,4 +1,4 @@
-"""Rank tracker: exit causes of ranks, from real lines of the kernel's log."""
+"""Rank tracker: exit causes of ranks, from the kernel's log and from facts of a failed one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from runner.core.wire.paths import RunPaths
 from runner.host.process.file_worker import Handler, Job
 from runner.host.process.pid_namespace import INITIAL
 from runner.host.ranks import tracker
+from runner.host.ranks.rank_facts import rank_facts
 from runner.host.storage.run_folder import EventLog, read_events
 from tests.golden.builders import plan
 
@@ -172,3 +174,40 @@ def test_a_rank_that_could_not_record_its_end_was_gone_before_its_launcher(
     ((_, exited),) = host.timed_exits()
     assert exited.error == (problem and f"ended, and could not record how: {FULL}")
     assert (host.timed_exits()[0][0] <= launcher_ended_at) == bool(problem)
+
+
+ALWAYS = {"path", "uid", "nofile", "nproc"}
+
+
+def test_disks_are_looked_at_where_the_log_names_one(tmp_path: Path) -> None:
+    """Those of the usual folders, and of paths in the program's arguments that need not exist."""
+    log = tmp_path / "rank_0.err"
+    log.write_text("ValueError: x")
+    facts = rank_facts(str(log), [])
+    assert facts.keys() == ALWAYS
+    assert facts["path"] == os.environ["PATH"]
+    log.write_text("OSError: [Errno 28] No space left on device")
+    facts = rank_facts(str(log), ["python", "--out=/proc/none/x.pt"])
+    assert facts.keys() >= {*ALWAYS, "shm", "left"}
+    assert "/proc 0 of 0 MiB" in facts["left"]
+
+
+def test_a_file_system_that_hangs_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was found before it is told."""
+    released = threading.Event()
+    statvfs = os.statvfs
+
+    def hang(path: str) -> os.statvfs_result:
+        if path == str(tmp_path):
+            released.wait()
+        return statvfs(path)
+
+    monkeypatch.setattr(os, "statvfs", hang)
+    log = tmp_path / "rank_0.err"
+    log.write_text("No space left on device")
+    facts = rank_facts(str(log), [])
+    released.set()
+    assert "/dev/shm" in facts["left"]
+    assert str(tmp_path) not in facts["left"]

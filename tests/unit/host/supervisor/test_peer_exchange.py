@@ -1,10 +1,12 @@
-"""The controller lease: an attempt with it and without it."""
+"""The controller lease, and the socket by which a supervisor hears commands."""
 
 from __future__ import annotations
 
+import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,9 +18,11 @@ from runner.core.wire.states import Reason, State
 from runner.host.facts.ports import NO_PORTS
 from runner.host.peers.state import LastHeard
 from runner.host.process.event_loop import EventLoop
+from runner.host.storage import run_owner
 from runner.host.storage.run_folder import EventLog
+from runner.host.storage.run_owner import RunSocket
 from runner.host.supervisor.attempt import LAUNCH_GONE_S, ControllerLease, SupervisorArgs
-from runner.host.supervisor.peer_exchange import PeerExchange
+from runner.host.supervisor.peer_exchange import ControlSocket, PeerExchange
 from runner.host.supervisor.stop_ladder import StopLadder
 from tests.unit.host.supervisor.test_stop_ladder import Journal
 
@@ -140,3 +144,54 @@ def test_a_stall_is_seen_without_a_node_that_never_came() -> None:
         exchange.on_peer_departed("c", "its order was refused", time.monotonic(), 1)
         assert exchange.tick(7.0) == 7.0
         exchange.leave()
+
+
+class Heard:
+    """A run's socket, and the commands that came through it."""
+
+    def __init__(self, workdir: Path) -> None:
+        run_socket = RunSocket(RunPaths(str(workdir), "r1", "n1"))
+        listener = run_socket.take()
+        assert listener is not None
+        self.listener = listener
+        self.address = run_socket.address
+        self.loop = EventLoop()
+        self.commands: list[dict[str, Any]] = []
+
+    def listen(self) -> ControlSocket:
+        return ControlSocket(self.listener, self.loop, self.commands.append)
+
+    def say(self, lines: bytes) -> None:
+        """Connect, send lines, and leave; take what has come so far."""
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(self.address)
+            client.sendall(lines)
+        for _ in range(3):  # connections, what they say, and their end
+            self.loop.wait(0)
+
+
+@pytest.fixture
+def heard(tmp_path: Path) -> Iterator[Heard]:
+    heard = Heard(tmp_path)
+    yield heard
+    heard.listener.close()
+
+
+@pytest.mark.parametrize(("uid", "is_heard"), [(os.getuid(), True), (4711, False)])
+def test_only_the_user_is_heard(
+    heard: Heard, monkeypatch: pytest.MonkeyPatch, uid: int, *, is_heard: bool
+) -> None:
+    """Anybody can connect to an abstract name; the kernel says who did."""
+    monkeypatch.setattr(run_owner, "peer_uid", lambda _: uid)
+    heard.listen()
+    heard.say(b'odd\n{"command": "stop"}\n')
+    assert heard.commands == [{"command": "stop"}] * is_heard
+
+
+def test_the_next_attempt_hears_who_came_between_two(heard: Heard) -> None:
+    """The socket stays with the process; a connection waits in its backlog."""
+    heard.listen().close()
+    heard.say(b'{"command": "stop"}\n')
+    heard.listen()
+    heard.say(b"")
+    assert heard.commands == [{"command": "stop"}]
