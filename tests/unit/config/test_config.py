@@ -9,16 +9,8 @@ from typing import Any
 
 from runner.config.kinds import legal_values
 from runner.config.resolve import new_run_id, program_name
-from runner.core.spec import Secret, Spec, keys_of, section_of
+from runner.core.spec import Spec, keys_of, section_of
 from tests.golden.test_specs import problems_of, spec_of
-
-
-def test_a_secret_is_kept_apart() -> None:
-    """It is in no environment that gets recorded, and prints as ***."""
-    spec = spec_of({"cluster.secrets": ["TOKEN"]}, {"TOKEN": "hunter2"})
-    assert spec.secrets == {"TOKEN": Secret("hunter2")}
-    assert spec.cluster.env == {}
-    assert "hunter2" not in repr(spec)
 
 
 def test_a_program_without_yaml_has_a_name() -> None:

@@ -12,6 +12,7 @@ from runner.host.facts import machine
 from runner.host.facts.collect import absolute, unwritable_reason
 from runner.host.process import procfs
 from runner.host.process.bounded_child import wait_all
+from tests.golden.here import write
 
 GIB = 1 << 30
 SESSION = "0::/user.slice/user-1000.slice/session-3.scope\n"
@@ -21,10 +22,7 @@ SERVICE = "0::/user.slice/user@1000.service/app.slice\n"
 
 def tree(root: Path, files: dict[str, str]) -> str:
     """Write the files below `root` and return it."""
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    write(root, files)
     return str(root)
 
 
