@@ -7,20 +7,20 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from runner.config.compose import Composer
+from runner.config.compose import Composer, open_composer
 from runner.core.errors import ConfigError
 from runner.core.launch_request import LaunchRequest, RecordedCode
 from runner.core.wire.codec import encode
 from runner.core.wire.plan import CodeRef
 from tests.golden.builders import plan
 from tests.golden.conftest import Replay
-from tests.golden.here import Here
+from tests.golden.here import Here, write
 from tests.golden.test_specs import flat
 
 RELEASE, COMMIT = "0123456789abcdef", "c" * 40
@@ -61,8 +61,11 @@ PUSHED = CodeRef(release=RELEASE, subdirectory="exp", script="../t.py", commit=C
 
 
 @pytest.fixture
-def composer(composer_of: Callable[[Mapping[str, str]], Composer]) -> Composer:
-    return composer_of(FILES)
+def composer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Composer]:
+    write(tmp_path, FILES)
+    monkeypatch.chdir(tmp_path)
+    with open_composer() as composer:
+        yield composer
 
 
 COMPOSED: list[LaunchRequest] = []
@@ -153,17 +156,6 @@ def test_code_is_not_that_of_the_folder_of_now(
     assert composer.compose([f"rerun={run}", "cluster.project=."]).spec.cluster.project == str(
         Path.cwd()
     )
-
-
-def test_a_rerun_is_for_the_command_line(
-    wrong: Callable[..., str], composer: Composer, first: LaunchRequest
-) -> None:
-    """What is printed where a file has one runs as printed."""
-    defaults = "[runner_base, {cluster: pair}, {task: mine}, _self_]"
-    Path("conf/runner.yaml").write_text(f"defaults: {defaults}\nrerun: {first.spec.run_id}\n")
-    told = wrong()
-    assert told.startswith("conf/runner.yaml:2: rerun: is for the command line only\n")
-    assert composer.compose(told.partition("such as runner ")[2].split()).recorded_code
 
 
 @pytest.mark.parametrize(
