@@ -88,8 +88,8 @@ def probed(
 ) -> CheckContext:
     """Hosts that tried each other; pairs like "ab" did not reach each other so."""
     at = {name: f"10.0.0.{number}" for number, name in enumerate(nodes, 1)}
-    tried = {(one, other): outcome for (one, other), outcome in (pairs or {}).items()}
-    took = {(one, other): trip for (one, other), trip in (trips or {}).items()}
+    tried = {(pair[0], pair[1]): outcome for pair, outcome in (pairs or {}).items()}
+    took = {(pair[0], pair[1]): trip for pair, trip in (trips or {}).items()}
     well = {name: facts(name, f"eth0 {address}/24") for name, address in at.items()}
     asked = spec(*(Node(name, address) for name, address in at.items()))
     return CheckContext(asked, well, network_probe=network_probe(at, tried, took))

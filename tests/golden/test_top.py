@@ -23,19 +23,6 @@ RUN_ID = "1124-0431-gpt-ab12"
 OURS = GpuUser(77, "ada", "/usr/bin/python3", int(40e9), RUN_ID)
 BOB = GpuUser(99, "bob", "/opt/fit", int(30e9))
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
-RUN = Row(
-    run_id=RUN_ID,
-    task="char_gpt",
-    owner="ada@l",
-    state="running",
-    age=4075.0,
-    nodes=("gpu1",),
-    of=1,
-    gpus=8,
-    attempt=0,
-    ended=False,
-    progress=RankProgress(0, 28_400, 110_000, 812.4, "samples", 5025.5),
-)
 
 
 def gpu(
@@ -114,6 +101,16 @@ FIRST = Row(
 )
 SECOND = Row("1124-0401-ddp-9x9x", "ddp", "ada@laptop", "running", 4000.0, **PLACE, ended=False)
 TOLD = replace(FIRST, progress=RankProgress(0, 280, 110_000, 812.4, "samples", 5025.5))
+RUN = replace(
+    TOLD,
+    run_id=RUN_ID,
+    owner="ada@l",
+    age=4075.0,
+    nodes=("gpu1",),
+    of=1,
+    gpus=8,
+    progress=RankProgress(0, 28_400, 110_000, 812.4, "samples", 5025.5),
+)
 ENDED = replace(SECOND, state="succeeded", ended=True, folder="/srv/vision")
 ELASTIC = replace(
     FIRST,

@@ -57,10 +57,6 @@ class Scene:
         self.journal = Journal()
         self.decided: list[Upcoming | str] = []
 
-    def args(self, node: str = "a") -> SupervisorArgs:
-        folder = RunPaths("/w", "run", node)
-        return SupervisorArgs(folder, self.orders[node], {}, NO_PORTS, b"token", record=self.record)
-
     def decide(
         self,
         end: AttemptEnd = FAILED,
@@ -75,8 +71,9 @@ class Scene:
             detached=is_detached,
             heard_anywhere=LastHeard(0.0, launch=end.stopped_at),
         )
+        folder = RunPaths("/w", "run", "a")
         decision = Decision(
-            self.args(),
+            SupervisorArgs(folder, self.orders["a"], {}, NO_PORTS, b"token", record=self.record),
             end,
             cast("Any", group),
             cast("Any", lease),
