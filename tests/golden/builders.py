@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import ip_interface
 from pathlib import Path
@@ -9,8 +10,18 @@ from typing import Any
 
 from runner.core.launch_request import LaunchRequest
 from runner.core.planning.build_plan import build_plan
+from runner.core.results import Endpoint, NetworkProbe
 from runner.core.spec import Cluster, Node, Spec, Task
-from runner.core.wire.facts import Facts, Gpu, Interface, Interpreter, Route
+from runner.core.wire.facts import (
+    Facts,
+    Gpu,
+    Interface,
+    Interpreter,
+    Outcome,
+    ProbeResult,
+    Route,
+    Target,
+)
 from runner.core.wire.plan import Plan
 from runner.core.wire.states import Reason, ReasonKind
 from runner.core.wire.text import describe_exit
@@ -121,6 +132,29 @@ def plan(*ranks: int) -> Plan:
         ),
         {name: facts(name, f"eth0 {host}/24") for name, host in zip(names, hosts, strict=True)},
     )
+
+
+def network_probe(
+    addresses: Mapping[str, str],
+    pairs: Mapping[tuple[str, str], Outcome] | None = None,
+    trips: Mapping[tuple[str, str], float] | None = None,
+) -> NetworkProbe:
+    """What nodes at these addresses found that tried each other, one way and the other."""
+    targets = {
+        node: Target(node, address, port)
+        for port, (node, address) in enumerate(addresses.items(), 40001)
+    }
+
+    def contact(one: str, other: str) -> ProbeResult:
+        outcome = (pairs or {}).get((one, other), Outcome.REACHED)
+        return ProbeResult(targets[other], outcome, (trips or {}).get((one, other), 0.0002))
+
+    found = {
+        one: tuple(contact(one, other) for other in targets if other != one) for one in targets
+    }
+    network = str(ip_interface(f"{next(iter(addresses.values()))}/24").network)
+    ends = {node: Endpoint("eth0", address, network) for node, address in addresses.items()}
+    return NetworkProbe(ends, tuple(targets.values()), found)
 
 
 def failed(node: str, rank: int, code: int | None, detail: str = "") -> Reason:

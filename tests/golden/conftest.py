@@ -5,14 +5,12 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from runner.config.compose import Composer, open_composer
-from tests.golden.here import MINE, Here, write
+from tests.golden.here import MINE, Here
 
 PLANS, SCREENS = (Path(__file__).parent / n for n in ("plans", "screens"))
 
@@ -59,21 +57,6 @@ def _golden_check(folder: Path, request: pytest.FixtureRequest) -> Check:
         assert path.read_text(encoding="utf-8") == text
 
     return check
-
-
-@pytest.fixture
-def composer_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[Mapping[str, str]], Composer]]:
-    """Writes a user's files into a folder, and returns what composes for who stands there."""
-    with contextlib.ExitStack() as stack:
-
-        def compose(files: Mapping[str, str]) -> Composer:
-            write(tmp_path, files)
-            monkeypatch.chdir(tmp_path)
-            return stack.enter_context(open_composer())
-
-        yield compose
 
 
 @pytest.fixture

@@ -7,18 +7,17 @@ from typing import Any
 
 from runner.checks.base import CheckContext, all_checks
 from runner.core.results import Endpoint, Level, NetworkProbe
-from runner.core.spec import Node, Rendezvous
+from runner.core.spec import ContainerSpec, Node, Rendezvous
+from runner.core.wire.container import ContainerFacts
 from runner.core.wire.facts import (
     Driver,
     Facts,
     GpuHealth,
     Interface,
     Outcome,
-    ProbeResult,
     System,
-    Target,
 )
-from tests.golden.builders import LO, TORCH, facts, gpus, spec
+from tests.golden.builders import LO, TORCH, facts, gpus, network_probe, spec
 from tests.golden.conftest import Check
 
 GIB = 1 << 30
@@ -71,13 +70,15 @@ def ill(*healths: GpuHealth | None, error: str = "") -> CheckContext:
     return only_b(gpus=tuple(there))
 
 
+def in_container(shm_mib: int) -> CheckContext:
+    """Two ranks of each host in an image that is there, with so much shared memory on host b."""
+    inside = ContainerFacts("start", program="/usr/bin/docker", shm_bytes=shm_mib << 20)
+    image = ContainerSpec(engine="docker", program="docker", image="train:1")
+    return with_spec(only_b(container=inside), container=image)
+
+
 def roomy(**changes: Any) -> CheckContext:
     return only_b(system=replace(ROOMY, **changes))
-
-
-def target(name: str) -> Target:
-    at = ord(name) - ord("a") + 1
-    return Target(name, f"10.0.0.{at}", 40000 + at)
 
 
 def probed(
@@ -86,25 +87,12 @@ def probed(
     trips: dict[str, float] | None = None,
 ) -> CheckContext:
     """Hosts that tried each other; pairs like "ab" did not reach each other so."""
-
-    def contacts(name: str) -> tuple[ProbeResult, ...]:
-        tried = [
-            ProbeResult(
-                target(other),
-                (pairs or {}).get(name + other, Outcome.REACHED),
-                (trips or {}).get(name + other, 0.0002),
-            )
-            for other in nodes
-            if other != name
-        ]
-        return tuple(tried)
-
-    ends = {name: Endpoint("eth0", target(name).address, "10.0.0.0/24") for name in nodes}
-    found = {name: contacts(name) for name in nodes}
-    probe = NetworkProbe(ends, tuple(map(target, nodes)), found)
-    well = {name: facts(name, f"eth0 {target(name).address}/24") for name in nodes}
-    asked = spec(*(Node(name, target(name).address) for name in nodes))
-    return CheckContext(asked, well, network_probe=probe)
+    at = {name: f"10.0.0.{number}" for number, name in enumerate(nodes, 1)}
+    tried = {(pair[0], pair[1]): outcome for pair, outcome in (pairs or {}).items()}
+    took = {(pair[0], pair[1]): trip for pair, trip in (trips or {}).items()}
+    well = {name: facts(name, f"eth0 {address}/24") for name, address in at.items()}
+    asked = spec(*(Node(name, address) for name, address in at.items()))
+    return CheckContext(asked, well, network_probe=network_probe(at, tried, took))
 
 
 def same_address() -> CheckContext:
@@ -148,6 +136,8 @@ CASES: list[tuple[str, str, CheckContext]] = [
     ("health", "at a launch", ill(None, None, error="GPU is lost")),
     ("health", "a reset", ill(WELL, None, error="GPU requires reset")),
     ("system", "a limit of memory", roomy(memory_limit=16 * GIB)),
+    ("container", "little shared memory", in_container(64)),
+    ("container", "enough of it", in_container(1024)),
     ("network", "a full disk elsewhere", only_b(disk_free=0)),
     ("network", "one address twice", only_b(interfaces=host("a").interfaces)),
     ("network", "an own bridge", case(c=host("c", interfaces=(LO, BRIDGE)))),

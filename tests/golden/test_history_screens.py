@@ -12,11 +12,9 @@ import pytest
 from runner.core.errors import ConfigError
 from runner.core.history import Metric, RunData, Series
 from runner.core.outcome.verdict import Verdict
-from runner.core.planning.build_plan import build_plan
-from runner.core.spec import Node
 from runner.ui.comparison import compare_runs, render_runs, sort_runs
 from runner.ui.layout import UNLIMITED_WIDTH
-from tests.golden.builders import facts, spec
+from tests.page_runs import plan
 
 BEGAN = 1.7e9
 STEPS = tuple(range(0, 1000, 10))
@@ -24,10 +22,7 @@ STEPS = tuple(range(0, 1000, 10))
 
 def run(number: int, rate: float, **fields: object) -> RunData:
     """A run that has ended; its loss falls at that rate."""
-    plan = build_plan(
-        spec(Node("a", "10.0.0.1"), Node("b", "10.0.0.2")),
-        {n: facts(n, f"eth0 10.0.0.{i}/24", gpu_count=4) for i, n in enumerate("ab", start=1)},
-    )
+    made = plan("r", 0, 4, 4)
     losses = tuple(math.exp(-rate * step) for step in STEPS)
     series = {0: Series(STEPS, losses)}
     args = {"lr": rate, "batch_size": 64, "schedule": "cosine" if number % 2 else "linear"}
@@ -39,7 +34,7 @@ def run(number: int, rate: float, **fields: object) -> RunData:
         launched_at=BEGAN,
         ended_at=BEGAN + 1000 * number,
         verdict=Verdict("succeeded", 0, 900.0 * number),
-        plans=(replace(plan, commit=f"{number}" * 40 + "+", release="0123456789abcdef"),),
+        plans=(replace(made, commit=f"{number}" * 40 + "+", release="0123456789abcdef"),),
         config={"task": {"args": args}, "run_id": str(number), "grace_s": 10.0 + number},
         metrics=(
             Metric("loss", last=losses[-1], least=min(losses), by_attempt=series),

@@ -1,4 +1,4 @@
-"""What is said of mistakes on the command line, in files and in values, and the help for them."""
+"""What is said of mistakes, and of where values come from; and the help of each verb."""
 
 from __future__ import annotations
 
@@ -82,3 +82,18 @@ def test_help_fits_the_screen(
         assert [words for words, page in pages.items() if page.count("\n") > 28] == []
         page = "\n".join(f"$ runner {words}\n{text}" for words, text in pages.items())
         check_screen("help-80.txt", page)
+
+
+def test_each_value_is_explained(
+    here: Here, replay: Replay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By all that set it, the winner first; of a node by all entries that name it."""
+    monkeypatch.setenv("TOKEN", "hunter2")
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def explained(words: list[str]) -> str:
+        said = here(*words)
+        assert bool(said.err) == bool(said.code), said
+        return f"{said.out}{said.err}"
+
+    replay("explain.txt", explained)

@@ -1,21 +1,19 @@
-"""The pages: the configuration reference is made from the schema; what a page names is there."""
+"""The pages: configuration and known failures are made from the code; what one names is there."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
 from docs import reference
-from runner.cli.main import main
 from runner.config.kinds import legal_values
-from runner.core.launch_request import LaunchRequest
+from runner.core.outcome.known_failures import ANYWHERE, explain, known_failures
 from runner.core.spec import Cluster, Node, SlurmSpec, Ssh, keys_of
-from tests.golden.here import write
+from tests.golden.here import Here
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -26,29 +24,6 @@ OPTIONS = [
     for where, section in reference.sections().items()
     for name, option in keys_of(section).items()
 ]
-
-
-@pytest.fixture
-def runs_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[LaunchRequest]]:
-    """Returns the runs of a command line, in a folder with the files of the page."""
-
-    def compose(*words: str) -> list[LaunchRequest]:
-        runs: list[LaunchRequest] = []
-
-        def note(requests: list[LaunchRequest]) -> int:
-            runs.extend(requests)
-            return 0
-
-        launching = "runner.verbs.launching"
-        monkeypatch.setattr(f"{launching}.launch_session.run", lambda request: note([request]))
-        monkeypatch.setattr(f"{launching}.sweep.run_sweep", note)
-        assert main(words) == 0
-        return runs
-
-    files = re.findall(r"```yaml\n# (\S+)\n(.*?)```", reference.render(), re.DOTALL)
-    write(tmp_path, dict(files))
-    monkeypatch.chdir(tmp_path)
-    return compose
 
 
 def anchors(page: Path) -> set[str]:
@@ -95,10 +70,12 @@ def test_the_full_example_has_every_key_of_a_cluster() -> None:
     assert [name for name in keys_of(Node) if name not in head] == []
 
 
-def test_every_example_composes(runs_of: Callable[..., list[LaunchRequest]]) -> None:
+def test_every_example_composes(here: Here) -> None:
     """Each line of shell on the page, with the files on the page; they mean what it says."""
-    lines = re.findall(r"^runner (.*)$", reference.render(), re.MULTILINE)
-    runs = [run for line in lines for run in runs_of(*shlex.split(line))]
+    page = reference.render()
+    here.write(dict(re.findall(r"```yaml\n# (\S+)\n(.*?)```", page, re.DOTALL)))
+    lines = re.findall(r"^runner (.*)$", page, re.MULTILINE)
+    runs = [run for line in lines for run in here(*shlex.split(line)).runs]
     assert len(runs) == len(lines) + 1 == 11
     plain, changed, alone, added, quoted, shell, passed_on, first, second, few, two = runs
     assert plain.spec.task.words == ("--lr", "0.1", "--amp", "--sizes", "1", "2")
@@ -111,3 +88,52 @@ def test_every_example_composes(runs_of: Callable[..., list[LaunchRequest]]) -> 
     assert (first.spec.task.words[1], second.spec.task.words[1]) == ("0.1", "0.01")
     assert [node.name for node in few.spec.nodes][2:4] == ["gpu04", "gpu05"]
     assert [node.gpu_count for node in two.spec.nodes] == [8, 4]
+
+
+PAGE = ROOT / "docs" / "troubleshooting.md"
+WROTE = ROOT / "tests" / "fixtures" / "failures"
+HEAD = "| name | what it means | what to do |\n|---|---|---|\n"
+
+
+def table() -> str:
+    rows: list[tuple[str, str, str]] = []
+    for known in known_failures():
+        if rows and rows[-1][0] == known.name:  # another way to know it
+            continue
+        facts = {known.fact: known.values[0] if known.values else ""} if known.fact else {}
+        explained = explain(*what_is_known(known.name, facts))
+        assert explained is not None
+        assert explained.name == known.name
+        rows.append((known.name, explained.meaning, explained.remedy))
+    return "".join(f"| `{name}` | {cell(means)} | {cell(cure)} |\n" for name, means, cure in rows)
+
+
+def what_is_known(name: str, facts: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+    """The lines of a file, and the facts; its first line may be how the program exited."""
+    lines = (WROTE / f"{name}.txt").read_text().splitlines()
+    if exited := re.match(r"exited with (\d+)$", lines[0]):
+        facts = {**facts, "exit": exited[1]}
+    return lines, {**ANYWHERE, **facts}
+
+
+def cell(text: str) -> str:
+    """Text as a table takes it."""
+    return re.sub(r"([|<>])", r"\\\1", text)
+
+
+def test_the_table_is_what_the_code_knows(request: pytest.FixtureRequest) -> None:
+    """It is the last of the page; read the diff after --update-golden."""
+    before, _, shown = PAGE.read_text(encoding="utf-8").partition(HEAD)
+    if request.config.getoption("--update-golden", default=False):
+        PAGE.write_text(before + HEAD + table(), encoding="utf-8")
+    else:
+        assert shown == table()
+
+
+@pytest.mark.parametrize("name", sorted(file.stem for file in WROTE.glob("*.*.txt")))
+def test_other_words_for_the_same(name: str) -> None:
+    """`NAME.WHERE.txt`: what another program, shell or library writes of it."""
+    explained = explain(*what_is_known(name, {}))
+    assert explained is not None
+    assert explained.name == name.partition(".")[0]
+    assert not re.search(r"[{}]|None", explained.meaning + explained.remedy)

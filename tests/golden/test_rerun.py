@@ -7,20 +7,20 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from runner.config.compose import Composer
+from runner.config.compose import Composer, open_composer
 from runner.core.errors import ConfigError
 from runner.core.launch_request import LaunchRequest, RecordedCode
 from runner.core.wire.codec import encode
 from runner.core.wire.plan import CodeRef
 from tests.golden.builders import plan
 from tests.golden.conftest import Replay
-from tests.golden.here import Here
+from tests.golden.here import Here, write
 from tests.golden.test_specs import flat
 
 RELEASE, COMMIT = "0123456789abcdef", "c" * 40
@@ -60,13 +60,12 @@ WORDS = ("cluster=pair", "task=mine", "cluster.only=[gpu[01-03]]", "cluster.node
 PUSHED = CodeRef(release=RELEASE, subdirectory="exp", script="../t.py", commit=COMMIT)
 
 
-def kept_code(run_id: str, code: CodeRef) -> RecordedCode:
-    return RecordedCode(run_id, code, (Path.cwd() / "runs",))
-
-
 @pytest.fixture
-def composer(composer_of: Callable[[Mapping[str, str]], Composer]) -> Composer:
-    return composer_of(FILES)
+def composer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Composer]:
+    write(tmp_path, FILES)
+    monkeypatch.chdir(tmp_path)
+    with open_composer() as composer:
+        yield composer
 
 
 COMPOSED: list[LaunchRequest] = []
@@ -134,26 +133,12 @@ def test_each_record_is_repeated_with_what_is_typed(here: Here, replay: Replay) 
     replay("reruns.txt", launched)
 
 
-@pytest.mark.parametrize("name", ["first", "./runs/latest"])
-def test_the_same_again(composer: Composer, first: LaunchRequest, name: str) -> None:
-    """Whatever its files say by now; only its name, and so its folder, is new."""
-    for file in (*Path("conf/cluster").iterdir(), *Path("conf/task").iterdir()):
-        file.unlink()
-    again = composer.compose([f"rerun={name}"])
-    assert again.spec.run_id != "first"
-    env = {**again.spec.cluster.env, "OF": "run first"}
-    cluster = replace(again.spec.cluster, env=env)
-    spec = replace(again.spec, cluster=cluster, run_id="first", run_dir="runs/first", rerun=None)
-    assert spec == first.spec
-    assert again.spec.cluster.env["OF"] == f"run {again.spec.run_id}"
-    assert again.run_dir == Path.cwd() / "runs" / again.spec.run_id
-    assert again.recorded_code == kept_code("first", PUSHED)
-    assert (again.notes, again.spec.dry_run) == (("again: run first as recorded",), ())
-    changed = {"run_id: first": f"run_id: {again.spec.run_id}", "rerun: null": "rerun: first"}
-    text = first.config_yaml
-    for before, after in changed.items():
-        text = text.replace(before, after)
-    assert again.config_yaml == text
+def test_the_record_of_a_rerun_is_that_of_the_run(composer: Composer, first: LaunchRequest) -> None:
+    """But for its name; a folder names a run, too."""
+    again = composer.compose(["rerun=./runs/latest"])
+    text = first.config_yaml.replace("run_id: first", f"run_id: {again.spec.run_id}")
+    assert again.config_yaml == text.replace("rerun: null", "rerun: first")
+    assert again.recorded_code == RecordedCode("first", PUSHED, (Path.cwd() / "runs",))
 
 
 def test_code_is_not_that_of_the_folder_of_now(
@@ -171,17 +156,6 @@ def test_code_is_not_that_of_the_folder_of_now(
     assert composer.compose([f"rerun={run}", "cluster.project=."]).spec.cluster.project == str(
         Path.cwd()
     )
-
-
-def test_a_rerun_is_for_the_command_line(
-    wrong: Callable[..., str], composer: Composer, first: LaunchRequest
-) -> None:
-    """What is printed where a file has one runs as printed."""
-    defaults = "[runner_base, {cluster: pair}, {task: mine}, _self_]"
-    Path("conf/runner.yaml").write_text(f"defaults: {defaults}\nrerun: {first.spec.run_id}\n")
-    told = wrong()
-    assert told.startswith("conf/runner.yaml:2: rerun: is for the command line only\n")
-    assert composer.compose(told.partition("such as runner ")[2].split()).recorded_code
 
 
 @pytest.mark.parametrize(
@@ -203,15 +177,6 @@ def test_a_damaged_record(
     if content is not None:
         file.write_text(content)
     assert re.search(told, wrong("rerun=first"))
-
-
-@pytest.mark.promise(12)
-@pytest.mark.usefixtures("first")
-def test_a_record_that_came_from_hosts_is_not_repeated(wrong: Callable[..., str]) -> None:
-    """What a host says is not executed."""
-    Path("runs/first/overrides.yaml").unlink()
-    told = "rerun: this machine has that run from its hosts: no launch here made the record"
-    assert told in wrong("rerun=first")
 
 
 @pytest.mark.promise(12)

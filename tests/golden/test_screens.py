@@ -10,26 +10,24 @@ import pytest
 
 from runner.checks.base import CheckContext, evaluate_checks
 from runner.core.errors import Problem
-from runner.core.results import Endpoint, NetworkProbe
 from runner.core.spec import Node
 from runner.core.wire.facts import (
     Facts,
     GpuProcess,
     Interpreter,
     Outcome,
-    ProbeResult,
     SetupResult,
     System,
-    Target,
 )
 from runner.transport import endpoint as ssh_endpoint
 from runner.transport.failures import Failures
 from runner.ui.layout import wrap_lines
 from runner.ui.problems import render_findings
-from tests.golden.builders import TORCH, facts, gpus, spec
+from tests.golden.builders import TORCH, facts, gpus, network_probe, spec
 
 NAMES = tuple(f"gpu{at:02}" for at in range(1, 17))
 ADDRESSES = {name: f"10.20.0.{at}" for at, name in enumerate(NAMES, 101)}
+BLOCKED = (("gpu03", "gpu14"), ("gpu14", "gpu03"))
 SILENT = ("gpu05", "gpu06", "gpu11")
 CONDA = """\
 module: command not found
@@ -42,7 +40,7 @@ def well() -> CheckContext:
     nodes = [Node(name, address) for name, address in ADDRESSES.items()]
     told = {name: fact(name) for name in NAMES}
     return CheckContext(
-        spec(*nodes), told, {}, dict.fromkeys(NAMES, 0.01), network_probe=probed(NAMES)
+        spec(*nodes), told, {}, dict.fromkeys(NAMES, 0.01), network_probe=network_probe(ADDRESSES)
     )
 
 
@@ -76,13 +74,13 @@ def ill() -> CheckContext:
         "gpu12": replace(told["gpu12"], gpus=(replace(gpus(1)[0], processes=(busy,)),)),
     }
     silent = {name: no_answer(name) for name in SILENT}
-    ready = tuple(name for name in NAMES if name not in (*SILENT, "gpu02"))
+    ready = {name: at for name, at in ADDRESSES.items() if name not in (*SILENT, "gpu02")}
     facts_now = {**told, **changed}
     return replace(
         case,
         facts=facts_now,
         unreachable=silent,
-        network_probe=probed(ready, ("gpu03", "gpu14")),
+        network_probe=network_probe(ready, dict.fromkeys(BLOCKED, Outcome.TIMED_OUT)),
     )
 
 
@@ -95,19 +93,6 @@ def no_answer(name: str) -> Problem:
     )
     failure = Failures(name, endpoint).by_words(["timed out after 10 s"], "while connecting")
     return failure.problems[0]
-
-
-def probed(names: tuple[str, ...], blocked: tuple[str, str] | None = None) -> NetworkProbe:
-    """All reach each other, but for a pair."""
-    targets = {name: Target(name, ADDRESSES[name], 40000) for name in names}
-
-    def contact(one: str, other: str) -> ProbeResult:
-        shut = blocked and {one, other} == {*blocked}
-        return ProbeResult(targets[other], Outcome.TIMED_OUT if shut else Outcome.REACHED, 0.0002)
-
-    found = {one: tuple(contact(one, other) for other in names if other != one) for one in names}
-    ends = {name: Endpoint("eth0", ADDRESSES[name], "10.20.0.0/24") for name in names}
-    return NetworkProbe(ends, tuple(targets.values()), found)
 
 
 @pytest.mark.parametrize(("case", "width"), [(well, 140), (ill, 80)])

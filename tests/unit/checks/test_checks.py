@@ -63,29 +63,21 @@ def test_every_requirement_belongs_to_a_check() -> None:
     assert REQUIREMENTS.keys() <= all_checks().keys()
 
 
-def levels(check: str, looked_at: CheckContext) -> list[Level]:
-    """What a check finds that is not fine."""
-    found = [one.level for one in all_checks()[check](looked_at)]
-    return [level for level in found if level is not Level.OK]
+WELL = case()
+UNREACHABLE = {name: Problem(name, "no", "x") for name in "abc"}
+SILENT = replace(WELL, facts={}, clock_offsets={}, unreachable=UNREACHABLE)
+UNSET = case(b=host("b", setup=SetupResult(1, "module: not found"), python=Interpreter(), gpus=()))
 
 
-def test_nothing_is_wrong_with_what_is_well() -> None:
-    """Three equal hosts."""
-    for check in all_checks():
-        assert levels(check, case()) == []
-
-
-def test_where_nobody_answers_no_check_fails_itself() -> None:
-    """It has nothing to say, but for the one that says so."""
-    unreachable = {name: Problem(name, "no", "x") for name in "abc"}
-    nobody = replace(case(), facts={}, clock_offsets={}, unreachable=unreachable)
-    for check in all_checks():
-        assert levels(check, nobody) == [Level.ERROR] * (3 if check == "reach" else 0)
-
-
-def test_a_host_whose_setup_fails_is_not_judged_any_further() -> None:
-    """Nothing else is known of it."""
-    failed = SetupResult(1, "module: not found")
-    ill = case(b=host("b", setup=failed, python=Interpreter(), gpus=()))
-    for check in all_checks():
-        assert levels(check, ill) == [Level.ERROR] * (check == "setup")
+@pytest.mark.parametrize(
+    ("looked_at", "errors"),
+    [(WELL, {}), (SILENT, {"reach": 3}), (UNSET, {"setup": 1})],
+    ids=["all are well", "nobody answers", "a setup fails"],
+)
+def test_what_nothing_is_known_of_is_not_judged(
+    looked_at: CheckContext, errors: dict[str, int]
+) -> None:
+    """One check says why; no other has anything to say, or fails itself."""
+    for name, check in all_checks().items():
+        levels = [found.level for found in check(looked_at) if found.level is not Level.OK]
+        assert levels == [Level.ERROR] * errors.get(name, 0), name

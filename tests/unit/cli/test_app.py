@@ -1,7 +1,8 @@
-"""The words of a command line: verbs, a program's file, keys, flags and one subject."""
+"""The words of a command line: verbs, a program's file, keys, flags, and what completes them."""
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -12,7 +13,8 @@ from typing import Any
 import pytest
 
 import runner
-from runner.cli.main import load_verb, main
+from runner.cli import completion
+from runner.cli.main import load_verb, main, program
 from runner.cli.words import split_words
 from runner.verbs import verb_names
 from runner.verbs.shared.selection import Selection
@@ -230,3 +232,52 @@ def test_printed_commands_begin_with_what_was_typed(
     shown = printed.format(**places)
     begin = shlex.quote(shown) if shown.startswith(str(script.parent)) else shown
     assert done.stderr.splitlines()[-1] == f"    `{begin} clean --help` lists the flags"
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("runner stac", "stacks"),
+        ("runner ", "init check launch cluster= task= lost_s="),
+        ("runner ps --cluster h", "hy"),
+        ("runner --cluster=h", "hy"),
+        ("runner ps --al", "--all"),
+        ("runner -m cluster=h", "hy"),
+        ("runner cluster=hy cluster.nodes.g", "cluster.nodes.gpu-01."),
+        ("runner cluster=nope cluster.tra", "cluster.transport="),
+        ("runner --config-dir=more cluster=ne", "new"),
+        ("runner ps --config-dir more --cluster ne", "new"),
+        ("runner ps h", "hy"),
+        ("runner logs --run ", "here there"),
+        ("runner logs th", "there"),
+        ("runner top ", "hy local"),
+        ("runner rerun=th", "there"),
+        ("runner explain cluster.tr", "cluster.transport"),
+        ("bash without breaks: runner --cluster=h", "--cluster=hy"),
+        ("zsh: runner cluster=h", "cluster=hy"),
+        ("zsh: runner ps --cluster=h", "--cluster=hy"),
+        ("zsh: runner cluster=hy nope", ""),
+    ],
+)
+def test_words_are_completed_as_they_are_read(
+    line: str,
+    found: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Verbs, flags in both forms, groups, keys, and runs on record anywhere; bash ends at `=`.
+
+    Not so zsh, and bash where a user has changed COMP_WORDBREAKS; a program's words are files.
+    """
+    write(folder, {"more/cluster/new.yaml": CLUSTER})
+    write(folder, dict.fromkeys(("runs/here/config.yaml", "runs/sweep/s.json"), "{}"))
+    write(Path(os.environ["XDG_STATE_HOME"]), {"runner/runs/there/config.yaml": "{}"})
+    shell, _, typed = line.rpartition(": ")
+    monkeypatch.setenv("COMP_LINE", typed)
+    monkeypatch.setenv("COMP_WORDBREAKS", " " if shell else " =:")
+    assert completion.complete(program, shell.partition(" ")[0] or "bash") == 0
+    offered = capsys.readouterr().out.split()
+    assert {*found.split()} <= {*offered}
+    if not line.endswith(" "):
+        assert len(offered) == len(found.split())

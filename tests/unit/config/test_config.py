@@ -9,42 +9,8 @@ from typing import Any
 
 from runner.config.kinds import legal_values
 from runner.config.resolve import new_run_id, program_name
-from runner.core.spec import Secret, Spec, keys_of, section_of
+from runner.core.spec import Spec, keys_of, section_of
 from tests.golden.test_specs import problems_of, spec_of
-
-
-def test_a_secret_is_kept_apart() -> None:
-    """It is in no environment that gets recorded, and prints as ***."""
-    spec = spec_of({"cluster.secrets": ["TOKEN"]}, {"TOKEN": "hunter2"})
-    assert spec.secrets == {"TOKEN": Secret("hunter2")}
-    assert spec.cluster.env == {}
-    assert "hunter2" not in repr(spec)
-
-
-def test_what_only_a_shell_would_replace_is_refused() -> None:
-    """With the line that does it on the hosts."""
-    env = {"PATH": "/opt/bin:$PATH", "DATA": "~/data", "X": "a~/b", "PORT": "$MASTER_PORT"}
-    said = problems_of({"task.env": env})
-    assert [each.partition(" reaches")[0] for each in said] == [
-        "task.env.PATH: $PATH",
-        "task.env.DATA: ~",
-        "task.env.PORT: $MASTER_PORT",
-    ]
-    assert "cluster.setup: ['export PATH=\"/opt/bin:$PATH\"']" in said[0]
-    assert "command: [bash, -c, 'export PORT=\"$MASTER_PORT\"; exec PROGRAM']" in said[2]
-
-
-def test_the_interpreter_of_a_prepared_environment_is_the_tasks_alone() -> None:
-    """Our own processes begin before it is made."""
-    by_uv = spec_of({"cluster.environment": "uv"})
-    assert by_uv.python_of(by_uv.nodes[0]) == "$RUNNER_PREPARED/.venv/bin/python"
-    assert by_uv.cluster.host_python == "python3"
-    assert "uv.lock" in by_uv.cluster.prepare_inputs
-    python = "$RUNNER_PREPARED/venv/bin/python"
-    own = {"cluster.prepare": ["x"], "cluster.python": python, "cluster.host_python": python}
-    by_lines = spec_of(own)
-    assert by_lines.python_of(by_lines.nodes[0]) == python
-    assert by_lines.cluster.host_python == "python3"
 
 
 def test_a_program_without_yaml_has_a_name() -> None:
@@ -113,11 +79,3 @@ def test_a_bool_is_no_number() -> None:
     nodes = {f"cluster.nodes.gpu1.{key}" for key in ("gpus", "nproc_per_node", "port")}
     assert {*NUMERIC_KEYS, *nodes} <= named
     assert {"grace_s", "sample_s", "watch.stall_s", "disconnect_s"} <= named
-
-
-def test_the_home_of_another_user_is_refused() -> None:
-    """Here nobody may have that name, and on a host it would be a folder called `~ada`."""
-    here = ("run_dir", "cluster.ssh.key", "cluster.ssh.config", "cluster.ssh.known_hosts")
-    there = ("cluster.workdir", "cluster.project", "cluster.python", "cluster.host_python")
-    problems = problems_of(dict.fromkeys((*here, *there), "~ada/x"))
-    assert {problem.partition(":")[0] for problem in problems} == {*here, *there}

@@ -9,6 +9,7 @@ import pytest
 
 from runner.config.compose import Composer, open_composer
 from runner.core.errors import ConfigError
+from tests.golden.here import write
 
 UNSET = "${oc.env:NOT_SET_ANYWHERE}"
 CLUSTER = f"""
@@ -34,9 +35,7 @@ progress: {{pattern: 'it ([0-9]+)'}}
 @pytest.fixture
 def composer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Composer]:
     """A project whose launches need what is not there: a task, secrets, variables, an etcd."""
-    (tmp_path / "conf" / "cluster").mkdir(parents=True)
-    (tmp_path / "conf" / "cluster" / "mine.yaml").write_text(CLUSTER)
-    (tmp_path / "conf" / "runner.yaml").write_text(RUNNER)
+    write(tmp_path, {"conf/cluster/mine.yaml": CLUSTER, "conf/runner.yaml": RUNNER})
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("USER_OF_TEST", "ada")
     monkeypatch.delenv("NOT_SET_ANYWHERE", raising=False)

@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
@@ -28,22 +28,6 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def serving(turn: Callable[[], object]) -> Iterator[None]:
-    """Somebody who takes turns until the end."""
-    over = threading.Event()
-
-    def turns() -> None:
-        while not over.is_set():
-            turn()
-
-    thread = threading.Thread(target=turns)
-    thread.start()
-    yield
-    over.set()
-    thread.join()
-
-
-@contextmanager
 def greeting(name: str, token: bytes = TOKEN) -> Iterator[Target]:
     """A host that listens, in a child, as there."""
     parent_pid = os.getpid()
@@ -62,24 +46,20 @@ def greeting(name: str, token: bytes = TOKEN) -> Iterator[Target]:
 
 @contextmanager
 def stranger(words: bytes, *, leaves: bool = False) -> Iterator[Target]:
-    """A program of somebody else's that says something to all who come."""
+    """A program of somebody else's that says something to who comes."""
     with socket.create_server(("127.0.0.1", 0)) as at, ExitStack() as kept:
-        at.settimeout(0.005)
 
-        def turn() -> None:
-            try:
-                talk = at.accept()[0]
-            except TimeoutError:
-                return
+        def answer() -> None:
+            talk = kept.enter_context(at.accept()[0])
             talk.sendall(words)
             if leaves:
                 talk.recv(4096)  # or the kernel would reset the connection
                 talk.close()
-            else:
-                kept.enter_context(talk)
 
-        with serving(turn):
-            yield Target("b", "127.0.0.1", at.getsockname()[1])
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield Target("b", "127.0.0.1", at.getsockname()[1])
+        thread.join()
 
 
 def tried(*targets: Target) -> list[ProbeResult]:

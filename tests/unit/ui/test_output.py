@@ -99,17 +99,6 @@ def test_problems_that_differ_in_their_hosts_are_one() -> None:
     assert render_problems(few[:1]) == "error: a: cluster.nodes.a.gpus: asked for 4, the host has 2"
 
 
-def test_unknown_host_keys_are_one() -> None:
-    """Each has to be compared."""
-    told = [login(n).unknown_key(f"key{n}").problems[0] for n in (1, 2)]
-    head, first, second, compare, trust = render_problems(told).splitlines()
-    assert head == "error: gpu[1-2]: its port 22 shows a host key that is not known"
-    assert first == "    gpu1: 10.0.0.1 port 22: key1"
-    assert second == "    gpu2: 10.0.0.2 port 22: key2"
-    assert compare.endswith(": ssh HOST")
-    assert "accept-new" in trust
-
-
 def test_the_words_of_a_problem_are_not_read() -> None:
     """What another module words as a login does stays as it is."""
     equal = [Problem(n, "the store on port 9 is taken", "try by hand: ss -lt") for n in ("a", "b")]

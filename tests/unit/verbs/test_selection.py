@@ -1,7 +1,8 @@
-"""The hosts of a verb: by the record of a run, by the YAML of a cluster, or those left to ask."""
+"""The hosts of a verb: those that it asks, and the exit code that they make."""
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,11 +16,14 @@ from runner.control.record.run_store import RunStore
 from runner.control.rpc.wait import NO_ANSWER
 from runner.control.run.found_run import FoundRun
 from runner.core.errors import ConfigError, Problem
+from runner.core.results import CommandResult
 from runner.core.spec import Node
+from runner.verbs.exec import exit_code
 from runner.verbs.shared.selection import Selection
 from runner.verbs.stop import _kill_leftovers
 from tests.golden.builders import plan, request
 
+NO_RUN = "no run is given"
 CONFIG = """
 run_id: first
 cluster: {nodes: {a: {host: 10.0.0.1}}, workdir: /there, ssh: {user: ada}}
@@ -100,20 +104,13 @@ def test_the_beginning_of_an_id_will_do(project: Path, capsys: pytest.CaptureFix
     assert main(["stop", "fi"]) == 2
     told = "error: --run: fi is but the beginning of an id\n    runner stop --run first\n"
     assert capsys.readouterr().err.endswith(told)
+    assert main(["stop"]) == 2
+    assert capsys.readouterr().err == told.replace("fi is but the beginning of an id", NO_RUN)
     copied = RunStore(project / "runs" / "firm")
     copied.create(request(copied.folder, CONFIG), plan(1))
     copied.unlock()
     with pytest.raises(ConfigError, match="so begin firm, first"):
         Selection().contact_for_run("fi")
-
-
-def test_stop_names_the_runs(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """None is ended that nobody has named."""
-    assert project.is_dir()
-    assert main(["stop"]) == 2
-    assert capsys.readouterr().err == (
-        "error: --run: no run is given\n    runner stop --run first\n"
-    )
 
 
 def test_which_hosts_are_asked_is_said_once(
@@ -154,3 +151,31 @@ def test_a_host_that_answers_pings_alone_is_awaited_once() -> None:
     left = _kill_leftovers(cast("FoundRun", run), unfollowed={"b"})
     assert asked == {"a", "c"}
     assert left == {"a": 0, "b": NO_ANSWER, "c": 0}
+
+
+def answer(code: int | None = 0, problem: str = "") -> CommandResult:
+    return CommandResult("a", code, bytearray(), bytearray(), problem)
+
+
+LOST = replace(answer(None, "lost: x"), lost=True)
+LEFT = replace(answer(-9, "cannot be killed: PID 7"), unverified=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "signum", "code"),
+    [
+        ([answer(), answer()], 0, 0),
+        ([answer(-9), answer(7)], 0, 137),
+        ([answer(None, "cannot be started: x")], 0, 127),
+        ([answer(7), LOST], 0, 4),
+        ([answer(7), answer(None, "lost, says the host itself")], 0, 127),
+        ([LEFT, LOST], 0, 5),
+        ([answer(-9)], signal.SIGINT, 130),
+        ([answer(-9), replace(LOST, unverified=True)], signal.SIGINT, 5),
+    ],
+)
+def test_worst_host_decides_the_exit_code(
+    given: list[CommandResult], signum: int, code: int
+) -> None:
+    """A script sees whether it may go on; what may be left somewhere is 5, and beats all."""
+    assert exit_code(given, signum) == code

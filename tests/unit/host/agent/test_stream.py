@@ -118,16 +118,6 @@ def test_a_stream_that_nobody_reads_any_more_ends_and_leaves_the_credit(folder: 
     assert taken.credit.take(INITIAL_CREDIT, wait_s=0) == INITIAL_CREDIT - 1000
 
 
-def test_what_has_come_is_not_sent_again(folder: RunPaths) -> None:
-    """A new connection goes on at the byte; a file that is new begins at its first."""
-    write(folder, "rank_0.out", b"one two")
-    write(folder, "rank_0.err", b"three")
-    taken = Taken(folder, offsets={"rank_0.out": 4})
-    taken.stream.send_once()
-    assert (taken.starts["rank_0.out"], taken.files["rank_0.out"]) == (4, b"two")
-    assert (taken.starts["rank_0.err"], taken.files["rank_0.err"]) == (0, b"three")
-
-
 def test_a_tail_says_where_it_begins(folder: RunPaths) -> None:
     """Also of a file with nothing after it: what comes next is then not taken for its tail."""
     write(folder, "rank_0.out", b"1\n2\n3\n")
@@ -151,8 +141,11 @@ def test_a_disk_that_fails_is_not_the_end_of_a_log(folder: RunPaths) -> None:
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.binary(max_size=9).filter(lambda line: b"\n" not in line)), st.integers(0, 9))
-def test_the_last_lines(tmp_path: Path, lines: list[bytes], count: int) -> None:
-    """However long they are, whether the last one has its end or not, and however they are read."""
+def test_the_last_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[bytes], count: int
+) -> None:
+    """However long they are, and whether the last one has its end or not: read block by block."""
+    monkeypatch.setattr(stream, "CHUNK", 7)
     content = b"".join(line + b"\n" for line in lines)
     for text in (content, content + b"unfinished"):
         path = tmp_path / "log"
@@ -162,13 +155,3 @@ def test_the_last_lines(tmp_path: Path, lines: list[bytes], count: int) -> None:
         whole = [part + b"\n" for part in text.split(b"\n")]
         whole[-1:] = [whole[-1][:-1]] if whole[-1] != b"\n" else []
         assert tail == b"".join(whole[len(whole) - min(count, len(whole)) :])
-
-
-def test_tails_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long file is read from its end, block by block."""
-    monkeypatch.setattr(stream, "CHUNK", 7)
-    path = tmp_path / "log"
-    path.write_bytes(b"".join(b"%d\n" % n for n in range(100)))
-    with path.open("rb") as file:
-        assert stream._tail_offset(file.fileno(), 3) == 290 - 9
-        assert stream._tail_offset(file.fileno(), 1000) == 0

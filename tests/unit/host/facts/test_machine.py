@@ -9,25 +9,20 @@ import pytest
 
 from runner.core.wire.facts import System
 from runner.host.facts import machine
+from runner.host.facts.collect import absolute, unwritable_reason
+from runner.host.process import procfs
 from runner.host.process.bounded_child import wait_all
+from tests.golden.here import write
 
 GIB = 1 << 30
 SESSION = "0::/user.slice/user-1000.slice/session-3.scope\n"
 SESSION_V1 = "1:name=systemd:/user.slice/session-c2.scope\n0::/\n"
 SERVICE = "0::/user.slice/user@1000.service/app.slice\n"
-MEMINFO = """\
-MemTotal:       24684096 kB
-MemFree:        23536560 kB
-MemAvailable:   24208060 kB
-"""
 
 
 def tree(root: Path, files: dict[str, str]) -> str:
     """Write the files below `root` and return it."""
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    write(root, files)
     return str(root)
 
 
@@ -66,15 +61,10 @@ def test_an_old_container_sees_only_its_own_part(tmp_path: Path, path: str) -> N
 
 def test_all_is_read_at_one_look(tmp_path: Path) -> None:
     """A machine with one InfiniBand device."""
-    files = {
-        "proc/meminfo": MEMINFO,
-        "sys/class/infiniband/mlx5_0/node_type": "1: CA\n",
-    }
-    assert machine.read_system(tree(tmp_path, files)) == System(
-        memory=24684096 << 10,
-        memory_limit=None,
-        infiniband=("mlx5_0",),
-    )
+    memory = "MemTotal:       24684096 kB\nMemFree:        23536560 kB\n"
+    files = {"proc/meminfo": memory, "sys/class/infiniband/mlx5_0/node_type": "1: CA\n"}
+    expected = System(memory=24684096 << 10, infiniband=("mlx5_0",))
+    assert machine.read_system(tree(tmp_path, files)) == expected
 
 
 @pytest.mark.parametrize(
@@ -132,3 +122,56 @@ def test_what_logind_kills_at_logout_is_what_it_says(
     child = machine.ask_logind(tree(tmp_path, {"proc/self/cgroup": own}))
     wait_all([child] if child else [])
     assert machine.logind_kill_setting("ann", child) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("/usr/bin/python3\0-u\0train.py\0--token\0s3cret\0", "python3 -u train.py"),
+        ("python\0-m\0torch.distributed.run\0--nnodes=2\0", "python -m torch.distributed.run"),
+        ("/usr/bin/curl\0-s\0-H\0Authorization: s3cret\0http://x\0", "curl"),
+        ("mc\0https://me:s3cret@store\0", "mc"),
+    ],
+)
+def test_a_command_is_shown_without_its_arguments(tmp_path: Path, line: str, shown: str) -> None:
+    """Program and script say who it is; any other word may be a secret."""
+    root = tree(tmp_path, {"proc/5/cmdline": line})
+
+    assert procfs.process_command(5, root) == shown
+
+
+def test_a_kernel_thread_is_shown_by_its_name(tmp_path: Path) -> None:
+    """A process without a command line has at least a name."""
+    root = tree(tmp_path, {"proc/5/cmdline": "", "proc/5/comm": "nv_queue\n"})
+
+    assert procfs.process_command(5, root) == "nv_queue"
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("~", "/home/ann"),
+        ("~/runs", "/home/ann/runs"),
+        ("/data//runs/../x", "/data/x"),
+        ("~ann/x", f"{Path.cwd()}/~ann/x"),
+    ],
+)
+def test_only_our_own_home_is_expanded(path: str, expected: str) -> None:
+    """`~/` is our home; other people's homes would need a look-up that may hang."""
+    assert expected == absolute(path, "/home/ann")
+
+
+def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
+    """A file is no place for a run, nor is anything below it."""
+    (tmp_path / "notes").write_text("")
+
+    assert f"{tmp_path}/notes is a file, not a folder" == unwritable_reason(
+        f"{tmp_path}/notes/runs"
+    )
+
+
+def test_a_dangling_link_is_named(tmp_path: Path) -> None:
+    """A link to a disk that is not mounted is told apart from a folder yet to be made."""
+    (tmp_path / "scratch").symlink_to(tmp_path / "gone")
+
+    assert f"{tmp_path}/scratch is a link to nothing" == unwritable_reason(f"{tmp_path}/scratch/x")

@@ -14,7 +14,7 @@ from runner.core.wire.states import Reason
 from runner.core.wire.timing import HUB_TIMEOUT_S, JOIN_TIMEOUT_S
 from runner.host.peers.fold import HubFold, MemberFold, PeerObserver
 from runner.host.peers.state import LastHeard, PeerState, Phase, Upcoming
-from tests.golden.builders import failed, lost, own, told
+from tests.golden.builders import failed, lost, told
 
 pytestmark = [pytest.mark.promise(2, 4)]
 
@@ -177,16 +177,6 @@ def test_a_replayed_state_changes_nothing() -> None:
     assert hub.stop == FAILED
 
 
-def test_a_stop_reaches_who_joins_later() -> None:
-    """It is a state, as all is."""
-    net = network("ab")
-    net.nodes["b"].stop = FAILED
-    net.run(1.0)
-    net.nodes["c"] = Node("c", net.now)
-    net.run(1.0)
-    assert net.nodes["c"].stop == FAILED
-
-
 @pytest.mark.parametrize(("names", "first"), [("cb", "c"), ("abc", "")])
 def test_the_hub_knows_which_member_stopped_first(names: str, first: str) -> None:
     """Where that was not the hub itself."""
@@ -215,20 +205,6 @@ def test_a_member_that_is_cut_off(seconds: float) -> None:
     net.run(5.0)
     stopped = [node.stop is not None for node in net.nodes.values()]
     assert stopped == [is_lost] * 3
-
-
-def test_a_killed_supervisor_is_known_at_once() -> None:
-    """Its guardian says so: of a member to the hub; of the hub, nothing listens any more."""
-    net = network("abc")
-    dead = replace(net.nodes.pop("b").state(net.now + 0.1), phase=Phase.DEAD)
-    dead = replace(dead, stop=own("b", "its supervisor ended by signal 9"))
-    net.nodes["a"].fold.take(dead, net.now)
-    assert net.said("a") == [("lost", "b", "its supervisor ended by signal 9")]
-    net.nodes.pop("a")
-    hubless = net.nodes["c"].fold
-    assert isinstance(hubless, MemberFold)
-    hubless.on_refused(net.now)
-    assert net.said("c")[1:] == [("lost", "a", "its supervisor is gone")]
 
 
 def test_who_has_ended_is_not_missed() -> None:

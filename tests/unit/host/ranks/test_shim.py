@@ -1,4 +1,4 @@
-"""The rank shim: what it reads of a container's memory, and what its supervisor makes of it."""
+"""The rank shim and the rank spawner, as processes of their own; the memory of a container."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.host.ranks import shim
+from runner.host.ranks import shim, spawner
 from runner.host.ranks.tracker import container_kill_reason
 from tests.lab.waiting import wait_until
 
@@ -98,3 +98,33 @@ def test_a_rank_alone_gets_what_its_parent_sends_and_term_once(
     until("up\nlimit\nterm\nlimit\n")
     heeding.send_signal(signal.SIGINT)
     assert heeding.wait() == 3
+
+
+NODE = {"WORLD_SIZE": "8", "NODE_RANK": "1", "NNODES": "2", "SLURM_CPUS_PER_TASK": "9"}
+
+
+def spawn(count: int, script: str) -> subprocess.Popen[str]:
+    """Start ranks from 4 on."""
+    words = [sys.executable, "-I", "-S", spawner.__file__, str(count), "4", "/bin/sh", "-c", script]
+    return subprocess.Popen(words, env={**os.environ, **NODE}, stdout=subprocess.PIPE, text=True)
+
+
+def test_ranks_have_the_environment_of_srun() -> None:
+    """Their own numbers, those of torchrun's names and of Slurm's; the node's cores are shared."""
+    names = ["RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "SLURM_PROCID", "SLURM_LOCALID"]
+    names += ["SLURM_NODEID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE"]
+    names += ["SLURM_CPUS_PER_TASK"]
+    told = spawn(2, "echo " + " ".join(f"${name}" for name in names)).communicate()[0]
+    assert sorted(told.splitlines()) == ["4 0 2 4 0 1 8 2 2(x2) 4", "5 1 2 5 1 1 8 2 2(x2) 4"]
+
+
+def test_it_waits_for_all_and_fails_with_one() -> None:
+    """Also if another one is told to end, and does so well; a signal reaches all."""
+    script = """trap 'echo told; exit $LOCAL_RANK' HUP
+        echo up; while :; do sleep 0.01; done"""
+    process = spawn(2, script)
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(2)] == ["up\n"] * 2
+    process.send_signal(signal.SIGHUP)
+    assert process.communicate()[0] == "told\n" * 2
+    assert process.returncode == 1

@@ -1,4 +1,4 @@
-"""Rank tracker: exit causes of ranks, from real lines of the kernel's log."""
+"""Rank tracker: exit causes of ranks, from the kernel's log and from facts of a failed one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from runner.core.wire.paths import RunPaths
 from runner.host.process.file_worker import Handler, Job
 from runner.host.process.pid_namespace import INITIAL
 from runner.host.ranks import tracker
+from runner.host.ranks.rank_facts import rank_facts
 from runner.host.storage.run_folder import EventLog, read_events
 from tests.golden.builders import plan
 
@@ -59,6 +61,13 @@ class Host:
 
     def record(self, name: str, **data: object) -> None:
         (self.attempt / name).write_text(json.dumps(data))
+
+    def record_end(self, at: float) -> None:
+        """Have rank 0 fail at a time of the monotonic clock; it says why."""
+        (self.attempt / "rank_0.err").write_text(TRACEBACK)
+        times = {"mono": at, "wall": time.time() - 2}
+        self.record("rank_0.start", pid=1, shim=1, nodes=1, world_size=1, **times)
+        self.record("rank_0.exit", code=1, signal=None, **times)
 
     def answer(self) -> None:
         while self._jobs:
@@ -128,10 +137,7 @@ def test_the_time_of_a_failure_decides_whether_it_was_one(
     """Not the time at which a slow disk tells it."""
     monkeypatch.setattr(tracker, "kernel_kill_reason", lambda *_: SAID)
     ended_at = time.monotonic() - 2
-    (host.attempt / "rank_0.err").write_text(TRACEBACK)
-    times = {"mono": ended_at, "wall": time.time() - 2}
-    host.record("rank_0.start", pid=1, shim=1, nodes=1, world_size=1, **times)
-    host.record("rank_0.exit", code=1, signal=None, **times)
+    host.record_end(ended_at)
     host.ranks.tick()
     host.stopped_at = ended_at + stopped_after_s
     host.answer()
@@ -141,10 +147,7 @@ def test_the_time_of_a_failure_decides_whether_it_was_one(
 
 def test_an_exception_has_the_time_at_which_it_was_written(host: Host) -> None:
     """The end of its rank may come much later."""
-    (host.attempt / "rank_0.err").write_text(TRACEBACK)
-    times = {"mono": time.monotonic(), "wall": time.time()}
-    host.record("rank_0.start", pid=1, shim=1, nodes=1, world_size=1, **times)
-    host.record("rank_0.exit", code=1, signal=None, **times)
+    host.record_end(time.monotonic())
     for name, written_at in ("rank_0.err", 1000.0), ("rank_0.exit", 1007.5):
         os.utime(host.attempt / name, (written_at, written_at))
     host.ranks.tick()
@@ -171,3 +174,40 @@ def test_a_rank_that_could_not_record_its_end_was_gone_before_its_launcher(
     ((_, exited),) = host.timed_exits()
     assert exited.error == (problem and f"ended, and could not record how: {FULL}")
     assert (host.timed_exits()[0][0] <= launcher_ended_at) == bool(problem)
+
+
+ALWAYS = {"path", "uid", "nofile", "nproc"}
+
+
+def test_disks_are_looked_at_where_the_log_names_one(tmp_path: Path) -> None:
+    """Those of the usual folders, and of paths in the program's arguments that need not exist."""
+    log = tmp_path / "rank_0.err"
+    log.write_text("ValueError: x")
+    facts = rank_facts(str(log), [])
+    assert facts.keys() == ALWAYS
+    assert facts["path"] == os.environ["PATH"]
+    log.write_text("OSError: [Errno 28] No space left on device")
+    facts = rank_facts(str(log), ["python", "--out=/proc/none/x.pt"])
+    assert facts.keys() >= {*ALWAYS, "shm", "left"}
+    assert "/proc 0 of 0 MiB" in facts["left"]
+
+
+def test_a_file_system_that_hangs_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was found before it is told."""
+    released = threading.Event()
+    statvfs = os.statvfs
+
+    def hang(path: str) -> os.statvfs_result:
+        if path == str(tmp_path):
+            released.wait()
+        return statvfs(path)
+
+    monkeypatch.setattr(os, "statvfs", hang)
+    log = tmp_path / "rank_0.err"
+    log.write_text("No space left on device")
+    facts = rank_facts(str(log), [])
+    released.set()
+    assert "/dev/shm" in facts["left"]
+    assert str(tmp_path) not in facts["left"]

@@ -10,6 +10,7 @@ import pytest
 from runner.host.storage.permissions import find_exposure, private_folder
 
 STRANGER = 4711
+BY_ROOT = pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
 
 
 @pytest.fixture
@@ -41,6 +42,7 @@ def test_a_folder_of_ours_is_safe_whether_it_is_there_or_not(top: Path) -> None:
         assert exposed(workdir) == ""
 
 
+@BY_ROOT
 @pytest.mark.parametrize(
     ("mode", "problem"),
     [
@@ -51,8 +53,6 @@ def test_a_folder_of_ours_is_safe_whether_it_is_there_or_not(top: Path) -> None:
 )
 def test_folders_above_may_be_writable_only_if_sticky(top: Path, mode: int, problem: str) -> None:
     """Else anybody could rename ours and put another in its place."""
-    if os.getuid():
-        pytest.skip("only root can give a folder to a group")
     above = top / "scratch"
     above.mkdir()
     os.chown(above, -1, 1)
@@ -73,10 +73,9 @@ def test_the_workdir_and_its_stores_are_for_one_user(top: Path) -> None:
     assert exposed(workdir) == f"{workdir}/tasks can be written to by everybody (inside)"
 
 
+@BY_ROOT
 def test_what_belongs_to_a_stranger_is_named(top: Path) -> None:
     """A folder above, the workdir, a link to it, a store in it; also what we cannot look into."""
-    if os.getuid():
-        pytest.skip("only root can give a folder to somebody")
     theirs, link = top / "theirs", top / "link"
     owned(theirs, STRANGER, 0o700)
     owned(theirs / "w", 0, 0o700)

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from runner.core.wire.codec import encode
-from runner.core.wire.events import NotRelaunched, Relaunching, RelaunchPending
+from runner.core.wire.events import NotRelaunched
 from runner.core.wire.order import Hub, Order
 from runner.core.wire.paths import RunPaths
 from runner.core.wire.plan import NodePlan, Plan
@@ -18,7 +18,7 @@ from runner.core.wire.states import Reason, ReasonKind
 from runner.host.facts.ports import NO_PORTS
 from runner.host.peers.fold import HubFold, PeerObserver
 from runner.host.peers.state import LastHeard, PeerState, Phase, Upcoming
-from runner.host.supervisor.attempt import AttemptEnd, Decision, SupervisorArgs, begin_next
+from runner.host.supervisor.attempt import AttemptEnd, Decision, SupervisorArgs
 from tests.golden.builders import asked, failed
 from tests.unit.host.supervisor.test_stop_ladder import Journal
 
@@ -57,10 +57,6 @@ class Scene:
         self.journal = Journal()
         self.decided: list[Upcoming | str] = []
 
-    def args(self, node: str = "a") -> SupervisorArgs:
-        folder = RunPaths("/w", "run", node)
-        return SupervisorArgs(folder, self.orders[node], {}, NO_PORTS, b"token", record=self.record)
-
     def decide(
         self,
         end: AttemptEnd = FAILED,
@@ -75,8 +71,9 @@ class Scene:
             detached=is_detached,
             heard_anywhere=LastHeard(0.0, launch=end.stopped_at),
         )
+        folder = RunPaths("/w", "run", "a")
         decision = Decision(
-            self.args(),
+            SupervisorArgs(folder, self.orders["a"], {}, NO_PORTS, b"token", record=self.record),
             end,
             cast("Any", group),
             cast("Any", lease),
@@ -84,20 +81,6 @@ class Scene:
             lambda: problem,
         )
         return decision.wait()
-
-
-def test_a_spare_takes_the_place_of_who_is_lost() -> None:
-    """Each host makes its own order of what the hub says; the record has what was lost."""
-    scene = Scene("bd")
-    upcoming = scene.decide()
-    assert upcoming is not None
-    assert (upcoming.nodes, upcoming.spares) == (("a", "b", "d"), ())
-    assert (upcoming.past.nodes, upcoming.past.unverified) == (("a", "b", "c"), ("c",))
-    kinds = [type(body) for body in scene.journal.bodies]
-    assert kinds == [RelaunchPending, Relaunching]
-    begun = begin_next(scene.args("d"), upcoming, user_stopped=False)
-    assert (begun.order.attempt, begun.order.node_rank, begun.order.is_standby) == (1, 2, False)
-    assert begun.record["info"]["past_attempts"] == [encode(upcoming.past)]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Watchdog of ranks: what GPUs do, by their samples, and when a run stands still."""
+"""Watchdog of ranks: what GPUs do, when a run stands still, and when that is told."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 from runner.core.wire.events import ProgressResumed, Stalled
+from runner.core.wire.order import Notify, Order
 from runner.core.wire.paths import RunPaths
 from runner.core.wire.run_info import GpuSample
 from runner.core.wire.states import Reason
 from runner.host.process import procfs
 from runner.host.ranks import stacks
+from runner.host.supervisor.notifier import LAG_S, Notifier
 from runner.host.supervisor.stall_monitor import Progress, StallMonitor, gpus_work
 from tests.golden.builders import plan
 
@@ -137,33 +139,6 @@ def test_a_run_is_stopped_after_the_others_had_their_time(noted: Noted) -> None:
     assert words == ["no rank made progress for 45 s (watch.stall_s is 40)"]
 
 
-def test_what_a_dump_causes_is_no_progress(noted: Noted) -> None:
-    """A rank whose wait its signal cuts prints that; what it prints later is its own."""
-    monitor = noted.monitor(stop_on_stall=True)
-    noted.sizes = {"rank_0.out": 0}
-
-    def sample(*, prints: bool) -> float:
-        assert noted.sizes
-        noted.now += 5
-        noted.sizes = {"rank_0.out": noted.sizes["rank_0.out"] + prints}
-        monitor.sample()
-        return monitor.stalled_s
-
-    for _ in range(8):
-        assert sample(prints=False) < 40
-    monitor.dump("asked for by ada")
-    assert sample(prints=True) == 40
-    check(monitor, 40.0)
-    assert sample(prints=True) == 45
-    check(monitor, 45.0)  # both dumps were made at once
-    noted.now += 2
-    check(monitor, 47.0)  # they have settled: what they print from now on is their own
-    assert sample(prints=True) == 0
-    check(monitor, 0.0)
-    assert noted.bodies == [Stalled(40.0, stops_run=True, dump_time="then"), ProgressResumed()]
-    assert not noted.failures
-
-
 def test_a_freeze_of_the_machine_is_no_standstill(noted: Noted) -> None:
     """Samples that are far apart: we stood still ourselves, or the disk did not answer."""
     noted.sizes = {}
@@ -204,3 +179,36 @@ def test_what_ranks_write_shows_progress_but_not_their_stacks(noted: Noted, tmp_
         log.write_text("1\n")
     sizes = noted.monitor(str(tmp_path)).progress_sizes()
     assert {Path(path).name for path in sizes} == {"rank_0.out", "rank_0.metrics"}
+
+
+NOTIFY = Notify(("true",), "lab", "t", ("a", "b", "c"))
+ORDER = Order("r", "a", 0, "/w", "/", stall_s=10.0, notify=NOTIFY)
+
+
+@pytest.fixture
+def stalls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What was told."""
+    told: list[Any] = []
+    monkeypatch.setattr(Notifier, "tell", lambda _self, *args: told.append(args))
+    return told
+
+
+def test_a_stall_is_told_once_and_of_the_whole_run_only(stalls: list[Any], tmp_path: Path) -> None:
+    """Not where a part is unknown, no rank is left, or word of progress may be under way."""
+    notifier = Notifier(RunPaths(str(tmp_path), "r", "a"), ORDER, {})
+    late = 10.0 + LAG_S
+    for stalled_s in (None, float("inf"), 1e9, 1.0, 10.0, late - 0.1):
+        notifier.watch(stalled_s, may_tell=True)
+    notifier.watch(late, may_tell=False)
+    assert stalls == []
+    notifier.watch(late, may_tell=True)  # such as when the launch has just gone
+    notifier.watch(late + 1, may_tell=True)
+    notifier.watch(None, may_tell=True)
+    notifier.watch(late + 2, may_tell=True)
+    assert len(stalls) == 1
+    notifier.watch(0.5, may_tell=True)
+    notifier.watch(late, may_tell=True)
+    assert len(stalls) == 2
+    silent = Notifier(RunPaths(str(tmp_path), "r", "a"), replace(ORDER, stall_s=0.0), {})
+    silent.watch(1000.0, may_tell=True)
+    assert len(stalls) == 2

@@ -30,7 +30,7 @@ from runner.host.storage.run_owner import RunSocket
 from runner.host.supervisor import supervisor as supervisor_module
 from runner.host.supervisor.attempt import SupervisorArgs
 from runner.host.supervisor.supervisor import Supervisor
-from tests.golden.builders import asked, failed, own
+from tests.golden.builders import failed, own
 from tests.lab.waiting import PATIENCE
 
 Script = Callable[[Supervisor], bool]
@@ -200,33 +200,6 @@ def test_a_failure_before_the_stop_is_one_however_late_it_is_read(
     run = Supervised(tmp_path, "exit 7", script)
     assert run.state is State.FAILED
     assert run.event(ProgramExited).mono < run.event(Stopping).mono
-
-
-def test_a_stop_is_heard_while_the_attempt_is_written_down(tmp_path: Path) -> None:
-    """Its disk may take long for the first files; the program is never started."""
-    written = tmp_path / "written"
-    stopped = False
-
-    def script(supervisor: Supervisor) -> bool:
-        nonlocal stopped
-        if not stopped:
-            stopped = True
-            _stop_as_user(supervisor)
-        if supervisor._ladder.is_stopping:
-            written.with_suffix(".go").touch()
-        return False
-
-    def write_down() -> None:
-        while not written.with_suffix(".go").exists():
-            time.sleep(0.005)
-        written.touch()
-
-    run = Supervised(tmp_path, "exit 7", script, write_down=write_down)
-    assert written.exists()
-    assert [event.body for event in run.events] == [
-        Stopping(asked("told to")),
-        Ended(State.STOPPED),
-    ]
 
 
 @pytest.mark.promise(2)

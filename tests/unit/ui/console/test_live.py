@@ -1,4 +1,4 @@
-"""The live console on a terminal: its screen, and what is left of it."""
+"""The live console on a terminal: its screen, its status area, and what is left of it."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import pytest
 
 from runner.ui.console import console, status_area
 from runner.ui.console.console import open_console
+from runner.ui.console.status_area import StatusArea
 from tests.lab.waiting import PATIENCE
 
 NODES = ["gpu1", "gpu2"]
@@ -32,12 +33,15 @@ class Clock:
 
 
 class Terminal:
-    """A terminal of 80 columns that remembers all it was told."""
+    """A terminal of 80 columns, in place of our standard streams; it knows all it was told."""
 
-    def __init__(self) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._ours, self.theirs = pty.openpty()
         fcntl.ioctl(self.theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self.other = os.dup(self.theirs)
+        patch.setattr(console, "OUT", self.other)
+        patch.setattr(console, "ERR", self.theirs)
+        patch.setenv("TERM", "xterm")
         self.raw = b""
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -90,13 +94,10 @@ def drawn(raw: bytes) -> list[str]:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
-    """In place of both of our standard streams; nothing is too quick to be shown."""
-    made = Terminal()
-    monkeypatch.setattr(console, "OUT", made.other)
-    monkeypatch.setattr(console, "ERR", made.theirs)
+    """Nothing is too quick to be shown."""
+    made = Terminal(monkeypatch)
     monkeypatch.setattr(status_area, "SHOW_AFTER_S", -1.0)
     monkeypatch.setattr(status_area, "format_age", lambda _: "0 s")
-    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     yield made
     made.close()
@@ -157,3 +158,79 @@ def test_output_that_goes_elsewhere_is_plain(
 
     assert (tmp_path / "out").read_bytes() == (b"[gpu1:0] same\n[gpu1:1] same\n[gpu1:1]  20%\n")
     assert terminal.screen() == ["[gpu1:1] error"]
+
+
+EIGHT = [f"gpu{number}" for number in range(1, 9)]
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def area(clock: Clock) -> StatusArea:
+    return StatusArea(EIGHT, colour=False, clock=clock)
+
+
+def look(area: StatusArea, columns: int = 80, rows: int = 24) -> list[str]:
+    """Return the picture as text; each row fits, with a cell to spare."""
+    picture = area.render(columns, rows)
+    assert all(row.cells < max(columns, 2) for row in picture)
+    return [row.text.decode() for row in picture]
+
+
+def test_what_is_over_soon_is_never_shown(area: StatusArea, clock: Clock) -> None:
+    """A quick run has no area."""
+    area.phase("connecting")
+    clock.now += 0.9
+    first = look(area)
+    area.phase("running")
+    clock.now += 0.9
+
+    assert first == look(area) == []
+
+
+def test_equal_states_are_one_row(area: StatusArea, clock: Clock) -> None:
+    """Nodes by range, in order of the first; what others say stays in its row."""
+    area.phase("connecting")
+    for node in EIGHT:
+        area.node_status(node, "ready")
+    area.node_status("gpu3", "asking\n  DNS\x1b ")
+    clock.now += 65
+
+    assert look(area) == [
+        "connecting  1 m 05 s",
+        "  gpu[1-2,4-8]  ready",
+        "  gpu3          asking DNS\\x1b",
+    ]
+
+
+def test_area_takes_a_third_at_most(area: StatusArea, clock: Clock) -> None:
+    """What has no room is counted."""
+    area.phase("pushing the code")
+    for number, node in enumerate(EIGHT):
+        area.node_status(node, f"{number} %")
+    clock.now += 2
+
+    assert look(area, rows=12) == [
+        "pushing the code  2 s",
+        "  gpu1  0 %",
+        "  gpu2  1 %",
+        "  … and 6 more lines",
+    ]
+    assert look(area, rows=2) == ["pushing the code  2 s"]
+
+
+def test_silence_of_all_ranks_is_told(area: StatusArea, clock: Clock) -> None:
+    """Since the last output of any; while they are started nothing is expected."""
+    area.phase("starting")
+    clock.now += 90
+    assert look(area) == ["starting  1 m 30 s"]
+    area.phase("running")
+    clock.now += 60
+    area.heard()
+    clock.now += 29
+    assert look(area) == ["running  1 m 29 s"]
+    clock.now += 6
+    assert look(area) == ["running  1 m 35 s  no output for 35 s"]

@@ -50,7 +50,7 @@ def test_a_fork_that_cannot_compute(
 
 
 PROCESS = """
-import ctypes, socket, sys, threading
+import ctypes, sys
 sys.path.insert(0, {root!r})
 from runner.host.ranks.preload import fork_server
 def look(program="-mtrain"):
@@ -60,14 +60,6 @@ def look(program="-mtrain"):
         print(refusal)
 look()
 look("/tmp")
-with socket.socket():
-    look()
-stop = threading.Event()
-thread = threading.Thread(target=stop.wait)
-thread.start()
-look()
-stop.set()
-thread.join()
 libc = ctypes.CDLL(None)
 number = ctypes.c_ulong()
 libc.pthread_create(ctypes.byref(number), None, ctypes.cast(libc.pause, ctypes.c_void_p), None)
@@ -75,14 +67,12 @@ look()
 """
 
 
-def test_what_a_fork_would_share_or_lack() -> None:
-    """A connection is shared, a thread lacking; a program that is no text is not forked."""
+def test_what_a_fork_would_lack() -> None:
+    """Such as a thread; a program that is no text is not forked."""
     code = PROCESS.format(root=ROOT)
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.splitlines() == [
         "/tmp is no .py file",
-        "an imported module has opened a connection",
-        "an imported module has started a thread of Python",
         "an imported module has started threads",
     ]
 

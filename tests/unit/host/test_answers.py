@@ -1,14 +1,15 @@
-"""Results of child processes: setup, interpreter, GPUs."""
+"""Answers of child processes and of the driver: the interpreter, GPUs and their processes."""
 
 from __future__ import annotations
 
 import json
+import struct
 
 import pytest
 
 from runner.core.wire.facts import Gpu, GpuProcess, Interpreter
-from runner.host.facts import interpreter, setup
-from runner.host.gpu import query
+from runner.host.facts import interpreter
+from runner.host.gpu import nvml, query
 from runner.host.process import bounded_child
 
 
@@ -25,20 +26,6 @@ class Ended(bounded_child.BoundedChild):
 
 def told(**facts: object) -> bytes:
     return json.dumps(facts).encode() + b"\n"
-
-
-def test_the_environment_after_setup_is_what_the_lines_made_of_it() -> None:
-    """Functions and line breaks are kept; bash's own bookkeeping is as it was before."""
-    dump = (
-        b"PATH=/venv/bin:/bin\0A=1\n2\0BASH_FUNC_module%%=() {  echo m\n}\0"
-        b"SHLVL=1\0PWD=/tmp\0OLDPWD=/root\0_=/usr/bin/env\0__runner_text=x\0"
-    )
-    assert setup.parse_environment(dump, {"PATH": "/bin", "PWD": "/root", "GONE": "1"}) == {
-        "PATH": "/venv/bin:/bin",
-        "PWD": "/root",
-        "A": "1\n2",
-        "BASH_FUNC_module%%": "() {  echo m\n}",
-    }
 
 
 VERSION_FILES = [
@@ -75,3 +62,39 @@ def test_the_last_word_about_the_gpus_counts() -> None:
     assert named["gpu_source"] == "nvml"
     late = query.result(Ended(told(**first) + b'{"gpu 0": {', late=True))
     assert (late["gpus"], late["gpu_source"]) == ((Gpu(0, processes=(GpuProcess(7),)),), "nvml")
+
+
+MIB = 1 << 20
+
+
+def _buffer(layout: str, *records: tuple[int, ...]) -> bytes:
+    """Return what a driver leaves in our buffer of sentinels."""
+    written = b"".join(struct.pack(layout, *record) for record in records)
+    return written + bytes((0xAA,)) * (4096 - len(written))
+
+
+@pytest.mark.parametrize(
+    ("layout", "rest"),
+    [
+        ("=IIQII", (0xFFFFFFFF, 0xFFFFFFFF)),  # _v2 and _v3
+        ("=IIQIIQ", (0xFFFFFFFF, 0xFFFFFFFF, 0)),  # _v3 of driver 535.54
+    ],
+)
+@pytest.mark.parametrize("count", [1, 5])
+def test_the_length_of_a_process_record_is_measured(
+    layout: str, rest: tuple[int, ...], count: int
+) -> None:
+    """However long the driver's records are, each pid keeps its memory."""
+    expected = [(1000 + number, (number + 1) * MIB) for number in range(count)]
+    records = [(pid, 0, memory, *rest) for pid, memory in expected]
+
+    found = nvml.parse_processes(_buffer(layout, *records), count)
+
+    assert expected == [(process.pid, process.memory) for process in found]
+
+
+def test_memory_that_is_not_available_is_unknown() -> None:
+    """The driver's all-ones is no 16 exabytes."""
+    buffer = _buffer("=IIQII", (77, 0, (1 << 64) - 1, 0, 0))
+
+    assert (GpuProcess(77),) == nvml.parse_processes(buffer, 1)
