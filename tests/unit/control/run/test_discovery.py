@@ -10,7 +10,7 @@ import pytest
 
 from runner.control.run.discovery import HostRecord, newest_record
 from runner.control.run.hosts import merge_statuses
-from runner.core.results import RemoteRun, aggregate_state
+from runner.core.results import RemoteRun, aggregate_state, current_hosts
 from runner.core.wire.codec import decode, encode
 from runner.core.wire.plan import NodePlan
 from runner.core.wire.run_info import HostRunStatus, RunInfo
@@ -111,3 +111,11 @@ def test_a_run_has_ended_if_it_cannot_go_on_elsewhere(
     }
     run = RemoteRun(info, by_host)
     assert run.has_ended(["a", "b", "c"]) == has_ended
+
+
+def test_who_only_stands_by_is_no_node_of_a_run() -> None:
+    """Unless nobody else is left who tells of it."""
+    info = RunInfo("r", "train", attempt=1, standby_nodes=("n2",))
+    seen = {name: status(name, info=info) for name in ("n0", "n1", "n2")}
+    assert list(current_hosts(seen)) == ["n0", "n1"]
+    assert list(current_hosts({"n2": seen["n2"]})) == ["n2"]

@@ -10,10 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from runner.core.outcome.first_failure import SAME_EVENT_S
 from runner.core.outcome.verdict import Verdict, completed, fold_events
 from runner.core.results import NodeResult, RankResult
 from runner.core.wire.events import (
@@ -133,32 +130,6 @@ def test_what_ranks_raise_when_they_are_told_to_end_says_nothing() -> None:
     hung = seen(8.0, "b", raised, mono=8.0)
     guilty = failed("b", 3, None, "raised ValueError")
     assert verdict(noticed, stop, handled, hung, ended).first_failure == guilty
-
-
-DURATIONS = st.floats(0.0, SAME_EVENT_S / 2)
-FAILED_RANKS = st.lists(
-    st.tuples(DURATIONS, DURATIONS, st.sampled_from([GONE, RESET, "ValueError: no"])),
-    min_size=4,
-    max_size=4,
-)
-
-
-@given(FAILED_RANKS)
-def test_the_first_to_raise_is_the_first_failure(ranks: list[tuple[float, float, str]]) -> None:
-    """In whichever order ranks end, unless its words are torch's; each raised, and took a while."""
-    ends = [
-        seen(raised + taken, "aabb"[rank], RankExited(rank, 1, exception=text, raised_s=taken))
-        for rank, (raised, taken, text) in enumerate(ranks)
-    ]
-    own = [rank for rank in range(4) if ranks[rank][2] != GONE]
-    first = verdict(*ends).first_failure
-    assert first is not None
-    assert first.rank is not None
-    if own:
-        assert ranks[first.rank][2] != GONE
-        assert ranks[first.rank][0] == pytest.approx(min(ranks[rank][0] for rank in own))
-    else:
-        assert sum(ranks[first.rank][:2]) == min(sum(rank[:2]) for rank in ranks)
 
 
 def test_what_was_raised_and_handled_long_ago_is_no_failure() -> None:
@@ -303,31 +274,6 @@ def test_a_hosts_own_word_is_better_than_what_others_saw() -> None:
 
     assert outcome(said) == ("failed", 1)
     assert said.first_failure == DIED
-
-
-def test_a_stop_that_somebody_else_asked_for_is_no_failure() -> None:
-    """Another machine's `stop`: every host says so, and that was all."""
-    said = verdict(
-        seen(5.0, "a", Stopping(asked("stopped by ada@desk"))),
-        seen(5.1, "b", Stopping(asked("stopped by ada@desk"))),
-        terminated("a", 6),
-        terminated("b", 7),
-    )
-
-    assert outcome(said) == ("stopped", 130)
-    assert said.first_failure is None
-
-
-def test_host_that_keeps_silent_after_a_stop_is_5() -> None:
-    """Nobody can say that nothing is left there."""
-    said = verdict(
-        seen(5, "", StopRequested(asked("interrupted"), 2)),
-        terminated("a", 6),
-        seen(30, "b", EndUnverified("it did not say that nothing is left")),
-    )
-
-    assert outcome(said) == ("stuck", 5)
-    assert said.unverified == ("b",)
 
 
 @pytest.mark.parametrize(

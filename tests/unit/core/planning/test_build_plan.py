@@ -8,7 +8,8 @@ import pytest
 
 from runner.core.errors import NotReady
 from runner.core.planning.build_plan import build_plan
-from runner.core.spec import Debug, Node, Task, Watch
+from runner.core.planning.notes import ssh_forward
+from runner.core.spec import Debug, Node, Ssh, Task, Watch
 from runner.core.wire.facts import Interpreter
 from runner.core.wire.order import environment
 from runner.core.wire.plan import CodeRef
@@ -133,3 +134,14 @@ def test_python_looks_into_the_pushed_code(
     work = f"/home/ada/.runner/runs/{plan.run_id}/gpu1/work"
     assert env.get("PYTHONPATH") == (expected and expected.format(work=work))
     assert (env["RUNNER_RELEASE"], env["RUNNER_COMMIT"]) == ("0123", "abc+")
+
+
+def test_the_ssh_line_logs_in_as_the_launch_does() -> None:
+    """With what the cluster's YAML says; a setting of the node wins."""
+    node = Node("a", "gpu1", user="ada", port=2222)
+    ssh = Ssh(user="bob", key="~/k y", config="/c", jump=("b1", "x@b2:23"), known_hosts="/k")
+    assert ssh_forward(ssh, node, 5678) == (
+        """ssh -N -L 5678:127.0.0.1:5678 -F /c -i "$HOME"/'k y' -o UserKnownHostsFile=/k"""
+        " -J b1,x@b2:23 -l ada -p 2222 gpu1"
+    )
+    assert ssh_forward(Ssh(port=22), None, 1) == "ssh -N -L 1:127.0.0.1:1 -p 22 HOST"

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from runner.core.planning.build_plan import build_plan, select_gpus
+from runner.core.planning.build_plan import build_plan
 from runner.core.planning.readiness import problems_of, visible_gpus
 from runner.core.spec import Node, Spec, Task
 from runner.core.wire.facts import Facts, Interpreter, SetupResult
 from runner.core.wire.order import environment
-from tests.golden.builders import facts, gpus, spec
+from tests.golden.builders import facts, spec
 
 NODE = Node("gpu1", "10.0.0.1")
 ONE = spec(NODE)
@@ -91,23 +91,6 @@ def test_hosts_own_choice_of_gpus_holds(chosen: str | None, expected: tuple[int,
     own = {} if chosen is None else {"CUDA_VISIBLE_DEVICES": chosen}
 
     assert visible_gpus(facts("a", gpu_count=4, preset_env=own)) == expected
-
-
-@pytest.mark.parametrize(
-    ("node", "own", "expected"),
-    [
-        pytest.param(Node("a", "a"), {}, (0, 1, 2, 3), id="all"),
-        pytest.param(Node("a", "a", gpus=(3, 1)), {}, (3, 1), id="these"),
-        pytest.param(
-            Node("a", "a", gpus=1), {"CUDA_VISIBLE_DEVICES": "3,2"}, (3,), id="of the host's"
-        ),
-    ],
-)
-def test_nodes_choice_is_made_among_those(
-    node: Node, own: dict[str, str], expected: tuple[int, ...]
-) -> None:
-    """All that are visible, the first few of them, or those named."""
-    assert select_gpus(node, facts("a", gpus=gpus(4), preset_env=own)) == expected
 
 
 def test_a_plain_program_needs_no_torch() -> None:

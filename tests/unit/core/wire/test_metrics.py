@@ -17,7 +17,6 @@ from runner.core.wire.metrics import (
     Metrics,
     compile_pattern,
     parse_metrics,
-    seconds_left,
 )
 
 EPOCH = re.compile(r"epoch (\d+)/(\d+)")
@@ -222,11 +221,3 @@ def test_the_highest_form_of_a_ranks_lines_counts() -> None:
     ]
     assert taken == [True, True, False, True]
     assert latest.metrics == Metrics(6, 9, 0.8, more={"acc": 0.5})
-
-
-def test_the_time_left_is_that_of_the_steps_so_far() -> None:
-    """It is not known without steps that were done."""
-    assert seconds_left(100, 40, 20, 10.0) == 30.0
-    assert seconds_left(100, 120, 20, 10.0) == 0.0
-    assert seconds_left(None, 40, 20, 10.0) is None
-    assert seconds_left(100, 40, 0, 10.0) is None
