@@ -26,7 +26,9 @@ from runner.core.wire.codec import MAGIC, Frame, FrameDecoder, decode, encode
 from runner.core.wire.events import Event
 from runner.core.wire.facts import Gpu, GpuProcess, Outcome, ProbeResult, SetupResult, Target
 from runner.core.wire.metrics import RankProgress
+from runner.core.wire.order import Program
 from runner.core.wire.paths import EVENTS_FILE
+from runner.core.wire.plan import Plan
 from runner.core.wire.run_info import (
     GpuSample,
     GpuUser,
@@ -90,7 +92,6 @@ def mutated(value: Any, chance: random.Random) -> Any:
 class Host:
     """The other end of a channel: it answers requests, and lies if it has a `chance` to."""
 
-    spoken = 0  # frames of liars, in all
     kinds: ClassVar[set[str]] = set()  # of the answers that became lies
 
     def __init__(self, chance: random.Random | None, *, leaves: bool) -> None:
@@ -127,7 +128,6 @@ class Host:
         payload, chance = answer.payload, self._chance
         if chance is None or (answer.kind == "hello" and chance.random() < 0.9):
             return Frame(answer.kind, data, payload).pack()
-        Host.spoken += 1
         Host.kinds.add(answer.kind)
         kind = answer.kind
         if chance.random() < 0.3:
@@ -226,6 +226,16 @@ BODIES = [
     events.Stopping(failed(LIAR, 1, 1)),
     events.Ended(State.FAILED, own(LIAR, "a rank failed"), 1, (), verified=True),
 ]
+
+
+def elastic_plan(plan: Plan) -> Plan:
+    """Return a plan whose ranks torch assigns."""
+    program = Program(max_restarts=1)
+    nodes = tuple(
+        replace(node, ranks=(), order=replace(node.order, first_rank=None, program=program))
+        for node in plan.nodes
+    )
+    return replace(plan, nodes=nodes, min_nodes=1, max_nodes=2)
 
 
 def journal(node: str) -> bytes:

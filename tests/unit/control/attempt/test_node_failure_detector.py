@@ -19,6 +19,7 @@ from runner.control.rpc.session import HostSession
 from runner.control.rpc.wait import NO_ANSWER
 from runner.core.spec import Node
 from runner.core.wire.events import EndUnverified, Event, HostLost, HubJoined
+from runner.core.wire.plan import Plan
 from runner.core.wire.timing import ANSWER_TIMEOUT_S
 from tests.golden import builders
 
@@ -57,7 +58,7 @@ class Session(HostSession):
 class Scene:
     """Three nodes of one attempt, all in touch with us and with each other."""
 
-    def __init__(self) -> None:
+    def __init__(self, plan: Plan | None = None) -> None:
         self.events: list[Event] = []
         self.said: list[str] = []
         spec = builders.spec(*(Node(name, name) for name in "abc"), lost_s=15.0, disconnect_s=600.0)
@@ -67,9 +68,8 @@ class Scene:
         sessions: dict[str, HostSession] = {name: Session(name) for name in "abc"}
         idle = cast("Reconnector", SimpleNamespace(reconnect_if_due=lambda *_: None))
         event_log = AttemptLog("r", 0, observer.record)
-        self.monitor = NodeMonitor(
-            spec, builders.plan(1, 1, 1), sessions, idle, observer, event_log
-        )
+        plan = plan or builders.plan(1, 1, 1)
+        self.monitor = NodeMonitor(spec, plan, sessions, idle, observer, event_log)
         self.monitor.add_planned_nodes()
         self.nodes, self.stop = self.monitor.nodes, self.monitor.stop
         for name, node in self.nodes.items():

@@ -17,10 +17,12 @@ from runner.core.wire.events import (
     RankStarted,
     Stopping,
 )
-from runner.core.wire.order import Hub, Program
+from runner.core.wire.order import Hub
 from runner.core.wire.states import Reason, ReasonKind, State
+from tests.golden import builders
 from tests.golden.builders import own
 from tests.unit.control.attempt.test_node_failure_detector import Scene, Session
+from tests.unit.control.lying_host import elastic_plan
 
 HUB = Hub("a", "10.0.0.1", 29513, member_count=2, min_nodes=2, required=False)
 
@@ -28,20 +30,10 @@ HUB = Hub("a", "10.0.0.1", 29513, member_count=2, min_nodes=2, required=False)
 @pytest.fixture
 def elastic() -> Scene:
     """Return three nodes of a run whose ranks torch assigns and restarts; two are enough."""
-    scene = Scene()
-    plan = scene.monitor.elastic._plan
-    program = Program(max_restarts=1)
-    shares = tuple(
-        replace(
-            share,
-            ranks=(),
-            order=replace(share.order, hub=HUB, first_rank=None, program=program),
-        )
-        for share in plan.nodes
-    )
-    vars(scene.monitor.elastic)["_plan"] = replace(plan, nodes=shares)
+    plan = elastic_plan(builders.plan(1, 1, 1))
+    shares = [replace(share, order=replace(share.order, hub=HUB)) for share in plan.nodes]
+    scene = Scene(replace(plan, nodes=tuple(shares)))
     for share in shares:
-        scene.nodes[share.node].node_plan = share
         rank = RankStarted("abc".index(share.node), 7, world_size=3, master="a:1")
         event(scene, share.node, ProgramStarted(7), 10.0)
         event(scene, share.node, rank, 10.0)

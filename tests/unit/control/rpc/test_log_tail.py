@@ -118,25 +118,19 @@ def test_host_that_reports_events_for_ever_is_refused(monkeypatch: pytest.Monkey
 @pytest.mark.promise(12)
 @pytest.mark.parametrize(
     ("file", "offset"),
-    [(RANK_0, 1), ("rank_1.out", 0), ("../x.out", 0), ("rank_0.out/", 0), ("order.json", 0)],
+    [
+        *((RANK_0, offset) for offset in (0, 2, 4)),  # of which 3 bytes have come
+        *(("rank_1.out", 0), ("../x.out", 0), ("rank_0.out/", 0), ("order.json", 0)),
+    ],
 )
 def test_what_was_not_asked_for_is_refused(file: str, offset: int) -> None:
-    """A byte of a log is shown where it is, or not at all; a rank of another node is not."""
-    with pytest.raises(FrameError, match=r"nobody asked for|do not follow"):
-        Followed().come(file, b"x", offset)
-    followed = Followed()
-    with pytest.raises(FrameError, match="nobody asked for"):  # events are another kind of reply
-        list(followed.tailer.on_frame(Frame("data", {"id": 1, "file": EVENTS_FILE, "offset": 0})))
-
-
-@pytest.mark.promise(12)
-def test_a_byte_does_not_come_twice() -> None:
-    """Nor one that was left out."""
+    """A byte comes once, and is shown where it is; a rank of another node is not."""
     followed = Followed()
     followed.come(RANK_0, b"one")
-    for offset in (0, 2, 4):
-        with pytest.raises(FrameError, match="do not follow the last ones"):
-            followed.come(RANK_0, b"two", offset)
+    with pytest.raises(FrameError, match=r"nobody asked for|do not follow the last ones"):
+        followed.come(file, b"x", offset)
+    with pytest.raises(FrameError, match="nobody asked for"):  # events are another kind of reply
+        list(followed.tailer.on_frame(Frame("data", {"id": 1, "file": EVENTS_FILE, "offset": 0})))
 
 
 @settings(max_examples=15)

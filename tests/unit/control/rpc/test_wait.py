@@ -24,8 +24,10 @@ class FakeSession:
         self.closed = self.closed_locally = False
         self.idle_s = self.last_sent = 0.0
         self.requests: list[str] = []
+        self.held: list[bool] = []
         self.rejected = ""
-        self._inbox, self._answers = inbox, answers
+        self._inbox = inbox
+        self._answers = answers
 
     def request(self, kind: str, data: dict[str, Any] | None = None, payload: bytes = b"") -> None:
         assert not payload
@@ -34,8 +36,12 @@ class FakeSession:
             told = {"node": (data or {}).get("node"), "disk_wait_s": 0.0}
             self._inbox.put((cast("HostSession", self), Frame(self._answers[kind], told)))
 
+    def hold(self, *, is_held: bool) -> None:
+        self.held.append(is_held)
+
     def reject(self, error: Exception) -> None:
-        self.closed, self.rejected = True, str(error)
+        self.closed = True
+        self.rejected = str(error)
 
     def close(self) -> None:
         self.closed = self.closed_locally = True
