@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from runner.core.planning.build_plan import build_plan
+from runner.core.planning.build_plan import build_plan, select_gpus
 from runner.core.planning.readiness import problems_of, visible_gpus
 from runner.core.spec import Node, Spec, Task
 from runner.core.wire.facts import Facts, Interpreter, SetupResult
 from runner.core.wire.order import environment
-from tests.golden.builders import facts, spec
+from tests.golden.builders import facts, gpus, spec
 
 NODE = Node("gpu1", "10.0.0.1")
 ONE = spec(NODE)
@@ -123,3 +123,8 @@ def test_other_gpus_than_nvidias_are_started_by_number() -> None:
     env = environment(made.node("gpu1").order)
     assert (made.world_size, env["DIST_BACKEND"]) == (8, "hccl")
     assert "CUDA_VISIBLE_DEVICES" not in env
+
+
+def test_gpus_that_are_named_keep_their_order() -> None:
+    """Local ranks take them in it."""
+    assert select_gpus(Node("a", "a", gpus=(3, 1)), facts("a", gpus=gpus(4))) == (3, 1)
