@@ -147,7 +147,7 @@ class Read(Snapshot):
 
 class Push:
     def __init__(self, folder: Path, made: Made) -> None:
-        self.folder, self.made = folder, made
+        self.folder = folder
         self.inbox = Turns()
         self.snapshot: Snapshot = Read(made)
         self.states: dict[str, list[str]] = {}
@@ -191,25 +191,25 @@ def test_hosts_are_sent_what_they_lack_and_files_are_read_once(push: Push) -> No
     receivers = push.run().targets
 
     assert all(host.has(TREE) for host in (full, some, none, other))
-    assert {name: states[-1] for name, states in push.states.items()} == dict.fromkeys(
-        ("full", "some", "none", "other"), "has the code"
-    )
-    assert {name: each.queued for name, each in receivers.items()} == {
-        "full": 0,
-        "some": 400,
-        "none": 550,
-        "other": 550,
-    }
+    assert [states[-1] for states in push.states.values()] == ["has the code"] * 4
+    queued = {name: each.queued for name, each in receivers.items()}
+    assert queued == {"full": 0, "some": 400, "none": 550, "other": 550}
     assert (receivers["full"].is_new, full.pieces) == (False, [])
     assert isinstance(push.snapshot, Read)
     assert push.snapshot.reads == {"a": 2, "b": 1, "d/c": 2, "empty": 1}
 
 
-def test_slow_host_makes_the_reading_wait(push: Push, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However large the release and slow a host, little of it waits in memory."""
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let little be on its way to a host."""
     monkeypatch.setattr(window, "INITIAL_CREDIT", 100)
     monkeypatch.setattr(window, "MAX_AHEAD", 100)
     monkeypatch.setattr(code_push, "CHUNK", 20)
+
+
+@pytest.mark.usefixtures("narrow")
+def test_slow_host_makes_the_reading_wait(push: Push) -> None:
+    """However large the release and slow a host, little of it waits in memory."""
     slow, quick = push.host("slow"), push.host("quick")
 
     push.run()
@@ -219,11 +219,9 @@ def test_slow_host_makes_the_reading_wait(push: Push, monkeypatch: pytest.Monkey
     assert 100 < slow.most <= 100 + 2 * 20
 
 
+@pytest.mark.usefixtures("narrow")
 def test_host_that_takes_nothing_is_given_up(push: Push, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is silent for `lost_s` is named; the others get the release."""
-    monkeypatch.setattr(window, "INITIAL_CREDIT", 100)
-    monkeypatch.setattr(window, "MAX_AHEAD", 100)
-    monkeypatch.setattr(code_push, "CHUNK", 20)
     monkeypatch.setattr(CodePush, "ping_interval_s", 0.0)
     dead, other = push.host("dead"), push.host("other")
     dead.deaf = True

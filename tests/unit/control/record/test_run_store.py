@@ -62,6 +62,9 @@ def test_new_folder_holds_the_configuration(
     assert typed == ["a=1", "b='é \"x\"'"]
     assert names(store.folder.parent) == {RUN_ID, "latest", ".gitignore"}
     assert (store.folder.parent / "latest").readlink() == Path(RUN_ID)
+    store.write_log("a", "rank_0.out", 0, b"x")
+    folders = (store.folder, store.logs, store.logs / "a")
+    assert [folder.stat().st_mode & 0o777 for folder in folders] == [0o700] * 3, "the user's alone"
 
 
 def test_record_ignores_itself_in_a_folder_that_was_there_before(tmp_path: Path) -> None:
@@ -69,16 +72,7 @@ def test_record_ignores_itself_in_a_folder_that_was_there_before(tmp_path: Path)
     (tmp_path / "runs" / "tensorboard").mkdir(parents=True)
     created(tmp_path / "runs" / RUN_ID)
     assert names(tmp_path / "runs") == {RUN_ID, "latest", "tensorboard"}
-    found = scan(tmp_path)
-    assert not found.entries
-
-
-def test_record_is_the_users_alone(store: RunStore) -> None:
-    """Others on this machine read neither configuration nor logs."""
-    store.write_log("a", "rank_0.out", 0, b"x")
-
-    folders = (store.folder, store.logs, store.logs / "a")
-    assert [folder.stat().st_mode & 0o777 for folder in folders] == [0o700] * 3
+    assert not scan(tmp_path).entries
 
 
 def test_a_record_that_was_cut_off_is_made_good(store: RunStore) -> None:
@@ -121,7 +115,7 @@ def test_a_folder_that_cannot_be_the_runs(tmp_path: Path, place: str, told: str)
 def test_a_run_whose_plan_cannot_be_written_has_not_begun(store: RunStore) -> None:
     """No id finds it, and the latest run is the one before."""
     failed = RunStore(store.folder.parent / "failed")
-    asked = replace(request(failed.folder), spec=replace(request(failed.folder).spec, run_id="f"))
+    asked = request(failed.folder, run_id="f")
     with room_for(2000), pytest.raises(OSError, match="File too large"):
         failed.create(asked, replace(plan(1), cluster="x" * 2000))
     assert names(store.folder.parent) == {RUN_ID, "latest", ".gitignore"}

@@ -130,17 +130,14 @@ def test_banner_without_a_wire_is_told_after_the_end(wire: Wire) -> None:
 @pytest.mark.parametrize(
     ("last", "reason"),
     [
-        pytest.param([b""], "the connection ended", id="end"),
-        pytest.param([OSError("reset by peer")], "reset by peer", id="error"),
-        pytest.param([b"\xff" * 8], "it sent a frame of impossible size", id="no frame"),
-        pytest.param(
-            [LENGTHS.pack(2, 0), b"{}"], "it sent a frame without a readable header", id="no kind"
-        ),
+        (b"", "the connection ended"),
+        (OSError("reset by peer"), "reset by peer"),
+        (b"\xff" * 8, "it sent a frame of impossible size"),
     ],
 )
-def test_end_is_reported_once(wire: Wire, last: list[bytes | OSError], reason: str) -> None:
+def test_end_is_reported_once(wire: Wire, last: bytes | OSError, reason: str) -> None:
     """However a wire ends, and whoever then closes it, one frame says so."""
-    wire.come(MAGIC + HELLO.pack(), *last)
+    wire.come(MAGIC + HELLO.pack(), last)
 
     assert [wire.next(), wire.next()] == [HELLO, Frame("closed", {"reason": reason})]
     assert wire.session.closed

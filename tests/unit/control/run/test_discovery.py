@@ -57,13 +57,7 @@ def test_of_two_answers_the_newest_attempt_wins() -> None:
     assert newest_record({"x": old, "y": new, "z": joined}) == new
 
 
-@pytest.mark.parametrize(
-    "lie",
-    [
-        status("../b"),
-        status("a", info=RunInfo("../r1")),
-    ],
-)
+@pytest.mark.parametrize("lie", [status("../b"), status("a", info=RunInfo("../r1"))])
 def test_a_name_that_is_no_name_is_refused(lie: HostRunStatus) -> None:
     """Nothing that a host says becomes a path, or a word that does more than name one."""
     with pytest.raises(ValueError, match="is not legal"):
@@ -109,8 +103,7 @@ def test_a_run_has_ended_if_it_cannot_go_on_elsewhere(
     by_host = {
         node: status(node, info=info, state=state, alive=False) for node, state in states.items()
     }
-    run = RemoteRun(info, by_host)
-    assert run.has_ended(["a", "b", "c"]) == has_ended
+    assert RemoteRun(info, by_host).has_ended(["a", "b", "c"]) == has_ended
 
 
 def test_who_only_stands_by_is_no_node_of_a_run() -> None:

@@ -15,7 +15,8 @@ from runner.core.wire.order import environment
 from runner.core.wire.plan import CodeRef
 from tests.golden.builders import facts, spec
 
-A, B = Node("a", "10.0.0.1"), Node("b", "10.0.0.2")
+A = Node("a", "10.0.0.1")
+B = Node("b", "10.0.0.2")
 
 
 def test_problems_of_all_hosts_come_together() -> None:
@@ -34,22 +35,20 @@ def test_problems_of_all_hosts_come_together() -> None:
 @pytest.mark.parametrize(
     ("asked", "counts", "nproc", "expected"),
     [
-        pytest.param("auto", (2, 1), None, "nccl", id="a GPU per rank everywhere"),
-        pytest.param("auto", (2, 0), None, "gloo", id="one node without"),
-        pytest.param("auto", (2, 2), 3, "gloo", id="more ranks than GPUs"),
-        pytest.param("nccl", (2, 2), 1, "nccl", id="more GPUs than ranks"),
+        ("auto", (2, 1), None, "nccl"),
+        ("auto", (2, 0), None, "gloo"),
+        ("auto", (2, 2), 3, "gloo"),
+        ("nccl", (2, 2), 1, "nccl"),
     ],
 )
 def test_backend_is_one_for_all(
     asked: str, counts: tuple[int, int], nproc: int | None, expected: str
 ) -> None:
     """`auto` is nccl exactly where every rank of every node has a GPU; all ranks are told."""
-    nodes = [
-        Node(name, f"10.0.0.{n}", nproc_per_node=nproc) for n, name in enumerate("ab", start=1)
-    ]
+    nodes = [replace(node, nproc_per_node=nproc) for node in (A, B)]
     hosts = {
-        node.name: facts(node.name, f"eth0 {node.host}/24", gpu_count=count)
-        for node, count in zip(nodes, counts, strict=True)
+        "a": facts("a", "eth0 10.0.0.1/24", gpu_count=counts[0]),
+        "b": facts("b", "eth0 10.0.0.2/24", gpu_count=counts[1]),
     }
 
     made = build_plan(spec(*nodes, backend=asked), hosts)
@@ -76,16 +75,11 @@ def test_nccl_without_enough_gpus_is_refused() -> None:
 
 def test_a_torch_that_is_not_there_is_not_built_without_cuda() -> None:
     """What needs none is not told that its GPUs cannot be used."""
-    hosts = {
-        "a": facts(
-            "a", "eth0 10.0.0.1/24", gpu_count=1, python=Interpreter("/usr/bin/python3", "3.11")
-        )
-    }
-    made = build_plan(
-        spec(A, task=Task(name="t", kind="script", target="t.py", entry="plain")), hosts
-    )
-    assert made.notes == ()
-    assert made.backend == "nccl"
+    python = Interpreter("/usr/bin/python3", "3.11")
+    task = Task(name="t", kind="script", target="t.py", entry="plain")
+    host = facts("a", "eth0 10.0.0.1/24", gpu_count=1, python=python)
+    made = build_plan(spec(A, task=task), {"a": host})
+    assert (made.notes, made.backend) == ((), "nccl")
 
 
 def test_torchruns_own_ladder_ends_after_ours() -> None:

@@ -40,27 +40,18 @@ def test_other_options_are_the_users_own() -> None:
     assert list(extra_problems(words)) == []
 
 
+DENIED = "Got permission denied while trying to connect to the Docker daemon socket"
+
+
 @pytest.mark.parametrize(
     ("step", "said", "texts"),
     [
         ("find", "there is no docker on its PATH", ("container.program: there is", "install it")),
         ("ask", "no answer within 15 s", ("docker did not answer", "journalctl")),
         ("ask", "Cannot connect to the Docker daemon at x", ("does not run", "systemctl start")),
-        (
-            "ask",
-            "Got permission denied while trying to connect to the Docker daemon socket",
-            ("may not use the socket", "usermod -aG docker"),
-        ),
-        (
-            "image",
-            "No such image: train:1",
-            ("train:1 is not on", "docker save train:1 |"),
-        ),
-        (
-            "pull",
-            "connect: connection refused",
-            ("cannot be pulled: conn", "ssh gpu1 docker"),
-        ),
+        ("ask", DENIED, ("may not use the socket", "usermod -aG docker")),
+        ("image", "No such image: train:1", ("train:1 is not on", "docker save train:1 |")),
+        ("pull", "connect: connection refused", ("cannot be pulled: conn", "ssh gpu1 docker")),
         ("start", "exec: executable file not found in $PATH", ("train:1 has no python3", "3.8")),
         ("start", "could not select device driver", ("no GPUs", "cluster.nodes.gpu1.gpus=0")),
         ("start", "bind source path does not exist: /no", ("not exist: /no", "container.mounts")),

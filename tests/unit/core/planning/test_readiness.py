@@ -58,13 +58,9 @@ def test_problem_says_what_to_do(others: dict[str, Any], start: str) -> None:
 
 @pytest.mark.parametrize(
     ("chosen", "problem"),
-    [
-        ("eth0,ib0", "there is no interface ib0"),
-        ("eth1", "eth1 has no address"),
-        ("eth0,lo", ""),
-    ],
+    [("eth0,ib0", "there is no interface ib0"), ("eth1", "eth1 has no address"), ("eth0,lo", "")],
 )
-def test_an_interface_that_the_host_lacks(chosen: str | None, problem: str) -> None:
+def test_an_interface_that_the_host_lacks(chosen: str, problem: str) -> None:
     """With the key and those it has; a host that tells none is not judged."""
     asked = spec(replace(NODE, interface=chosen))
     host = facts(
@@ -78,19 +74,18 @@ def test_an_interface_that_the_host_lacks(chosen: str | None, problem: str) -> N
 @pytest.mark.parametrize(
     ("chosen", "expected"),
     [
-        pytest.param("", (), id="empty"),
-        pytest.param("2,0", (2, 0), id="in its own order"),
-        pytest.param("1,-1,2", (1,), id="CUDA stops at what is no device"),
-        pytest.param("0,9,1", (0,), id="also at a device that is not there"),
-        pytest.param("GPU-0002-a100,GPU-0000", (2, 0), id="UUIDs, also short"),
-        pytest.param("GPU-000", (), id="a short UUID of several"),
+        ("", ()),
+        ("2,0", (2, 0)),
+        ("1,-1,2", (1,)),  # CUDA stops at what is no device
+        ("0,9,1", (0,)),  # or is not there
+        ("GPU-0002-a100,GPU-0000", (2, 0)),
+        ("GPU-000", ()),  # a short UUID of several
     ],
 )
-def test_hosts_own_choice_of_gpus_holds(chosen: str | None, expected: tuple[int, ...]) -> None:
+def test_hosts_own_choice_of_gpus_holds(chosen: str, expected: tuple[int, ...]) -> None:
     """CUDA_VISIBLE_DEVICES as the host sets it is read as CUDA reads it."""
-    own = {} if chosen is None else {"CUDA_VISIBLE_DEVICES": chosen}
-
-    assert visible_gpus(facts("a", gpu_count=4, preset_env=own)) == expected
+    host = facts("a", gpu_count=4, preset_env={"CUDA_VISIBLE_DEVICES": chosen})
+    assert visible_gpus(host) == expected
 
 
 def test_a_plain_program_needs_no_torch() -> None:

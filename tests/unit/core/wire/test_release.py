@@ -12,17 +12,8 @@ from hypothesis import strategies as st
 from runner.core.wire.files import Entry, Manifest
 from tests.unit.release_builders import release
 
-ODD = (
-    " ",
-    "-rf",
-    "new\nline",
-    "..data",
-    "...",
-    'quo"te',
-    "größe",
-    os.fsdecode(b"\xff\xfe"),
-    "a\\b",
-)
+NOT_UTF_8 = os.fsdecode(b"\xff\xfe")
+ODD = (" ", "-rf", "new\nline", "..data", "...", 'quo"te', "größe", NOT_UTF_8, "a\\b")
 """Names that are allowed, however odd."""
 
 
@@ -53,10 +44,7 @@ def test_path_outside_of_the_release_is_refused(path: str, kind: int) -> None:
 @pytest.mark.parametrize(
     ("entry", "why"),
     [
-        (
-            Entry("link/passwd", stat.S_IFREG, 0, "0" * 64),
-            "the folder of .* is not in",
-        ),
+        (Entry("link/passwd", stat.S_IFREG, 0, "0" * 64), "the folder of .* is not in"),
         (Entry("d/a", stat.S_IFDIR), "is in the manifest twice"),
         (Entry("d/b", stat.S_IFREG, 0, "../../id_rsa"), "has no digest"),
         (Entry("d/b", stat.S_IFIFO), "is no file, folder or link"),

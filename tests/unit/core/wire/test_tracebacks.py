@@ -13,6 +13,7 @@ from runner.core.wire.tracebacks import (
 )
 
 FRAMES = [TRACEBACK, '  File "t.py", line 1, in <module>', "    train()", "    ^^^^^^^"]
+OWN = [*FRAMES, "ValueError: lr"]
 
 
 @pytest.mark.parametrize(
@@ -26,15 +27,9 @@ FRAMES = [TRACEBACK, '  File "t.py", line 1, in <module>', "    train()", "    ^
         ([*FRAMES, "SystemExit: 3"], ""),
         ([*FRAMES, "lightning.pytorch.SIGTERMException"], ""),
         ([*FRAMES, "RuntimeError: DataLoader worker (pid 7) is killed by signal: Terminated."], ""),
-        ([*FRAMES, "ValueError: lr", "[W TCPStore.cpp] was likely closed"], "ValueError: lr"),
-        (
-            [*FRAMES, "ValueError: lr", "Exception ignored in: <x>", *FRAMES, "BrokenPipeError"],
-            "ValueError: lr",
-        ),
-        (
-            [*FRAMES, "ValueError: lr", "", "Exception in thread T-4:", *FRAMES, "EOFError"],
-            "ValueError: lr",
-        ),
+        ([*OWN, "[W TCPStore.cpp] was likely closed"], "ValueError: lr"),
+        ([*OWN, "Exception ignored in: <x>", *FRAMES, "BrokenPipeError"], "ValueError: lr"),
+        ([*OWN, "", "Exception in thread T-4:", *FRAMES, "EOFError"], "ValueError: lr"),
         (["Exception in thread T-4:", *FRAMES, "EOFError"], ""),
         (["epoch 1", "epoch 2"], ""),
         ([], ""),
