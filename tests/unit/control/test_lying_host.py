@@ -13,7 +13,6 @@ import json
 import random
 import shutil
 import signal
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -68,7 +67,6 @@ from tests.unit.control.lying_host import (
     FACTS,
     HONEST,
     HONEST_ANSWERS,
-    INFO,
     LIAR,
     NODES,
     PLAN,
@@ -79,6 +77,7 @@ from tests.unit.control.lying_host import (
     Pool,
     World,
     elastic_plan,
+    recorded,
     runs,
     shown,
 )
@@ -299,8 +298,7 @@ def plan_of(world: World, monkeypatch: pytest.MonkeyPatch) -> PlanOf:
             plan: Any = encode(PLAN)
             if request["node"] == LIAR:
                 plan["nodes"][1]["order"].update(order)
-            texts = {"plan": json.dumps(plan), "info": json.dumps(encode(INFO)), "config": "a: b\n"}
-            return [Answer("run", {}, zlib.compress(json.dumps(texts).encode()))]
+            return recorded(plan)
 
         monkeypatch.setitem(HONEST_ANSWERS, "run", answer)
         pool = Pool(None, world.folder)
@@ -344,9 +342,7 @@ def test_no_host_says_which_machine_is_contacted(world: World) -> None:
     """A node of the run that the YAML lacks is named, with the key that adds it."""
     finder = RunFinder(Pool(None, world.folder), "")
     other = replace(PLAN.nodes[1], node="c", host="10.0.0.3")
-    told = (
-        "c: it is a node of .*, and not of lab here\n    if it is: .cluster.nodes.c.host=10.0.0.3"
-    )
+    told = "c: it is a node of .*, and not of lab here\n +if it is: .cluster.nodes.c.host=10.0.0.3"
     with pytest.raises(NotReady, match=told):
         finder.retarget_to_run(replace(PLAN, nodes=(*PLAN.nodes, other)))
 
@@ -367,11 +363,9 @@ def test_a_host_that_keeps_its_runs_to_itself_holds_up_no_launch(
     monkeypatch.setitem(HONEST_ANSWERS, "runs", without_answer)
     pool = Pool(None, world.folder)
     said: list[str] = []
-    pool.console = MagicMock()
-    pool.console.message.side_effect = said.append
-    visit = OneVisit(None)
-    liar = visit._left[LIAR]
-    pool.connector = visit
+    pool.console = MagicMock(message=said.append)
+    pool.connector = OneVisit(None)
+    liar = pool.connector._left[LIAR]
     pool.connect()
     pool.spec = replace(pool.spec, run_id="mine")
     request = LaunchRequest(pool.spec, pool.folder, "")

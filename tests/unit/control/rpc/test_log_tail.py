@@ -93,14 +93,10 @@ def test_events_about_others_are_dropped_and_counted(line: str) -> None:
 
     assert followed.events == made
     assert followed.tailer.dropped_events == 1
-
-
-def test_ranks_of_an_attempt_before_are_no_others() -> None:
-    """A node may have another rank in each attempt."""
-    followed = Followed(attempt=1)
+    next_one = Followed(attempt=1)  # in which the node may have other ranks than it had
     before = Event(RUN_ID, "a", 0, 1, 1.5, 2.5, RankStarted(1, 7)).to_line()
-    followed.come(EVENTS_FILE, before.encode())
-    assert (followed.events, followed.tailer.dropped_events) == ([], 0)
+    next_one.come(EVENTS_FILE, before.encode())
+    assert (next_one.events, next_one.tailer.dropped_events) == ([], 0)
 
 
 @pytest.mark.promise(12)

@@ -86,22 +86,6 @@ def test_only_what_a_run_has_is_fetched(bad: Any) -> None:
         RemoteFile.from_row(bad)
 
 
-def test_nothing_is_written_through_a_link(pulled: Pulled, tmp_path: Path) -> None:
-    """That was there: a host's own is not made here."""
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    elsewhere = tmp_path / "other"
-    elsewhere.mkdir()
-    (elsewhere / "outputs").symlink_to(outside)
-    (elsewhere / "logs").mkdir()
-    (elsewhere / "logs" / LIAR).mkdir()
-    (elsewhere / "logs/b/rank_0.out").symlink_to(outside / "log")
-    rows = [row("c", 3), row("attempt_0/rank_0.out", 3, kind="log")]
-    told = pulled(elsewhere, rows, {"c": b"bad", "attempt_0/rank_0.out": b"bad"})
-    assert told.failed_count == 2
-    assert everything(outside) == set()
-
-
 @pytest.mark.promise(5)
 def test_a_file_is_on_the_disk_before_it_has_its_name(
     pulled: Pulled, tmp_path: Path, synced_before_rename: Callable[[Path], bool]

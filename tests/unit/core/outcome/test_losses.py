@@ -113,6 +113,31 @@ def test_what_an_attempt_cost(
     assert losses(*told) == Losses(gone, frozenset(suspect))
 
 
+OUT_OF_TIME = "its job was about to reach its time limit"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "outcome", "is_own"),
+    [
+        (ReasonKind.TERM, "b: its processes got SIGTERM", ("failed", 1), True),
+        (ReasonKind.START, "b: could not start: why", ("failed", 3), True),
+        (
+            ReasonKind.TIME_LIMIT,
+            "its job was about to reach its time limit",
+            ("stopped", 130),
+            False,
+        ),
+    ],
+)
+def test_a_reason(kind: ReasonKind, text: str, outcome: tuple[str, int], *, is_own: bool) -> None:
+    """Whether a node failed itself is not for others to say."""
+    reason = Reason(kind, "b", 3, 1, "why")
+    assert (reason.text, reason.outcome) == (text, outcome)
+    assert (reason.is_own("b"), reason.is_own("a")) == (is_own, False)
+    assert not reason.as_told_to("b").is_own("b")
+    assert reason.as_told_to("a") == reason
+
+
 def test_a_node_without_which_a_run_went_on_is_gone() -> None:
     """Unless it came back, or showed that nothing is left there."""
     left = ("a", PeerDeparted("c", "no power", 2))

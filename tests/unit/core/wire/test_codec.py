@@ -50,13 +50,10 @@ def test_unknown_fields_are_ignored() -> None:
 @pytest.mark.parametrize(
     ("cls", "data"),
     [
-        pytest.param(RankExited, ["rank", 3], id="no object"),
-        pytest.param(RankExited, {"code": 0}, id="field missing"),
-        pytest.param(Ended, {"state": "asleep"}, id="unknown enum value"),
-        pytest.param(Ended, {"state": "stuck", "survivors": 7}, id="number for a list"),
-        pytest.param(Ended, {"state": "stuck", "survivors": "78"}, id="text for a list"),
-        pytest.param(Facts, {"node": "a", "preset_env": ["A"]}, id="list for a mapping"),
-        pytest.param(Facts, {"node": "a", "gpus": [7]}, id="number for an object in a list"),
+        (RankExited, ["rank", 3]),
+        (Ended, {"state": "stuck", "survivors": "78"}),
+        (Facts, {"node": "a", "preset_env": ["A"]}),
+        (Facts, {"node": "a", "gpus": [7]}),
     ],
 )
 def test_data_of_another_shape_is_a_value_error(cls: type[Any], data: Any) -> None:
