@@ -109,13 +109,9 @@ def test_links_into_the_tree_work_there(tmp_path: Path) -> None:
 
     found = scan(project)
 
-    told_links = {path: found.links[path] for path in ("near", "far", "bin/through", "bin/up")}
-    assert told_links == {
-        "near": "conf",
-        "far": "conf/a.yaml",
-        "bin/through": "../near/a.yaml",
-        "bin/up": "../near",
-    }
+    there = {"near": "conf", "far": "conf/a.yaml", "bin/through": "../near/a.yaml"}
+    there["bin/up"] = "../near"
+    assert {path: found.links[path] for path in there} == there
     assert found.notes[0].endswith("what these lead to: ignored to big, outside to /etc/hosts")
 
 

@@ -93,6 +93,7 @@ def test_all_went_well() -> None:
 
 GONE = "RuntimeError: [third_party/gloo/gloo/pair.cc:553] Connection closed by peer [10.0.0.1]:4"
 RESET = "ConnectionResetError: [Errno 104] Connection reset by peer"
+RAISED_FIRST = failed("a", 1, None, "raised ConnectionResetError")
 
 
 @pytest.mark.parametrize(
@@ -131,30 +132,29 @@ def test_what_ranks_raise_when_they_are_told_to_end_says_nothing() -> None:
     assert verdict(noticed, stop, handled, hung, ended).first_failure == guilty
 
 
-def test_what_was_raised_and_handled_long_ago_is_no_failure() -> None:
-    """It is the last that a rank printed before it was said to end with the others."""
+@pytest.mark.parametrize(
+    ("exception", "later", "first"),
+    [
+        # the last that it printed before it was said to end with the others
+        (
+            "KeyError: 1",
+            RankExited(1, None, TERM, exception=RESET, raised_s=9.0),
+            failed("a", 0, 1),
+        ),
+        ("ValueError: no", RankExited(1, None, TERM, exception=RESET, raised_s=0.53), RAISED_FIRST),
+        (GONE, RankExited(1, code=7), failed("a", 0, 1)),  # ends its own way when said to
+    ],
+)
+def test_who_raised_first_and_was_stopped_before_it_had_ended_is_the_first(
+    exception: str, later: RankExited, first: Reason
+) -> None:
+    """What was raised and handled long ago is no failure."""
     said = verdict(
-        seen(5.0, "a", RankExited(0, code=1, exception="KeyError: 1", raised_s=0.1), mono=5.0),
+        seen(5.0, "a", RankExited(0, code=1, exception=exception, raised_s=0.2), mono=5.0),
         seen(5.0, "a", Stopping(failed("a", 0, 1)), mono=5.1),
-        seen(5.3, "a", RankExited(1, signal=TERM, exception=RESET, raised_s=9.0), mono=5.3),
+        seen(5.3, "a", later, mono=5.3),
     )
-    assert said.first_failure == failed("a", 0, 1)
-
-
-def test_who_raised_first_and_was_stopped_before_it_had_ended_is_the_first() -> None:
-    """Where it could not end for a while; one that ends its own way when said to is not."""
-    said = verdict(
-        seen(5.0, "a", RankExited(0, code=1, exception="ValueError: no", raised_s=0.2), mono=5.0),
-        seen(5.0, "a", Stopping(failed("a", 0, 1)), mono=5.1),
-        seen(5.3, "a", RankExited(1, signal=TERM, exception=RESET, raised_s=0.53), mono=5.3),
-    )
-    assert said.first_failure == failed("a", 1, None, "raised ConnectionResetError")
-    said = verdict(
-        seen(5.0, "a", RankExited(0, code=1, exception=GONE), mono=5.0),
-        seen(5.0, "a", Stopping(failed("a", 0, 1)), mono=5.1),
-        seen(5.3, "a", RankExited(1, code=7), mono=5.3),
-    )
-    assert said.first_failure == failed("a", 0, 1)
+    assert said.first_failure == first
 
 
 def test_failure_that_came_first_is_the_first() -> None:

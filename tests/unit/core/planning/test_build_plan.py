@@ -10,13 +10,20 @@ from runner.core.errors import NotReady
 from runner.core.planning.build_plan import build_plan
 from runner.core.planning.notes import ssh_forward
 from runner.core.spec import Debug, Node, Ssh, Task, Watch
-from runner.core.wire.facts import Interpreter
+from runner.core.wire.facts import Facts, Interpreter
 from runner.core.wire.order import environment
 from runner.core.wire.plan import CodeRef
 from tests.golden.builders import facts, spec
 
 A = Node("a", "10.0.0.1")
 B = Node("b", "10.0.0.2")
+
+
+def told(gpus_of_a: int, gpus_of_b: int) -> dict[str, Facts]:
+    return {
+        "a": facts("a", "eth0 10.0.0.1/24", gpu_count=gpus_of_a),
+        "b": facts("b", "eth0 10.0.0.2/24", gpu_count=gpus_of_b),
+    }
 
 
 def test_problems_of_all_hosts_come_together() -> None:
@@ -46,12 +53,7 @@ def test_backend_is_one_for_all(
 ) -> None:
     """`auto` is nccl exactly where every rank of every node has a GPU; all ranks are told."""
     nodes = [replace(node, nproc_per_node=nproc) for node in (A, B)]
-    hosts = {
-        "a": facts("a", "eth0 10.0.0.1/24", gpu_count=counts[0]),
-        "b": facts("b", "eth0 10.0.0.2/24", gpu_count=counts[1]),
-    }
-
-    made = build_plan(spec(*nodes, backend=asked), hosts)
+    made = build_plan(spec(*nodes, backend=asked), told(*counts))
 
     assert made.backend == expected
     assert {share.env["DIST_BACKEND"] for share in made.nodes} == {expected}
@@ -59,13 +61,9 @@ def test_backend_is_one_for_all(
 
 def test_nccl_without_enough_gpus_is_refused() -> None:
     """The message names the node, the counts, and both ways out."""
-    hosts = {
-        "a": facts("a", "eth0 10.0.0.1/24", gpu_count=2),
-        "b": facts("b", "eth0 10.0.0.2/24", gpu_count=1),
-    }
-
+    asked = spec(A, replace(B, nproc_per_node=2), backend="nccl")
     with pytest.raises(NotReady) as caught:
-        build_plan(spec(A, Node("b", "10.0.0.2", nproc_per_node=2), backend="nccl"), hosts)
+        build_plan(asked, told(2, 1))
 
     assert str(caught.value) == (
         "cluster.backend: nccl needs a GPU per rank, and b has 1 for 2 ranks\n"
@@ -92,15 +90,13 @@ def test_torchruns_own_ladder_ends_after_ours() -> None:
 
 def test_a_debugged_rank_is_told_to_all_shims() -> None:
     """The stall watch is off meanwhile; a rank that the run does not have is refused."""
-    hosts = {"a": facts("a", "eth0 10.0.0.1/24"), "b": facts("b", "eth0 10.0.0.2/24")}
     asked = spec(A, B, debug=Debug(1), watch=Watch(300.0))
-
-    made = build_plan(asked, hosts)
+    made = build_plan(asked, told(0, 0))
 
     assert {environment(share.order)["RUNNER_DEBUG_RANK"] for share in made.nodes} == {"1:5678"}
     assert {share.order.stall_s for share in made.nodes} == {0}
     with pytest.raises(NotReady, match=r"debug.rank: there is no rank 4: this run has 0 to 1"):
-        build_plan(replace(asked, debug=Debug(4)), hosts)
+        build_plan(replace(asked, debug=Debug(4)), told(0, 0))
 
 
 @pytest.mark.promise(14)
@@ -118,11 +114,11 @@ def test_python_looks_into_the_pushed_code(
 ) -> None:
     """After what the user sets, before what the host sets; not where the user takes it out."""
     task = Task(name="t", kind="script", target="run.py", env=given)
-    told = facts("gpu1", "eth0 10.0.0.1/24")
-    told = replace(told, python=replace(told.python, python_path=inherited))
+    host = facts("gpu1", "eth0 10.0.0.1/24")
+    host = replace(host, python=replace(host.python, python_path=inherited))
     code = CodeRef(release="0123", subdirectory="exp", commit="abc+", python_path=("..", "../src"))
 
-    plan = build_plan(spec(Node("gpu1", "10.0.0.1"), task=task), {"gpu1": told}, code=code)
+    plan = build_plan(spec(Node("gpu1", "10.0.0.1"), task=task), {"gpu1": host}, code=code)
 
     env = plan.nodes[0].env
     work = f"/home/ada/.runner/runs/{plan.run_id}/gpu1/work"
