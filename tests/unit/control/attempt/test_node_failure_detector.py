@@ -22,37 +22,9 @@ from runner.core.wire.events import EndUnverified, Event, HostLost, HubJoined
 from runner.core.wire.plan import Plan
 from runner.core.wire.timing import ANSWER_TIMEOUT_S
 from tests.golden import builders
+from tests.unit.control.rpc.test_wait import FakeSession
 
 LONG = 100_000.0
-
-
-class Session(HostSession):
-    def __init__(self, name: str) -> None:
-        self.node = Node(name, name)
-        self.handshake_done = True
-        self.last_heard = self.last_sent = time.monotonic()
-        self.silence_s = 0.0
-        self.is_closed = False
-        self.asked: list[str] = []
-        self.is_held = False
-
-    def hold(self, *, is_held: bool) -> None:
-        self.is_held = is_held
-
-    @property
-    def closed(self) -> bool:
-        return False
-
-    @property
-    def idle_s(self) -> float:
-        return self.silence_s
-
-    def request(self, kind: str, *_: Any) -> int:
-        self.asked.append(kind)
-        return len(self.asked)
-
-    def close(self) -> None:
-        self.is_closed = True
 
 
 class Scene:
@@ -65,7 +37,8 @@ class Scene:
         observer = RunObserver(
             self.events.append, lambda *_: None, self.said.append, MagicMock(is_full=False)
         )
-        sessions: dict[str, HostSession] = {name: Session(name) for name in "abc"}
+        self.sessions = {name: FakeSession(name) for name in "abc"}
+        sessions = cast("dict[str, HostSession]", self.sessions)
         idle = cast("Reconnector", SimpleNamespace(reconnect_if_due=lambda *_: None))
         event_log = AttemptLog("r", 0, observer.record)
         plan = plan or builders.plan(1, 1, 1)
@@ -115,11 +88,9 @@ def test_a_node_in_touch_with_the_others_is_not_lost(scene: Scene) -> None:
 def test_silent_connection_is_left_for_another(scene: Scene) -> None:
     """Nothing more is expected of it."""
     node = scene.nodes["c"]
-    session = node.connection.session
-    assert isinstance(session, Session)
-    session.silence_s = 16.0
+    scene.sessions["c"].idle_s = 16.0
     scene.tick()
-    assert session.is_closed
+    assert scene.sessions["c"].closed
     assert node.connection.backoff
     assert len(scene.said) == 1
     node.move_to(NodeState.LOST)
@@ -139,12 +110,12 @@ def test_host_that_is_reached_again_and_does_not_follow_is_not_awaited_for_ever(
     node = scene.nodes["c"]
     longest = ANSWER_TIMEOUT_S + limits.LAST_HOST_TIMEOUT_S
     scene.out_of_reach("c", seconds=longest - 10)
-    node.connection.session = Session(node.name)
+    node.connection.session = cast("HostSession", FakeSession(node.name))
     scene.tick()
     assert (node.is_finished, node.is_lost) == (False, False)
     if again:
         scene.monitor.on_disconnect(node, "it broke")
-        node.connection.session = Session(node.name)
+        node.connection.session = cast("HostSession", FakeSession(node.name))
 
     assert node.connection.backoff
     node.connection.backoff.since -= 20

@@ -15,6 +15,7 @@ from runner.core.spec import Node
 from runner.core.wire.states import Reason, ReasonKind
 from tests.golden import builders
 from tests.golden.builders import asked, failed
+from tests.unit.control.rpc.test_wait import FakeSession
 
 
 def sequence(said: list[str], **nodes: Any) -> StopSequence:
@@ -33,16 +34,6 @@ def test_hosts_get_time_to_decide_once() -> None:
     assert stop.deadline == extended
 
 
-class Session:
-    def __init__(self, name: str) -> None:
-        self.node = Node(name, name)
-        self.requests: list[dict[str, Any]] = []
-
-    def request(self, _kind: str, data: dict[str, Any]) -> int:
-        self.requests.append(data)
-        return len(self.requests)
-
-
 @pytest.mark.promise(2)
 def test_a_terminal_that_closes_leaves_once_every_host_has_the_stop(
     monkeypatch: pytest.MonkeyPatch,
@@ -50,7 +41,7 @@ def test_a_terminal_that_closes_leaves_once_every_host_has_the_stop(
     """A host that is lost or ended need not have it; a silent one is waited for, not for ever."""
     states = {"a": (False, False), "b": (False, False), "c": (True, False), "d": (False, True)}
     nodes = {
-        name: SimpleNamespace(is_lost=is_lost, has_ended=has_ended, live_session=Session(name))
+        name: SimpleNamespace(is_lost=is_lost, has_ended=has_ended, live_session=FakeSession(name))
         for name, (is_lost, has_ended) in states.items()
     }
     stop = sequence([], **nodes)
@@ -71,12 +62,12 @@ def test_a_terminal_that_closes_leaves_once_every_host_has_the_stop(
 @pytest.mark.parametrize("final", [asked(), Reason(ReasonKind.DECIDED, "b")])
 def test_an_earlier_stop_confirms_no_later_one(final: Reason) -> None:
     """A final stop rules out a relaunch, which that of another node does not."""
-    node = SimpleNamespace(is_lost=False, has_ended=False, live_session=Session("a"))
+    node = SimpleNamespace(is_lost=False, has_ended=False, live_session=FakeSession("a"))
     stop = sequence([], a=node)
     stop.begin(failed("b", 3, 1))
     stop.begin(final)
     stop.begin(failed("b", 4, 1))
-    sent = [request["reason"]["kind"] for request in node.live_session.requests]
+    sent = [data["reason"]["kind"] for data in node.live_session.sent]
     assert sent == ["rank", final.kind.value]
     stop.on_command_sent("a", 1)
     assert stop.unconfirmed == ["a"]

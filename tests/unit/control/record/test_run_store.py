@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import yaml
@@ -19,10 +19,8 @@ from runner.control.record import run_index
 from runner.control.record.run_store import RunStore
 from runner.core.errors import ConfigError, NotReady
 from runner.core.outcome.verdict import Verdict
-from runner.core.spec import Secret
-from runner.core.wire.codec import decode, encode
+from runner.core.wire.codec import encode
 from runner.core.wire.events import Event, ProgramStarted, parse
-from runner.core.wire.plan import Plan
 from runner.core.wire.run_info import PastAttempt
 from tests.golden.builders import RUN_ID, plan, request, told
 
@@ -199,17 +197,6 @@ def test_an_event_after_a_torn_one_can_be_read(store: RunStore) -> None:
     store.append(replace(event, seq=2))
     lines = (store.folder / "events.jsonl").read_text().splitlines()
     assert parse(lines[-1]).seq == 2
-
-
-def test_record_is_replaced_whole_or_not_at_all(store: RunStore) -> None:
-    """What fails half-way leaves the earlier record, and no half of a new one."""
-    wrong = replace(plan(1), cluster=cast("str", Secret("hunter2")))
-
-    with pytest.raises(TypeError, match="Secret"):
-        store.write_plan(wrong, request(store.folder))
-
-    assert decode(Plan, json.loads((store.folder / "plan.json").read_text())) == plan(1)
-    assert names(store.folder) == RECORD
 
 
 def test_a_tail_shows_the_cr_that_a_shell_quotes(tmp_path: Path) -> None:

@@ -119,6 +119,14 @@ def test_who_only_noticed_is_not_the_first(of_0: str, of_3: str, first: Reason) 
     assert said.consequences == (first.rank == 3)
 
 
+def test_of_several_that_raised_the_earliest_is_the_first() -> None:
+    """In whichever order they end."""
+    later = RankExited(2, 1, exception=RESET, raised_s=0.1)
+    first = RankExited(3, 1, exception="ValueError: no", raised_s=0.4)
+    said = verdict(seen(5.0, "a", RankExited(0, 1, exception=GONE)), seen(5.2, "b", later, first))
+    assert said.first_failure == failed("b", 3, 1)
+
+
 def test_what_ranks_raise_when_they_are_told_to_end_says_nothing() -> None:
     """Rank 2 has a handler for TERM; rank 3 raised, hung, and was killed after it."""
     noticed = seen(5.0, "a", RankExited(0, code=1, exception=GONE))
@@ -138,7 +146,7 @@ def test_what_ranks_raise_when_they_are_told_to_end_says_nothing() -> None:
         # the last that it printed before it was said to end with the others
         (
             "KeyError: 1",
-            RankExited(1, None, TERM, exception=RESET, raised_s=9.0),
+            RankExited(1, None, TERM, exception=RESET, raised_s=9),
             failed("a", 0, 1),
         ),
         ("ValueError: no", RankExited(1, None, TERM, exception=RESET, raised_s=0.53), RAISED_FIRST),
@@ -241,20 +249,6 @@ def test_users_stop_counts_even_after_a_failure() -> None:
 
     assert outcome(said) == ("stopped", 130)
     assert said.first_failure == failed("a", 0, 3)
-
-
-def test_lost_host_is_4_and_unproven() -> None:
-    """The others are stopped; the lost one is named, since nobody could look there."""
-    said = verdict(
-        seen(5, "b", HostLost("nothing was heard from it for 15 s")),
-        seen(5.1, "", StopRequested(told("lost b"))),
-        terminated("a", 6),
-    )
-
-    assert outcome(said) == ("lost", 4)
-    assert said.first_failure == lost("b", "nothing was heard from it for 15 s")
-    assert said.unverified == ("b",)
-    assert said.consequences == 0
 
 
 def test_a_hosts_own_word_is_better_than_what_others_saw() -> None:

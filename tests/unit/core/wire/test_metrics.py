@@ -166,31 +166,31 @@ def test_the_usual_forms_of_plain_lines(line: str, expected: Metrics) -> None:
     assert not found.is_all_figures, "it is printed as well"
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "Step 3/12 : RUN pip install torch",
-        "Epoch 3/10",
-        "Best loss 0.3 at epoch 5",
-        "checkpoint saved at step 1000 with loss 0.5",
-        "resumed from step 1000 (loss 0.5)",
-        f"Loading checkpoint shards:  50%|{BAR}    | 2/4 [00:01<00:01, 1.2it/s]",
-        f"Downloading:  42%|{BAR}    | 420M/1.00G [00:10<00:20, 12.3MB/s]",
-        "step 3: lost connection after 3 tries, no data loss 3",
-        "Step 2: set learning_rate: 0.1 in the config",
-        "step 3: accepted: 5, access=3",
-        "loss=0.5 acc=0.9",
-        "step 1.5 loss 0.3",
-        "footstep 3 loss 0.3",
-        "max_steps=1000 loss=mse",
-        '  File "loss.py", line 3, in step',
-        "RuntimeError: step 3 failed: loss is nan",
-        "val epoch 3 loss 0.4",
-        "Epoch 3: loss did not improve from 0.5",
-        "{'loss': 'mse', 'epoch': 3}",
-        "{'loss': 0.5, 'name': 'x'}",
-    ],
-)
+OTHER_TEXT = f"""\
+Step 3/12 : RUN pip install torch
+Epoch 3/10
+Best loss 0.3 at epoch 5
+checkpoint saved at step 1000 with loss 0.5
+resumed from step 1000 (loss 0.5)
+Loading checkpoint shards:  50%|{BAR}    | 2/4 [00:01<00:01, 1.2it/s]
+Downloading:  42%|{BAR}    | 420M/1.00G [00:10<00:20, 12.3MB/s]
+step 3: lost connection after 3 tries, no data loss 3
+Step 2: set learning_rate: 0.1 in the config
+step 3: accepted: 5, access=3
+loss=0.5 acc=0.9
+step 1.5 loss 0.3
+footstep 3 loss 0.3
+max_steps=1000 loss=mse
+  File "loss.py", line 3, in step
+RuntimeError: step 3 failed: loss is nan
+val epoch 3 loss 0.4
+Epoch 3: loss did not improve from 0.5
+{{'loss': 'mse', 'epoch': 3}}
+{{'loss': 0.5, 'name': 'x'}}
+"""
+
+
+@pytest.mark.parametrize("line", OTHER_TEXT.splitlines())
 def test_other_text_is_no_metrics(line: str) -> None:
     """It is not told what it may mean: a pattern says that."""
     assert parse_metrics(line.encode()) is None
