@@ -257,19 +257,6 @@ SCENES = [
 ]
 
 
-def tell_lies(seed: int, world: World) -> None:
-    """Play every scene; what one raises is an error that is reported to the user."""
-    for number, scene in enumerate(SCENES):
-        shutil.rmtree(world.folder, ignore_errors=True)
-        chance = random.Random(seed * len(SCENES) + number)  # noqa: S311
-        try:
-            scene(Pool(chance, world.folder))
-        except RunnerError as error:
-            shown(render_problems(error.problems))
-        except Exception as fault:
-            raise AssertionError(f"{scene.__name__} with seed {seed}") from fault
-
-
 @pytest.mark.parametrize(
     "seeds", [20, pytest.param(2000, marks=[pytest.mark.all, pytest.mark.slow])]
 )
@@ -280,7 +267,15 @@ def test_a_lie_costs_its_host_and_nothing_else(world: World, seeds: int) -> None
     """
     Host.kinds.clear()
     for seed in itertools.count():
-        tell_lies(seed, world)
+        for number, scene in enumerate(SCENES):
+            shutil.rmtree(world.folder, ignore_errors=True)
+            chance = random.Random(seed * len(SCENES) + number)  # noqa: S311
+            try:
+                scene(Pool(chance, world.folder))
+            except RunnerError as error:  # that is reported to the user
+                shown(render_problems(error.problems))
+            except Exception as fault:
+                raise AssertionError(f"{scene.__name__} with seed {seed}") from fault
         if seed >= seeds and (Host.kinds == REPLIES.keys() or seed >= seeds + 200):
             break
     assert Host.kinds == REPLIES.keys()

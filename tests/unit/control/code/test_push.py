@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -40,6 +41,7 @@ class Host(HostSession):
 
     def __init__(self, name: str, workdir: Path, inbox: Inbox) -> None:
         self.closed_locally = False
+        self._closed = threading.Event()
         self.node = Node(name, "10.0.0.1")
         self.workdir = workdir
         self.last_heard = self.last_sent = time.monotonic()
@@ -51,18 +53,13 @@ class Host(HostSession):
         self.alters: dict[str, dict[str, Any]] = {}
         self._inbox = inbox
         self._coming: deque[tuple[Frame, int]] = deque()
-        self._ended = False
         self._end = PushTaker(workdir, self._reply)
 
-    @property
-    def closed(self) -> bool:
-        return self._ended
-
     def close(self, **_: bool) -> None:
-        self._ended = True
+        self._closed.set()
 
     def request(self, kind: str, data: dict[str, Any] | None = None, payload: bytes = b"") -> int:
-        assert not self._ended, "nobody speaks into a wire that has ended"
+        assert not self.closed, "nobody speaks into a wire that has ended"
         self.asked += 1
         self._coming.append((Frame(kind, {"id": self.asked, **(data or {})}, payload), 0))
         return self.asked
@@ -86,7 +83,7 @@ class Host(HostSession):
         if frame.kind == self.breaks:
             self._inbox.put((self, Frame("closed", {"reason": "reset by peer"})))
             self._coming.clear()
-            self._ended = True
+            self.close()
             return
         here = os.uname_result(("Linux", self.node.name, "", "", ""))
         try:
@@ -269,7 +266,7 @@ class Greedy(Host):
             super()._answer(frame)
 
     def reject(self, error: Exception) -> None:
-        self._ended = True
+        self.close()
         self._inbox.put((self, Frame("closed", {"reason": str(error)})))
 
 

@@ -206,9 +206,6 @@ def test_a_tail_shows_the_cr_that_a_shell_quotes(tmp_path: Path) -> None:
     assert store.tail("a", "x.err", 9) == ["2%", "t.sh: line 2: set: pipefail\\r: invalid option"]
 
 
-PAST = (PastAttempt(0, ("a", "x"), told("lost x"), 20.0, ("x",)),)
-
-
 @pytest.mark.parametrize(
     ("fields", "nnodes", "lost", "words"),
     [
@@ -228,7 +225,8 @@ def test_a_run_is_repeated_without_what_it_lost(
     asked = replace(asked, spec=replace(asked.spec, cluster=cluster, task=task))
     store = RunStore(tmp_path / "runs" / RUN_ID)
     store.create(asked, plan(1, 1))
-    verdict = Verdict("lost", 4, 65.0, unverified=tuple(lost), past_attempts=PAST)
+    past = (PastAttempt(0, ("a", "x"), told("lost x"), 20.0, ("x",)),)
+    verdict = Verdict("lost", 4, 65.0, unverified=tuple(lost), past_attempts=past)
     command = store.rerun_without_lost(plan(1, 1), verdict)
     assert command == (words and f"runner rerun={RUN_ID} {words}")
     (store.folder / "overrides.yaml").unlink()  # as in a record of a launch elsewhere

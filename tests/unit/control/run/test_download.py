@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,21 +29,15 @@ def row(path: str, size: int = 0, kind: str = "output") -> list[Any]:
 def pulled(monkeypatch: pytest.MonkeyPatch) -> Pulled:
     """Brings a run into a folder from a host that names these files, and sends such contents."""
 
-    def bring(
-        folder: Path,
-        rows: list[Any],
-        contents: dict[str, bytes] | None = None,
-    ) -> PullResult:
+    def bring(folder: Path, rows: list[Any], contents: Mapping[str, bytes] = {}) -> PullResult:
         payload = zlib.compress(json.dumps(rows).encode())
         listed = [Answer("inventory", {"omitted_count": 0, "skipped": []}, payload)]
 
         def streamed(asked: dict[str, Any]) -> list[Answer]:
             answers = []
             for _, path, offset, _, _ in asked["files"]:
-                content = (contents or {})[path]
-                answers.append(
-                    Answer("data", {"file": path, "offset": offset, "eof": True}, content[offset:])
-                )
+                file = {"file": path, "offset": offset, "eof": True}
+                answers.append(Answer("data", file, contents[path][offset:]))
             return [*answers, Answer("streamed", {})]
 
         monkeypatch.setitem(HONEST_ANSWERS, "inventory", lambda _: listed)

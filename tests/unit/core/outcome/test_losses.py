@@ -119,6 +119,7 @@ OUT_OF_TIME = "its job was about to reach its time limit"
 @pytest.mark.parametrize(
     ("kind", "text", "outcome", "is_own"),
     [
+        (ReasonKind.LOST, "lost b: why", ("lost", 4), False),
         (ReasonKind.TERM, "b: its processes got SIGTERM", ("failed", 1), True),
         (ReasonKind.START, "b: could not start: why", ("failed", 3), True),
         (
