@@ -66,7 +66,6 @@ def test_same_code_is_the_same_release(project: Path) -> None:
         (b"x" * 1001, "changed while it was read"),
         (None, "cannot be read: No such file or directory"),
     ],
-    ids=["other", "longer", "gone"],
 )
 def test_change_after_hashing_is_told(project: Path, content: bytes | None, why: str) -> None:
     """Hosts never get a file that is not what the release is named by."""

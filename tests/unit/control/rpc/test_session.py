@@ -27,7 +27,6 @@ class FakeChannel:
     def __init__(self) -> None:
         self.coming: queue.SimpleQueue[bytes | OSError] = queue.SimpleQueue()
         self.sent: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self.broken = False
         self.has_ended = False
         self.ended: Ending | None = None
 
@@ -42,8 +41,6 @@ class FakeChannel:
         return got
 
     def write(self, data: bytes) -> None:
-        if self.broken:
-            raise BrokenPipeError
         self.sent.put(data)
 
     def close(self) -> None:

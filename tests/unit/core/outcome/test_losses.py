@@ -120,6 +120,9 @@ OUT_OF_TIME = "its job was about to reach its time limit"
     ("kind", "text", "outcome", "is_own"),
     [
         (ReasonKind.LOST, "lost b: why", ("lost", 4), False),
+        (ReasonKind.SUPERVISOR, "lost b: why", ("failed", 1), True),
+        (ReasonKind.SCHEDULER, "ended by Slurm: why", ("stopped", 1), True),
+        (ReasonKind.DECIDED, "b, which decides, has succeeded", ("succeeded", 0), False),
         (ReasonKind.TERM, "b: its processes got SIGTERM", ("failed", 1), True),
         (ReasonKind.START, "b: could not start: why", ("failed", 3), True),
         (

@@ -8,17 +8,12 @@ from runner.core.errors import NotReady
 from runner.core.planning.endpoints import peer_endpoints, route_interface, training_address
 from runner.core.results import Endpoint
 from runner.core.spec import Node
-from runner.core.wire.facts import Facts, Interface, Route
+from runner.core.wire.facts import Interface, Route
 from tests.golden.builders import LO, facts, interface, spec
 
 DOCKER = "docker0 172.17.0.1/16"
 A = Node("a", "alias-a")
 B = Node("b", "alias-b")
-
-
-def meet(*nodes: tuple[Node, Facts]) -> tuple[str, str]:
-    known = {node.name: told for node, told in nodes}
-    return training_address(spec(*(node for node, _ in nodes)), [n for n, _ in nodes], known)[:2]
 
 
 @pytest.mark.parametrize(
@@ -33,13 +28,14 @@ def meet(*nodes: tuple[Node, Facts]) -> tuple[str, str]:
 def test_else_it_is_the_subnet_all_share(host: str, reached_at: str) -> None:
     """Loopback, link-local and addresses the master does not own are no use to peers."""
     owned = ("eth0 10.0.0.1/24 fe80::1/64", "eth1 10.9.0.1/24")
-    master = facts("a", *owned, ssh_address=reached_at)
-    peers = [facts("b", "eth1 10.9.0.2/24"), facts("c", "ens1 10.9.0.3/24", "eth0 10.0.0.3/24")]
-
-    assert meet((Node("a", host), master), (B, peers[0]), (Node("c", "c"), peers[1])) == (
-        "10.9.0.1",
-        "the subnet all nodes share",
-    )
+    known = {
+        "a": facts("a", *owned, ssh_address=reached_at),
+        "b": facts("b", "eth1 10.9.0.2/24"),
+        "c": facts("c", "ens1 10.9.0.3/24", "eth0 10.0.0.3/24"),
+    }
+    nodes = [Node("a", host), B, Node("c", "c")]
+    address, reason, *_ = training_address(spec(*nodes), nodes, known)
+    assert (address, reason) == ("10.9.0.1", "the subnet all nodes share")
 
 
 @pytest.mark.parametrize(

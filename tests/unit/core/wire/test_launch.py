@@ -16,7 +16,7 @@ from tests.golden.builders import facts, spec
 
 def by(backend: str, **numbers: Any) -> Order:
     program = Program(entry="torchrun", rdzv_backend=backend, max_restarts=3)
-    usual = {"node_rank": 1, "nnodes": 2, "nproc": 4, "master_port": 29500}
+    usual: dict[str, Any] = {"node_rank": 1, "nnodes": 2, "nproc": 4, "master_port": 29500}
     usual |= {"master_addr": "10.0.0.1", "local_addr": "10.0.0.2"}
     return Order("r", "b", 0, "/w", "/w", program, **{**usual, **numbers})
 
