@@ -39,15 +39,8 @@ def test_lines_have_their_origin(tmp_path: Path) -> None:
     record_metrics(tmp_path, "")
     first, second = records(tmp_path)
     origin = {"v": 1, "node": "gpu1", "attempt": 0, "rank": 0, "stream": "out"}
-    figures: dict[str, Any] = {
-        "step": 1,
-        "steps": None,
-        "loss": 2,
-        "rate": None,
-        "unit": "",
-        "more": {},
-    }
-    assert first == {**origin, **figures}
+    figures = {"step": 1, "steps": None, "loss": 2, "rate": None, "unit": ""}
+    assert first == {**origin, **figures, "more": {}}
     assert second["loss"] == "NaN"
 
 
