@@ -45,11 +45,7 @@ def release(
     links: Mapping[str, str] | None = None,
 ) -> Made:
     """A release with those files; the folders above them need not be named."""
-    above = {
-        parent
-        for path in files
-        for parent in map(str, list(Path(path).parents)[:-1])  # without "."
-    }
+    above = {str(parent) for path in files for parent in Path(path).parents} - {"."}
     all_folders = {**dict.fromkeys(above, 0o755), **(folders or {})}
     digests = {path: hashlib.sha256(data).hexdigest() for path, data in files.items()}
     entries = [Entry(path, stat.S_IFDIR | mode) for path, mode in all_folders.items()]

@@ -26,7 +26,9 @@ from runner.core.wire.codec import MAGIC, Frame, FrameDecoder, decode, encode
 from runner.core.wire.events import Event
 from runner.core.wire.facts import Gpu, GpuProcess, Outcome, ProbeResult, SetupResult, Target
 from runner.core.wire.metrics import RankProgress
+from runner.core.wire.order import Program
 from runner.core.wire.paths import EVENTS_FILE
+from runner.core.wire.plan import Plan
 from runner.core.wire.run_info import (
     GpuSample,
     GpuUser,
@@ -90,11 +92,11 @@ def mutated(value: Any, chance: random.Random) -> Any:
 class Host:
     """The other end of a channel: it answers requests, and lies if it has a `chance` to."""
 
-    spoken = 0  # frames of liars, in all
     kinds: ClassVar[set[str]] = set()  # of the answers that became lies
 
     def __init__(self, chance: random.Random | None, *, leaves: bool) -> None:
-        self._chance, self._leaves = chance, leaves
+        self._chance = chance
+        self._leaves = leaves
         self._coming: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._decoder = FrameDecoder()
         self._pings = 0
@@ -127,7 +129,6 @@ class Host:
         payload, chance = answer.payload, self._chance
         if chance is None or (answer.kind == "hello" and chance.random() < 0.9):
             return Frame(answer.kind, data, payload).pack()
-        Host.spoken += 1
         Host.kinds.add(answer.kind)
         kind = answer.kind
         if chance.random() < 0.3:
@@ -200,7 +201,7 @@ INFO = RunInfo(
     past_attempts=(PastAttempt(0, (HONEST, LIAR), told("rank 0 exited with 1")),),
     relaunches_left=1,
 )
-RANK = {"path": "/bin", "shm": "64 MiB"}
+WRONG = "ValueError: x"
 BODIES = [
     events.ProgramStarted(7),
     events.HubJoined(),
@@ -214,18 +215,21 @@ BODIES = [
     events.RelaunchPending(),
     events.Relaunching(1, (HONEST, LIAR), told("lost")),
     events.NotRelaunched("too few"),
-    events.RankExited(
-        rank=1,
-        code=1,
-        error="ValueError: x",
-        traceback="Traceback",
-        exception="ValueError: x",
-        facts=RANK,
-    ),
+    events.RankExited(1, 1, None, WRONG, "Traceback", exception=WRONG, facts={"path": "/bin"}),
     events.ProgramExited(1),
     events.Stopping(failed(LIAR, 1, 1)),
     events.Ended(State.FAILED, own(LIAR, "a rank failed"), 1, (), verified=True),
 ]
+
+
+def elastic_plan(plan: Plan) -> Plan:
+    """Return a plan whose ranks torch assigns."""
+    program = Program(max_restarts=1)
+    nodes = tuple(
+        replace(node, ranks=(), order=replace(node.order, first_rank=None, program=program))
+        for node in plan.nodes
+    )
+    return replace(plan, nodes=nodes, min_nodes=1, max_nodes=2)
 
 
 def journal(node: str) -> bytes:
@@ -258,22 +262,19 @@ def streamed(request: dict[str, Any]) -> list[Answer]:
 
 
 def runs(request: dict[str, Any]) -> list[Answer]:
-    status = HostRunStatus(
-        *(INFO, "ada", State.RUNNING, True, 1.7e9),
-        node=request["node"],
-        progress=RankProgress(1, 20, 240, 812.5, "samples", 60.0),
-    )
-    listing = {
-        "runs": [encode(status)],
-        "unreadable": 1,
-        "now": 1.7e9,
-    }
-    return [Answer("runs", listing)]
+    progress = RankProgress(1, 20, 240, 812.5, "samples", 60.0)
+    known = (INFO, "ada", State.RUNNING, True, 1.7e9)
+    status = HostRunStatus(*known, node=request["node"], progress=progress)
+    return [Answer("runs", {"runs": [encode(status)], "unreadable": 1, "now": 1.7e9})]
+
+
+def recorded(plan: Any) -> list[Answer]:
+    texts = {"plan": json.dumps(plan), "info": json.dumps(encode(INFO)), "config": "a: b\n"}
+    return [Answer("run", {}, zlib.compress(json.dumps(texts).encode()))]
 
 
 def record(_: dict[str, Any]) -> list[Answer]:
-    texts = {"plan": json.dumps(encode(PLAN)), "info": json.dumps(encode(INFO)), "config": "a: b\n"}
-    return [Answer("run", {}, zlib.compress(json.dumps(texts).encode()))]
+    return recorded(encode(PLAN))
 
 
 def inventory(_: dict[str, Any]) -> list[Answer]:
@@ -288,14 +289,13 @@ def inventory(_: dict[str, Any]) -> list[Answer]:
 def fetched(request: dict[str, Any]) -> list[Answer]:
     answers = []
     for _, path, offset, _, _ in request["files"]:
-        data = b"12345"[offset:]
-        if path.endswith("samples.jsonl"):
-            data = sampled(LIAR)  # both hosts send it, though one is not it
         file = {"file": path, "offset": offset, "eof": True}
         if path.endswith("gone"):
-            file = {"file": path, "offset": 0, "eof": True, "error": "no such file"}
-            data = b""
-        answers.append(Answer("data", file, data))
+            answers.append(Answer("data", {**file, "error": "no such file"}))
+        elif path.endswith("samples.jsonl"):
+            answers.append(Answer("data", file, sampled(LIAR)))  # also of the host that is not it
+        else:
+            answers.append(Answer("data", file, b"12345"[offset:]))
     return [*answers, Answer("streamed", {})]
 
 
@@ -307,13 +307,10 @@ def sampled(node: str) -> bytes:
 
 
 def probed(request: dict[str, Any]) -> list[Answer]:
-    others = [decode(Target, each) for each in request["targets"]]
-    reached = [
-        ProbeResult(target, Outcome.REACHED, 0.0002)
-        for target in others
-        if target.node != request["node"]
-    ]
-    return [Answer("probed", {"results": encode(tuple(reached))})]
+    targets = [decode(Target, each) for each in request["targets"]]
+    others = [target for target in targets if target.node != request["node"]]
+    reached = [ProbeResult(target, Outcome.REACHED, 0.0002) for target in others]
+    return [Answer("probed", {"results": encode(reached)})]
 
 
 LOG = b'{"step": 1, "rate": 2.5}\nTraceback (most recent call last):\n'

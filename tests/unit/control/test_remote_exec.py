@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import queue
-import threading
-import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,28 +12,10 @@ from runner.control import remote_exec
 from runner.control.remote_exec import OutputSink, RemoteCommand
 from runner.control.rpc.session import HostSession
 from runner.core.replies import checked_reply
-from runner.core.spec import Node
 from runner.core.wire.codec import Frame
+from tests.unit.control.rpc.test_wait import FakeSession
 
 LOST_S = 15.0
-
-
-class Host(HostSession):
-    def __init__(self, name: str) -> None:
-        self.closed_locally = False
-        self.node = Node(name, "10.0.0.1")
-        self.last_heard = self.last_sent = time.monotonic()
-        self._closed = threading.Event()
-        self.asked: list[tuple[str, dict[str, Any]]] = []
-        self.held: list[bool] = []
-
-    def request(self, kind: str, data: dict[str, Any] | None = None, payload: bytes = b"") -> int:
-        assert not payload
-        self.asked.append((kind, dict(data or {})))
-        return len(self.asked)
-
-    def hold(self, *, is_held: bool) -> None:
-        self.held.append(is_held)
 
 
 class Story(queue.SimpleQueue[tuple[HostSession | None, Frame]]):
@@ -57,15 +37,12 @@ class Run:
 
     def __init__(self) -> None:
         self.inbox = Story()
-        self.hosts = {name: Host(name) for name in "ab"}
-        self.states: list[tuple[str, str]] = []
-        self.execution = RemoteCommand(
-            self.hosts, self.inbox, LOST_S, lambda name, state: self.states.append((name, state))
-        )
+        self.hosts = {name: FakeSession(name, self.inbox) for name in "ab"}
+        self.sessions = cast("dict[str, HostSession]", self.hosts)
+        self.execution = RemoteCommand(self.sessions, self.inbox, LOST_S)
 
     def come(self, name: str, kind: str, payload: bytes = b"", **data: Any) -> None:
-        frame = Frame(kind, data, payload)
-        self.inbox.put((self.hosts[name], frame if kind == "closed" else checked_reply(frame)))
+        self.inbox.put((self.sessions[name], checked_reply(Frame(kind, data, payload))))
 
     def output(self, name: str, stream: str, data: bytes) -> None:
         self.come(name, "data", data, file=stream, offset=0)
@@ -74,14 +51,11 @@ class Run:
         self.come(name, "exited", **{"code": code, "timed_out": False, "survivors": [], **data})
 
     def told(
-        self,
-        sink: OutputSink | None = None,
-        is_full: Callable[[], bool] = lambda: False,
-    ) -> dict[str, tuple[int | None, str]]:
+        self, sink: OutputSink | None = None, is_full: Callable[[], bool] = lambda: False
+    ) -> dict[str, str]:
+        """Run it; return the problem of each host."""
         self.execution.run(["echo", "a b"], 60.0, sink, is_full)
-        return {
-            name: (each.exit_code, each.problem) for name, each in self.execution.results.items()
-        }
+        return {name: each.problem for name, each in self.execution.results.items()}
 
 
 @pytest.fixture
@@ -91,13 +65,13 @@ def run() -> Run:
 
 def test_flood_of_one_host_hides_no_other(run: Run) -> None:
     """While one prints without end, the others are looked after, and hear from us."""
-    run.hosts["a"].last_heard = run.hosts["a"].last_sent = time.monotonic() - LOST_S - 1
+    run.hosts["a"].idle_s = LOST_S + 1
     for _ in range(20):
         run.output("b", "out", b"y\n")
     run.exited("b")
 
-    assert run.told()["a"][1].startswith("lost")
-    assert ("ping", {}) in run.hosts["b"].asked
+    assert run.told()["a"].startswith("lost")
+    assert "ping" in run.hosts["b"].requests
 
 
 def test_endless_output_is_cut_and_that_is_said(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,8 +92,7 @@ def test_whatever_the_words_an_end_that_nobody_saw_is_not_verified(run: Run) -> 
     """A command that was refused has left nothing."""
     run.come("a", "exited", error="cannot start what ends it; parts of it may be left")
     run.come("b", "refused", reason="/none: No such file or directory")
-    told = run.told()
-    assert told["b"] == (None, "cannot be started: /none: No such file or directory")
+    assert run.told()["b"] == "cannot be started: /none: No such file or directory"
     assert [run.execution.results[name].unverified for name in "ab"] == [True, False]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping
 
 import pytest
 from hypothesis import example, given, settings
@@ -14,10 +13,10 @@ from runner.core import shell
 WORD = st.text("".join(map(chr, range(1, 256))) + "→🙂", max_size=10)
 
 
-def words(text: str, environ: Mapping[str, str] | None = None) -> list[str]:
-    script = f"printf '%s\\0' {text}"
-    env = {"HOME": "/home/ada", **(environ or {})}
-    done = subprocess.run(["sh", "-c", script], env=env, capture_output=True, check=True)
+def words(text: str) -> list[str]:
+    env = {"HOME": "/home/ada"}
+    argv = ["sh", "-c", f"printf '%s\\0' {text}"]
+    done = subprocess.run(argv, env=env, capture_output=True, check=True)
     return done.stdout.decode().split("\0")[:-1]
 
 

@@ -14,63 +14,38 @@ from runner.control.attempt import node_failure_detector as limits
 from runner.control.attempt.node import Backoff, NodeState, Reconnector
 from runner.control.attempt.node_monitor import NodeMonitor
 from runner.control.attempt.observer import AttemptLog, Role, RunObserver
+from runner.control.attempt.peer_status import PeerStatus
 from runner.control.rpc.session import HostSession
 from runner.control.rpc.wait import NO_ANSWER
 from runner.core.spec import Node
 from runner.core.wire.events import EndUnverified, Event, HostLost, HubJoined
+from runner.core.wire.plan import Plan
 from runner.core.wire.timing import ANSWER_TIMEOUT_S
 from tests.golden import builders
+from tests.unit.control.rpc.test_wait import FakeSession
 
 LONG = 100_000.0
-
-
-class Session(HostSession):
-    def __init__(self, name: str) -> None:
-        self.node = Node(name, name)
-        self.handshake_done = True
-        self.last_heard = self.last_sent = time.monotonic()
-        self.silence_s = 0.0
-        self.is_closed = False
-        self.asked: list[str] = []
-        self.is_held = False
-
-    def hold(self, *, is_held: bool) -> None:
-        self.is_held = is_held
-
-    @property
-    def closed(self) -> bool:
-        return False
-
-    @property
-    def idle_s(self) -> float:
-        return self.silence_s
-
-    def request(self, kind: str, *_: Any) -> int:
-        self.asked.append(kind)
-        return len(self.asked)
-
-    def close(self) -> None:
-        self.is_closed = True
 
 
 class Scene:
     """Three nodes of one attempt, all in touch with us and with each other."""
 
-    def __init__(self) -> None:
+    def __init__(self, plan: Plan | None = None) -> None:
         self.events: list[Event] = []
         self.said: list[str] = []
         spec = builders.spec(*(Node(name, name) for name in "abc"), lost_s=15.0, disconnect_s=600.0)
         observer = RunObserver(
             self.events.append, lambda *_: None, self.said.append, MagicMock(is_full=False)
         )
-        sessions: dict[str, HostSession] = {name: Session(name) for name in "abc"}
+        self.sessions = {name: FakeSession(name) for name in "abc"}
+        sessions = cast("dict[str, HostSession]", self.sessions)
         idle = cast("Reconnector", SimpleNamespace(reconnect_if_due=lambda *_: None))
         event_log = AttemptLog("r", 0, observer.record)
-        self.monitor = NodeMonitor(
-            spec, builders.plan(1, 1, 1), sessions, idle, observer, event_log
-        )
+        plan = plan or builders.plan(1, 1, 1)
+        self.monitor = NodeMonitor(spec, plan, sessions, idle, observer, event_log)
         self.monitor.add_planned_nodes()
-        self.nodes, self.stop = self.monitor.nodes, self.monitor.stop
+        self.nodes = self.monitor.nodes
+        self.stop = self.monitor.stop
         for name, node in self.nodes.items():
             node.move_to(NodeState.RUNNING)
             node.supervisor_started = True
@@ -113,20 +88,14 @@ def test_a_node_in_touch_with_the_others_is_not_lost(scene: Scene) -> None:
 def test_silent_connection_is_left_for_another(scene: Scene) -> None:
     """Nothing more is expected of it."""
     node = scene.nodes["c"]
-    session = node.connection.session
-    assert isinstance(session, Session)
-    session.silence_s = 16.0
+    scene.sessions["c"].idle_s = 16.0
     scene.tick()
-    assert session.is_closed
+    assert scene.sessions["c"].closed
     assert node.connection.backoff
     assert len(scene.said) == 1
-
-
-def test_a_lost_node_is_reconnected_to_in_silence(scene: Scene) -> None:
-    """Its loss was said."""
-    scene.nodes["c"].move_to(NodeState.LOST)
-    scene.monitor.on_disconnect(scene.nodes["c"], "it broke")
-    assert scene.said == []
+    node.move_to(NodeState.LOST)
+    scene.monitor.on_disconnect(node, "it broke")
+    assert len(scene.said) == 1, "its loss was said"
 
 
 @pytest.mark.promise(4, 12)
@@ -141,12 +110,12 @@ def test_host_that_is_reached_again_and_does_not_follow_is_not_awaited_for_ever(
     node = scene.nodes["c"]
     longest = ANSWER_TIMEOUT_S + limits.LAST_HOST_TIMEOUT_S
     scene.out_of_reach("c", seconds=longest - 10)
-    node.connection.session = Session(node.name)
+    node.connection.session = cast("HostSession", FakeSession(node.name))
     scene.tick()
     assert (node.is_finished, node.is_lost) == (False, False)
     if again:
         scene.monitor.on_disconnect(node, "it broke")
-        node.connection.session = Session(node.name)
+        node.connection.session = cast("HostSession", FakeSession(node.name))
 
     assert node.connection.backoff
     node.connection.backoff.since -= 20
@@ -192,3 +161,27 @@ def test_an_attached_controller_waits_for_a_limited_time(
     assert scene.nodes["c"].is_finished is given_up
     assert scene.kinds() == [EndUnverified] * given_up
     assert scene.stop.requested is None
+
+
+@pytest.mark.parametrize(
+    ("ended", "silent", "min_nodes", "expected"),
+    [
+        ("abc", "", 0, False),
+        ("bc", "d", 0, False),  # the hub and a spare are too few for three
+        ("c", "d", 0, True),
+        ("ac", "d", 0, False),  # the hub has ended
+        ("bc", "", 1, False),  # alone it relaunches nothing
+        ("bc", "d", 1, True),
+    ],
+)
+def test_hosts_out_of_reach_may_relaunch_where_they_are_enough(
+    ended: str, silent: str, min_nodes: int, *, expected: bool
+) -> None:
+    """Then a launch must not: two attempts would be on at once."""
+    order = SimpleNamespace(relaunches_left=1, detached=False, hub="a")
+    shares = [SimpleNamespace(node=name, order=order) for name in "abc"]
+    spares = [SimpleNamespace(node="d")]
+    nodes = {name: SimpleNamespace(has_ended=name in ended) for name in "abc"}
+    plan = cast("Any", SimpleNamespace(nodes=shares, spares=spares, min_nodes=min_nodes))
+    status = PeerStatus(plan, cast("Any", nodes), lambda name: name in silent)
+    assert status.hosts_may_decide is expected

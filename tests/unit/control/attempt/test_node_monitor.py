@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
 
 import pytest
 
@@ -17,10 +16,12 @@ from runner.core.wire.events import (
     RankStarted,
     Stopping,
 )
-from runner.core.wire.order import Hub, Program
+from runner.core.wire.order import Hub
 from runner.core.wire.states import Reason, ReasonKind, State
+from tests.golden import builders
 from tests.golden.builders import own
-from tests.unit.control.attempt.test_node_failure_detector import Scene, Session
+from tests.unit.control.attempt.test_node_failure_detector import Scene
+from tests.unit.control.lying_host import elastic_plan
 
 HUB = Hub("a", "10.0.0.1", 29513, member_count=2, min_nodes=2, required=False)
 
@@ -28,20 +29,10 @@ HUB = Hub("a", "10.0.0.1", 29513, member_count=2, min_nodes=2, required=False)
 @pytest.fixture
 def elastic() -> Scene:
     """Return three nodes of a run whose ranks torch assigns and restarts; two are enough."""
-    scene = Scene()
-    plan = scene.monitor.elastic._plan
-    program = Program(max_restarts=1)
-    shares = tuple(
-        replace(
-            share,
-            ranks=(),
-            order=replace(share.order, hub=HUB, first_rank=None, program=program),
-        )
-        for share in plan.nodes
-    )
-    vars(scene.monitor.elastic)["_plan"] = replace(plan, nodes=shares)
+    plan = elastic_plan(builders.plan(1, 1, 1))
+    shares = [replace(share, order=replace(share.order, hub=HUB)) for share in plan.nodes]
+    scene = Scene(replace(plan, nodes=tuple(shares)))
     for share in shares:
-        scene.nodes[share.node].node_plan = share
         rank = RankStarted("abc".index(share.node), 7, world_size=3, master="a:1")
         event(scene, share.node, ProgramStarted(7), 10.0)
         event(scene, share.node, rank, 10.0)
@@ -77,16 +68,12 @@ def test_no_host_sends_logs_that_nobody_reads() -> None:
     """What follows an attempt, such as a pull, has the connections for itself."""
     scene = Scene()
     scene.nodes["b"].tailer.is_complete = True
-    sessions = {name: cast("Session", node.live_session) for name, node in scene.nodes.items()}
-    for session in sessions.values():
+    for session in scene.sessions.values():
         session.hold(is_held=True)
     scene.monitor.end_streams()
-    assert {name: "stream" in session.asked for name, session in sessions.items()} == {
-        "a": True,
-        "b": False,
-        "c": True,
-    }
-    assert not any(session.is_held for session in sessions.values())
+    sent = {name: "stream" in session.requests for name, session in scene.sessions.items()}
+    assert sent == {"a": True, "b": False, "c": True}
+    assert not any(session.held[-1] for session in scene.sessions.values())
 
 
 @pytest.mark.parametrize(

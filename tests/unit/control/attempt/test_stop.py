@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -15,40 +15,23 @@ from runner.core.spec import Node
 from runner.core.wire.states import Reason, ReasonKind
 from tests.golden import builders
 from tests.golden.builders import asked, failed
+from tests.unit.control.rpc.test_wait import FakeSession
 
 
 def sequence(said: list[str], **nodes: Any) -> StopSequence:
-    observer: Any = SimpleNamespace(
-        console=MagicMock(),
-        message=said.append,
-        fold_names=", ".join,
-    )
-    event_log = cast("Any", SimpleNamespace(record_own=lambda *_: None))
-    return StopSequence(builders.spec(Node("a", "a")), nodes, observer, event_log)
-
-
-@pytest.fixture
-def stop() -> StopSequence:
-    return sequence([])
+    observer = MagicMock(message=said.append)
+    return StopSequence(builders.spec(Node("a", "a")), nodes, observer, MagicMock())
 
 
 @pytest.mark.promise(4, 12)
-def test_hosts_get_time_to_decide_once(stop: StopSequence) -> None:
+def test_hosts_get_time_to_decide_once() -> None:
     """One that lies says again and again that a relaunch is pending."""
+    stop = sequence([])
     stop.extend_deadline()
     extended = stop.deadline
     assert extended < math.inf
     stop.extend_deadline()
     assert stop.deadline == extended
-
-
-class Session:
-    def __init__(self, name: str) -> None:
-        self.node, self.requests = Node(name, name), list[dict[str, Any]]()
-
-    def request(self, _kind: str, data: dict[str, Any]) -> int:
-        self.requests.append(data)
-        return len(self.requests)
 
 
 @pytest.mark.promise(2)
@@ -57,13 +40,11 @@ def test_a_terminal_that_closes_leaves_once_every_host_has_the_stop(
 ) -> None:
     """A host that is lost or ended need not have it; a silent one is waited for, not for ever."""
     states = {"a": (False, False), "b": (False, False), "c": (True, False), "d": (False, True)}
-    stop = sequence(
-        [],
-        **{
-            name: SimpleNamespace(is_lost=is_lost, has_ended=has_ended, live_session=Session(name))
-            for name, (is_lost, has_ended) in states.items()
-        },
-    )
+    nodes = {
+        name: SimpleNamespace(is_lost=is_lost, has_ended=has_ended, live_session=FakeSession(name))
+        for name, (is_lost, has_ended) in states.items()
+    }
+    stop = sequence([], **nodes)
     assert stop.may_leave
     stop.begin(asked("stop requested"))
     assert (stop.may_leave, stop.unconfirmed) == (False, ["a", "b"])
@@ -81,15 +62,13 @@ def test_a_terminal_that_closes_leaves_once_every_host_has_the_stop(
 @pytest.mark.parametrize("final", [asked(), Reason(ReasonKind.DECIDED, "b")])
 def test_an_earlier_stop_confirms_no_later_one(final: Reason) -> None:
     """A final stop rules out a relaunch, which that of another node does not."""
-    node = SimpleNamespace(is_lost=False, has_ended=False, live_session=Session("a"))
+    node = SimpleNamespace(is_lost=False, has_ended=False, live_session=FakeSession("a"))
     stop = sequence([], a=node)
     stop.begin(failed("b", 3, 1))
     stop.begin(final)
     stop.begin(failed("b", 4, 1))
-    assert [sent["reason"]["kind"] for sent in node.live_session.requests] == [
-        "rank",
-        final.kind.value,
-    ]
+    sent = [data["reason"]["kind"] for data in node.live_session.sent]
+    assert sent == ["rank", final.kind.value]
     stop.on_command_sent("a", 1)
     assert stop.unconfirmed == ["a"]
     stop.on_command_sent("a", 2)

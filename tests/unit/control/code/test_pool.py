@@ -30,11 +30,6 @@ def store(tmp_path: Path) -> CodePool:
     return CodePool(make(tmp_path / "runs", "r/") / STORE)
 
 
-def contents(store: CodePool) -> list[str]:
-    files = (path for path in store.folder.glob("pool/*"))
-    return sorted(path.read_text() for path in files)
-
-
 def test_what_is_kept_is_the_release(
     project: Path, store: CodePool, synced_before_rename: Callable[[Path], bool]
 ) -> None:
@@ -66,7 +61,8 @@ def test_only_what_is_new_is_written(project: Path, store: CodePool) -> None:
 
     store.add(snapshot(project))
 
-    assert contents(store) == ["echo", "print(1)", "print(2)"]
+    contents = sorted(path.read_text() for path in store.folder.glob("pool/*"))
+    assert contents == ["echo", "print(1)", "print(2)"]
     assert [p for p, inode in made.items() if p.stat().st_ino != inode] == [empty]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -31,7 +32,6 @@ class Host(HostSession):
     """A host with a store of its own; it takes a frame whenever the test lets it.
 
     Attributes:
-        asked: The kinds of all requests.
         pieces: The pieces it was sent.
         most: The most that ever waited to be sent to it.
         deaf: It takes no pieces, but answers.
@@ -41,38 +41,33 @@ class Host(HostSession):
 
     def __init__(self, name: str, workdir: Path, inbox: Inbox) -> None:
         self.closed_locally = False
+        self._closed = threading.Event()
         self.node = Node(name, "10.0.0.1")
         self.workdir = workdir
         self.last_heard = self.last_sent = time.monotonic()
         self.unsent = self.most = 0
-        self.asked: list[str] = []
+        self.asked = 0
         self.pieces: list[bytes] = []
         self.deaf = False
         self.breaks = ""
         self.alters: dict[str, dict[str, Any]] = {}
         self._inbox = inbox
         self._coming: deque[tuple[Frame, int]] = deque()
-        self._ended = False
         self._end = PushTaker(workdir, self._reply)
 
-    @property
-    def closed(self) -> bool:
-        return self._ended
-
     def close(self, **_: bool) -> None:
-        self._ended = True
+        self._closed.set()
 
     def request(self, kind: str, data: dict[str, Any] | None = None, payload: bytes = b"") -> int:
-        assert not self._ended, "nobody speaks into a wire that has ended"
-        self.asked.append(kind)
-        self._coming.append((Frame(kind, {"id": len(self.asked), **(data or {})}, payload), 0))
-        return len(self.asked)
+        assert not self.closed, "nobody speaks into a wire that has ended"
+        self.asked += 1
+        self._coming.append((Frame(kind, {"id": self.asked, **(data or {})}, payload), 0))
+        return self.asked
 
     def send(self, *parts: bytes) -> None:
         (frame,) = FrameDecoder().feed(b"".join(parts))
         payload = parts[-1]
         if frame.kind != "chunk":
-            self.asked.append(frame.kind)
             self._coming.append((frame, 0))
             return
         self.pieces.append(frame.payload)
@@ -88,7 +83,7 @@ class Host(HostSession):
         if frame.kind == self.breaks:
             self._inbox.put((self, Frame("closed", {"reason": "reset by peer"})))
             self._coming.clear()
-            self._ended = True
+            self.close()
             return
         here = os.uname_result(("Linux", self.node.name, "", "", ""))
         try:
@@ -100,10 +95,6 @@ class Host(HostSession):
     def _answer(self, frame: Frame) -> None:
         if frame.kind != "ping":
             self._end.take(frame)
-
-    @property
-    def requests(self) -> list[str]:
-        return [kind for kind in self.asked if kind != "ping"]
 
     def has(self, made: Made) -> bool:
         return is_intact(self.workdir, made)
@@ -147,7 +138,7 @@ class Read(Snapshot):
 
 class Push:
     def __init__(self, folder: Path, made: Made) -> None:
-        self.folder, self.made = folder, made
+        self.folder = folder
         self.inbox = Turns()
         self.snapshot: Snapshot = Read(made)
         self.states: dict[str, list[str]] = {}
@@ -191,25 +182,25 @@ def test_hosts_are_sent_what_they_lack_and_files_are_read_once(push: Push) -> No
     receivers = push.run().targets
 
     assert all(host.has(TREE) for host in (full, some, none, other))
-    assert {name: states[-1] for name, states in push.states.items()} == dict.fromkeys(
-        ("full", "some", "none", "other"), "has the code"
-    )
-    assert {name: each.queued for name, each in receivers.items()} == {
-        "full": 0,
-        "some": 400,
-        "none": 550,
-        "other": 550,
-    }
+    assert [states[-1] for states in push.states.values()] == ["has the code"] * 4
+    queued = {name: each.queued for name, each in receivers.items()}
+    assert queued == {"full": 0, "some": 400, "none": 550, "other": 550}
     assert (receivers["full"].is_new, full.pieces) == (False, [])
     assert isinstance(push.snapshot, Read)
     assert push.snapshot.reads == {"a": 2, "b": 1, "d/c": 2, "empty": 1}
 
 
-def test_slow_host_makes_the_reading_wait(push: Push, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However large the release and slow a host, little of it waits in memory."""
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let little be on its way to a host."""
     monkeypatch.setattr(window, "INITIAL_CREDIT", 100)
     monkeypatch.setattr(window, "MAX_AHEAD", 100)
     monkeypatch.setattr(code_push, "CHUNK", 20)
+
+
+@pytest.mark.usefixtures("narrow")
+def test_slow_host_makes_the_reading_wait(push: Push) -> None:
+    """However large the release and slow a host, little of it waits in memory."""
     slow, quick = push.host("slow"), push.host("quick")
 
     push.run()
@@ -219,11 +210,9 @@ def test_slow_host_makes_the_reading_wait(push: Push, monkeypatch: pytest.Monkey
     assert 100 < slow.most <= 100 + 2 * 20
 
 
+@pytest.mark.usefixtures("narrow")
 def test_host_that_takes_nothing_is_given_up(push: Push, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is silent for `lost_s` is named; the others get the release."""
-    monkeypatch.setattr(window, "INITIAL_CREDIT", 100)
-    monkeypatch.setattr(window, "MAX_AHEAD", 100)
-    monkeypatch.setattr(code_push, "CHUNK", 20)
     monkeypatch.setattr(CodePush, "ping_interval_s", 0.0)
     dead, other = push.host("dead"), push.host("other")
     dead.deaf = True
@@ -277,7 +266,7 @@ class Greedy(Host):
             super()._answer(frame)
 
     def reject(self, error: Exception) -> None:
-        self._ended = True
+        self.close()
         self._inbox.put((self, Frame("closed", {"reason": str(error)})))
 
 

@@ -13,14 +13,12 @@ from runner.core.errors import ConfigError, NotReady
 from runner.core.spec import Deploy, Node, Spec, Task
 from runner.core.wire.files import Entry, Manifest, release_hash
 from tests.golden.builders import spec
+from tests.unit.control.code.test_worktree import make
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    top = tmp_path / "project"
-    (top / "sub").mkdir(parents=True)
-    (top / "train.py").write_text("print()\n")
-    (top / "sub" / "eval.py").write_bytes(b"x" * 1000)
+    top = make(tmp_path / "project", "sub/", train_dot_py="print()\n", sub__eval_dot_py="x" * 1000)
     (top / "link.py").symlink_to("train.py")
     return top
 
@@ -68,7 +66,6 @@ def test_same_code_is_the_same_release(project: Path) -> None:
         (b"x" * 1001, "changed while it was read"),
         (None, "cannot be read: No such file or directory"),
     ],
-    ids=["other", "longer", "gone"],
 )
 def test_change_after_hashing_is_told(project: Path, content: bytes | None, why: str) -> None:
     """Hosts never get a file that is not what the release is named by."""
@@ -135,9 +132,7 @@ def test_python_looks_into_the_project_first(
 ) -> None:
     """Its top and its `src/`, unless that would hide a module of the standard library."""
     (tmp_path / "link.py").symlink_to("scripts/run.py")
-    for name in files.split():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
+    make(tmp_path, *files.split())
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
 
     snapshot = Snapshot.take(asked(target), tmp_path / cwd)

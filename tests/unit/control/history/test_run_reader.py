@@ -25,10 +25,7 @@ from tests.golden.builders import failed, plan, request, told
 BEGAN = 1.7e9
 RUN_ID = "0101-1200-train-abcd"
 SAMPLES = "hosts/a/attempt_1/samples.jsonl"
-FILES = [
-    *("plan.json", "plan.0.json", "result.json", "config.yaml"),
-    *("events.jsonl", "metrics.jsonl", SAMPLES),
-]
+OTHER_FILES = ["config.yaml", "events.jsonl", "metrics.jsonl", SAMPLES]
 
 
 @pytest.fixture
@@ -91,7 +88,7 @@ def test_a_whole_record_is_read_without_problems(store: RunStore) -> None:
     assert len(ends) == 4
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", ["plan.json", "plan.0.json", "result.json", *OTHER_FILES])
 def test_a_damaged_file_is_a_problem_and_the_rest_is_read(store: RunStore, name: str) -> None:
     """Whatever it has become: cut off, of other types, binary, nested without end, or a pipe."""
     whole = read_run(store.folder)
@@ -112,9 +109,8 @@ def test_a_damaged_file_is_a_problem_and_the_rest_is_read(store: RunStore, name:
 
 def test_metrics_keep_their_peaks(store: RunStore) -> None:
     """A long series is reduced; its least and its most are among its points, and its last."""
-    lines = [
-        metrics_line(n, loss=9.0 if n == 777 else -9.0 if n == 3 else 1.0) for n in range(5000)
-    ]
+    peaks = {777: 9.0, 3: -9.0}
+    lines = [metrics_line(n, loss=peaks.get(n, 1.0)) for n in range(5000)]
     loss = metrics(store, *lines)["loss"]
     series = loss.by_attempt[0]
     assert 500 <= len(series.values) <= 2000
@@ -184,12 +180,8 @@ def test_of_many_events_the_first_and_the_last_are_read(
 def test_no_alias_makes_a_configuration_endless(tmp_path: Path) -> None:
     """A host may have sent it; nothing is executed."""
     lists = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
-    for text in (
-        "\n".join(["a0: &a0 [x]", *lists]),
-        "a: &a {b: *a}",
-        "[" * 200_000,
-        "x: !!python/object:os.system {}",
-    ):
+    many = "\n".join(["a0: &a0 [x]", *lists])
+    for text in (many, "a: &a {b: *a}", "[" * 200_000, "x: !!python/object:os.system {}"):
         (tmp_path / "config.yaml").write_text(text)
         problems = Problems()
         assert read_config(tmp_path / "config.yaml", problems) == {}

@@ -19,10 +19,9 @@ from tests.golden.builders import plan, request
 
 def test_what_reaches_the_hosts_comes_back(tmp_path: Path) -> None:
     """Nodes with their spares, log-in, folders and limits; not what the task is or gets."""
-    ssh = Ssh(user="ada", port=2222, jump=("gate",))
     spare = Node("b", "gpu-b", user="bob", env={"TOKEN": "t-1"})
     fields: dict[str, Any] = {
-        "ssh": ssh,
+        "ssh": Ssh(user="ada", port=2222, jump=("gate",)),
         "workdir": "/scratch/ada",
         "lost_s": 3.0,
         "progress": Progress(r"it (\d+)"),
@@ -30,8 +29,8 @@ def test_what_reaches_the_hosts_comes_back(tmp_path: Path) -> None:
         "console_ranks": (1, 3),
         "spares": (spare,),
     }
-    secret = {"KEY": Secret("s-1")}
-    asked = request(tmp_path, **fields, env={"HF_TOKEN": "e-1"}, secrets=secret)
+    env = {"HF_TOKEN": "e-1"}
+    asked = request(tmp_path, **fields, env=env, secrets={"KEY": Secret("s-1")})
     asked = replace(asked, config_dirs=("more",))
     text = json.dumps(record_content(plan(1), asked))
     assert not [word for word in ("s-1", "e-1", "t-1") if word in text]

@@ -38,11 +38,9 @@ def test_lines_have_their_origin(tmp_path: Path) -> None:
     write(tmp_path, "rank_0.out", LOG)
     record_metrics(tmp_path, "")
     first, second = records(tmp_path)
-    assert first == {
-        **{"v": 1, "node": "gpu1", "attempt": 0, "rank": 0, "stream": "out"},
-        **{"step": 1, "steps": None, "loss": 2, "rate": None, "unit": ""},
-        "more": {},
-    }
+    origin = {"v": 1, "node": "gpu1", "attempt": 0, "rank": 0, "stream": "out"}
+    figures = {"step": 1, "steps": None, "loss": 2, "rate": None, "unit": ""}
+    assert first == {**origin, **figures, "more": {}}
     assert second["loss"] == "NaN"
 
 

@@ -31,11 +31,8 @@ def test_setup_may_bring_the_python(tmp_path: Path) -> None:
     """It runs only where the interpreter is not there; what it says stays out of our protocol."""
     (tmp_path / "env").mkdir()
     (tmp_path / "env" / "our-python").symlink_to(sys.executable)
-    lines = (
-        'cat; echo "it\'s loud" >&2',
-        f"PATH={tmp_path}/env:$PATH",
-        f"echo ran >> {tmp_path}/ran",
-    )
+    path = f"PATH={tmp_path}/env:$PATH"
+    lines = ('cat; echo "it\'s loud" >&2', path, f"echo ran >> {tmp_path}/ran")
 
     brought = boot(a_spec(host_python="our-python", setup=lines), code=b"print('booted')\n")
     not_needed = boot(a_spec(host_python=sys.executable, setup=lines), code=b"print('booted')\n")
@@ -73,8 +70,10 @@ def test_setup_takes_nothing_of_the_code(tmp_path: Path) -> None:
 HANG = "sleep 987 & echo $! > $FOLDER/hanging; wait"
 
 
-def start(spec: Spec, tmp_path: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
+@contextlib.contextmanager
+def started(spec: Spec, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Boot a host; kill what is left of that in the end."""
+    process = subprocess.Popen(
         bootstrap.boot_command(spec, spec.nodes[0]),
         cwd=tmp_path,
         env={**os.environ, "FOLDER": str(tmp_path)},
@@ -83,37 +82,33 @@ def start(spec: Spec, tmp_path: Path) -> subprocess.Popen[bytes]:
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 @contextlib.contextmanager
 def hanging_setup(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """Boot a host whose setup hangs; yield that, and the process that hangs, once it does."""
     spec = a_spec(host_python="brought", setup=("echo first", HANG))
-    process = start(spec, tmp_path)
-    assert process.stdin is not None
-    process.stdin.write(bootstrap.boot_input(spec.cluster.setup)[:5000])
-    process.stdin.flush()
     hanging = tmp_path / "hanging"
-    wait_until(lambda: hanging.exists() and hanging.read_text(), "the setup to hang")
-    try:
+    with started(spec, tmp_path) as process:
+        assert process.stdin is not None
+        process.stdin.write(bootstrap.boot_input(spec.cluster.setup)[:5000])
+        process.stdin.flush()
+        wait_until(lambda: hanging.exists() and hanging.read_text(), "the setup to hang")
         yield process, int(hanging.read_text())
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 @pytest.mark.parametrize("setup", [("set -e", "false"), ("kill() { :; }", "exit 3")])
 def test_setup_that_exits_ends_the_boot_at_once(tmp_path: Path, setup: tuple[str, ...]) -> None:
     """Whoever waits for the end of its output may be who has to reap it."""
     spec = a_spec(host_python="brought", setup=setup)
-    process = start(spec, tmp_path)
-    try:
+    with started(spec, tmp_path) as process:
         process.communicate(bootstrap.boot_input(spec.cluster.setup), timeout=30 * PATIENCE)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 def is_running(pid: int) -> bool:

@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
 
@@ -98,41 +97,30 @@ def test_what_is_not_as_it_was_kept_is_not_used(tmp_path: Path, harm: str) -> No
     assert host_code.KEY.encode() in booted(tmp_path, sends=True)
 
 
-@pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The only module of a package, which is about to be sent."""
+def test_an_update_while_we_run_is_not_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hosts would keep it under the hash of what we began with."""
     caches = (host_code._sources, host_code._boot_line, host_code._archive_for)
     monkeypatch.setattr(host_code, "_PACKAGE", tmp_path / "runner")
     monkeypatch.setattr(host_code, "PROGRAMS", ("module",))
-    path = tmp_path / "runner" / "host" / "module.py"
-    path.parent.mkdir(parents=True)
-    write(path, "x = 1\n")
+    module = tmp_path / "runner" / "host" / "module.py"
+    module.parent.mkdir(parents=True)
+    module.write_text("x = 1\n")
+    os.utime(module, (1_000_000_000, 1_000_000_000))
     for cache in caches:
         cache.cache_clear()
-    yield path
-    for cache in caches:
-        cache.cache_clear()
-
-
-def write(path: Path, text: str, mtime: float = 1_000_000_000) -> None:
-    path.write_text(text)
-    os.utime(path, (mtime, mtime))
-
-
-def sent() -> object:
-    """Return what x is in the module that is sent, compiled."""
-    _, blob = archive(host_code.KEY).modules["runner.host.module"]
-    code: CodeType = marshal.loads(zlib.decompress(blob))  # noqa: S302 (our own)
-    return code.co_consts[0]
-
-
-def test_an_update_while_we_run_is_not_sent(module: Path) -> None:
-    """Hosts would keep it under the hash of what we began with."""
-    line = host_code.boot_line()
-    write(module, "x = 2\n", 1_000_000_001)
-    py_compile.compile(str(module))
-
-    assert (sent(), host_code.boot_line()) == (1, line)
-    sources = archive(SOURCE)
-    blobs = (sources.modules["runner.host.module"][1], sources.programs["module"])
-    assert {zlib.decompress(blob) for blob in blobs} == {b"x = 1\n"}
+    try:
+        line = host_code.boot_line()
+        module.write_text("x = 2\n")
+        os.utime(module, (1_000_000_001, 1_000_000_001))
+        py_compile.compile(str(module))
+        compiled = archive(host_code.KEY).modules["runner.host.module"][1]
+        code: CodeType = marshal.loads(zlib.decompress(compiled))  # noqa: S302 (our own)
+        assert (code.co_consts[0], host_code.boot_line()) == (1, line)
+        sources = archive(SOURCE)
+        blobs = (sources.modules["runner.host.module"][1], sources.programs["module"])
+        assert {zlib.decompress(blob) for blob in blobs} == {b"x = 1\n"}
+    finally:
+        for cache in caches:
+            cache.cache_clear()

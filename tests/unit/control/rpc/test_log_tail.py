@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -18,24 +18,12 @@ from runner.core.wire.codec import Frame, FrameError
 from runner.core.wire.events import Event, ProgramStarted, RankStarted
 from runner.core.wire.paths import EVENTS_FILE
 from tests.golden.builders import RUN_ID, plan
+from tests.unit.control.rpc.test_wait import FakeSession
 
 pytestmark = [pytest.mark.promise(6)]
 
 RANK_0 = "rank_0.out"
 CONTENTS = (EVENTS_FILE, RANK_0, "rank_0.err", "rank_0.metrics", "program.out", "stacks.out")
-
-
-class Asked(HostSession):
-    def __init__(self) -> None:
-        self.request_id = 0
-        self.asked: dict[str, Any] = {}
-
-    def request(self, kind: str, data: dict[str, Any] | None = None, payload: bytes = b"") -> int:
-        assert (kind, payload) == ("stream", b"")
-        assert data is not None
-        self.request_id += 1
-        self.asked = {**data, "offsets": dict(data["offsets"])}
-        return self.request_id
 
 
 class Followed:
@@ -48,7 +36,11 @@ class Followed:
         order = replace(node_plan.order, attempt=attempt, first_rank=None if elastic else 0)
         shown = replace(node_plan, ranks=order.ranks, order=order)
         self.tailer = LogTailer(shown, self._sink, **options)
-        self.session = Asked()
+        self.connect()
+
+    def connect(self) -> None:
+        self.host = FakeSession("a")
+        self.session = cast("HostSession", self.host)
         self.tailer.start(self.session)
 
     def _sink(self, source: str, stream: str, offset: int, data: bytes) -> None:
@@ -60,12 +52,12 @@ class Followed:
         """Have what follows of a file come, unless it is told from where it is."""
         if offset is None:
             offset = self.tailer._offsets.get(file, 0)
-        data = {"id": self.session.request_id, "file": file, "offset": offset, "error": ""}
+        data = {"id": len(self.host.sent), "file": file, "offset": offset, "error": ""}
         kind = "events" if file == EVENTS_FILE else "data"
         self.events += self.tailer.on_frame(Frame(kind, data, chunk))
 
     def end(self) -> None:
-        self.events += self.tailer.on_frame(Frame("streamed", {"id": self.session.request_id}))
+        self.events += self.tailer.on_frame(Frame("streamed", {"id": len(self.host.sent)}))
 
 
 def events(count: int) -> tuple[list[Event], bytes]:
@@ -93,14 +85,10 @@ def test_events_about_others_are_dropped_and_counted(line: str) -> None:
 
     assert followed.events == made
     assert followed.tailer.dropped_events == 1
-
-
-def test_ranks_of_an_attempt_before_are_no_others() -> None:
-    """A node may have another rank in each attempt."""
-    followed = Followed(attempt=1)
+    next_one = Followed(attempt=1)  # in which the node may have other ranks than it had
     before = Event(RUN_ID, "a", 0, 1, 1.5, 2.5, RankStarted(1, 7)).to_line()
-    followed.come(EVENTS_FILE, before.encode())
-    assert (followed.events, followed.tailer.dropped_events) == ([], 0)
+    next_one.come(EVENTS_FILE, before.encode())
+    assert (next_one.events, next_one.tailer.dropped_events) == ([], 0)
 
 
 @pytest.mark.promise(12)
@@ -118,25 +106,19 @@ def test_host_that_reports_events_for_ever_is_refused(monkeypatch: pytest.Monkey
 @pytest.mark.promise(12)
 @pytest.mark.parametrize(
     ("file", "offset"),
-    [(RANK_0, 1), ("rank_1.out", 0), ("../x.out", 0), ("rank_0.out/", 0), ("order.json", 0)],
+    [
+        *((RANK_0, offset) for offset in (0, 2, 4)),  # of which 3 bytes have come
+        *(("rank_1.out", 0), ("../x.out", 0), ("rank_0.out/", 0), ("order.json", 0)),
+    ],
 )
 def test_what_was_not_asked_for_is_refused(file: str, offset: int) -> None:
-    """A byte of a log is shown where it is, or not at all; a rank of another node is not."""
-    with pytest.raises(FrameError, match=r"nobody asked for|do not follow"):
-        Followed().come(file, b"x", offset)
-    followed = Followed()
-    with pytest.raises(FrameError, match="nobody asked for"):  # events are another kind of reply
-        list(followed.tailer.on_frame(Frame("data", {"id": 1, "file": EVENTS_FILE, "offset": 0})))
-
-
-@pytest.mark.promise(12)
-def test_a_byte_does_not_come_twice() -> None:
-    """Nor one that was left out."""
+    """A byte comes once, and is shown where it is; a rank of another node is not."""
     followed = Followed()
     followed.come(RANK_0, b"one")
-    for offset in (0, 2, 4):
-        with pytest.raises(FrameError, match="do not follow the last ones"):
-            followed.come(RANK_0, b"two", offset)
+    with pytest.raises(FrameError, match=r"nobody asked for|do not follow the last ones"):
+        followed.come(file, b"x", offset)
+    with pytest.raises(FrameError, match="nobody asked for"):  # events are another kind of reply
+        list(followed.tailer.on_frame(Frame("data", {"id": 1, "file": EVENTS_FILE, "offset": 0})))
 
 
 @settings(max_examples=15)
@@ -148,13 +130,12 @@ def test_all_arrives_whatever_happens(seed: int) -> None:
     followed = Followed()
     files = {name: chance.randbytes(chance.randrange(60)) for name in CONTENTS}
     files[EVENTS_FILE] = content
-    offsets = followed.session.asked["offsets"]
+    offsets = followed.host.sent[-1]["offsets"]
 
     while any(len(data) > offsets.get(name, 0) for name, data in files.items()):
         if chance.random() < 0.1:  # what was on its way is lost
-            followed.session = Asked()
-            followed.tailer.start(followed.session)
-            offsets = followed.session.asked["offsets"]
+            followed.connect()
+            offsets = followed.host.sent[-1]["offsets"]
         name = chance.choice(CONTENTS)
         offset = offsets.get(name, 0)
         chunk = files[name][offset : offset + chance.randrange(1, 30)]
@@ -172,22 +153,22 @@ def test_all_arrives_whatever_happens(seed: int) -> None:
 def test_ranks_that_torch_assigns_are_whichever_come() -> None:
     """The plan knows none; after its node came back, the same files go on."""
     followed = Followed(elastic=True)
-    assert followed.session.asked["ranks"] is None
+    assert followed.host.sent[-1]["ranks"] is None
     followed.come("rank_5.err", b"oh")
     followed.end()
     assert followed.logs["rank_5.err"] == b"oh"
     followed.tailer.reopen()
     followed.tailer.start(followed.session)
     assert not followed.tailer.is_complete
-    assert followed.session.asked["offsets"] == {"rank_5.err": 2}
+    assert followed.host.sent[-1]["offsets"] == {"rank_5.err": 2}
 
 
 def test_what_nobody_reads_is_not_streamed() -> None:
     """A request for nothing takes the place of the one before, of which the rest is ignored."""
     followed = Followed()
-    number = followed.session.request_id
+    number = len(followed.host.sent)
     followed.tailer.stop(followed.session)
-    asked = followed.session.asked
+    asked = followed.host.sent[-1]
     assert (asked["ranks"], asked["others"], asked["once"]) == ([], False, True)
     late = Frame("data", {"id": number, "file": RANK_0, "offset": 0}, b"late")
     assert list(followed.tailer.on_frame(late)) == []
@@ -197,11 +178,11 @@ def test_what_nobody_reads_is_not_streamed() -> None:
 def test_a_tail_is_asked_for_until_a_log_has_come() -> None:
     """From then on every byte counts, also over another connection."""
     followed = Followed(tail=2, ranks=[0])
-    assert followed.session.asked["tail"] == 2
-    assert not followed.session.asked["others"]
+    assert followed.host.sent[-1]["tail"] == 2
+    assert not followed.host.sent[-1]["others"]
     followed.tailer.start(followed.session)
-    assert followed.session.asked["tail"] == 2
+    assert followed.host.sent[-1]["tail"] == 2
     followed.come(RANK_0, b"", 100)
     followed.tailer.start(followed.session)
-    assert "tail" not in followed.session.asked
-    assert followed.session.asked["offsets"] == {RANK_0: 100}
+    assert "tail" not in followed.host.sent[-1]
+    assert followed.host.sent[-1]["offsets"] == {RANK_0: 100}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import queue
+import time
 from typing import Any, cast
 
 import pytest
@@ -19,23 +21,34 @@ from runner.core.wire.codec import Frame, FrameError
 class FakeSession:
     """A session whose host answers some kinds of requests, at once, and the others never."""
 
-    def __init__(self, name: str, inbox: Inbox, **answers: str) -> None:
+    def __init__(self, name: str, inbox: Inbox | None = None, **answers: str) -> None:
         self.node = Node(name, name)
         self.closed = self.closed_locally = False
+        self.handshake_done = True
         self.idle_s = self.last_sent = 0.0
+        self.last_heard = time.monotonic()
         self.requests: list[str] = []
+        self.sent: list[dict[str, Any]] = []
+        self.held: list[bool] = []
         self.rejected = ""
-        self._inbox, self._answers = inbox, answers
+        self._inbox = inbox
+        self._answers = answers
 
-    def request(self, kind: str, data: dict[str, Any] | None = None, payload: bytes = b"") -> None:
+    def request(self, kind: str, data: dict[str, Any] | None = None, payload: bytes = b"") -> int:
         assert not payload
         self.requests.append(kind)
-        if kind in self._answers:
-            told = {"node": (data or {}).get("node"), "disk_wait_s": 0.0}
+        self.sent.append(copy.deepcopy(data or {}))
+        if self._inbox and kind in self._answers:
+            told = {"node": self.sent[-1].get("node"), "disk_wait_s": 0.0}
             self._inbox.put((cast("HostSession", self), Frame(self._answers[kind], told)))
+        return len(self.requests)
+
+    def hold(self, *, is_held: bool) -> None:
+        self.held.append(is_held)
 
     def reject(self, error: Exception) -> None:
-        self.closed, self.rejected = True, str(error)
+        self.closed = True
+        self.rejected = str(error)
 
     def close(self) -> None:
         self.closed = self.closed_locally = True

@@ -34,9 +34,9 @@ def test_what_is_under_way_is_taken_in_half_a_second(
     assert stream.room == ahead
 
 
-def test_credit_is_granted_in_lumps(clock: list[float]) -> None:
+@pytest.mark.usefixtures("clock")
+def test_credit_is_granted_in_lumps() -> None:
     """Else each piece would cost a message; what is granted is under way."""
-    assert clock
     stream = Window(INITIAL_CREDIT)
     stream.on_taken(INITIAL_CREDIT // 5)
     assert stream.grant() == 0

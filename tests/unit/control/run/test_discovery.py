@@ -10,7 +10,7 @@ import pytest
 
 from runner.control.run.discovery import HostRecord, newest_record
 from runner.control.run.hosts import merge_statuses
-from runner.core.results import RemoteRun, aggregate_state
+from runner.core.results import RemoteRun, aggregate_state, current_hosts, elastic_summary
 from runner.core.wire.codec import decode, encode
 from runner.core.wire.plan import NodePlan
 from runner.core.wire.run_info import HostRunStatus, RunInfo
@@ -57,19 +57,6 @@ def test_of_two_answers_the_newest_attempt_wins() -> None:
     assert newest_record({"x": old, "y": new, "z": joined}) == new
 
 
-@pytest.mark.parametrize(
-    "lie",
-    [
-        status("../b"),
-        status("a", info=RunInfo("../r1")),
-    ],
-)
-def test_a_name_that_is_no_name_is_refused(lie: HostRunStatus) -> None:
-    """Nothing that a host says becomes a path, or a word that does more than name one."""
-    with pytest.raises(ValueError, match="is not legal"):
-        decode(HostRunStatus, encode(lie))
-
-
 def test_a_run_that_lost_a_node_is_lost() -> None:
     """Its hosts were stopped, as by a user, but for that reason."""
     stopped: dict[str, Any] = {"alive": False, "state": State.STOPPED}
@@ -79,13 +66,16 @@ def test_a_run_that_lost_a_node_is_lost() -> None:
 
 
 @pytest.mark.promise(12)
-@pytest.mark.parametrize("word", ["-oProxyCommand=x", "$(x)", "a;b"])
-def test_a_recorded_host_is_no_command(word: str) -> None:
-    """It comes to stand in the line that adds a node which the YAML lacks."""
-    plan = builders.plan(1).nodes[0]
-    for key in ("host", "user"):
-        with pytest.raises(ValueError, match="is no host or user"):
-            decode(NodePlan, {**encode(plan), key: word})
+def test_what_a_host_says_is_no_path_and_no_command() -> None:
+    """A recorded host comes to stand in the line that adds a node which the YAML lacks."""
+    for lie in (status("../b"), status("a", info=RunInfo("../r1"))):
+        with pytest.raises(ValueError, match="is not legal"):
+            decode(HostRunStatus, encode(lie))
+    plan = encode(builders.plan(1).nodes[0])
+    for word in ("-oProxyCommand=x", "$(x)", "a;b"):
+        for key in ("host", "user"):
+            with pytest.raises(ValueError, match="is no host or user"):
+                decode(NodePlan, {**plan, key: word})
 
 
 MEMBER, HUB = {"b": State.SUCCEEDED}, {"a": State.SUCCEEDED}
@@ -109,5 +99,20 @@ def test_a_run_has_ended_if_it_cannot_go_on_elsewhere(
     by_host = {
         node: status(node, info=info, state=state, alive=False) for node, state in states.items()
     }
-    run = RemoteRun(info, by_host)
-    assert run.has_ended(["a", "b", "c"]) == has_ended
+    assert RemoteRun(info, by_host).has_ended(["a", "b", "c"]) == has_ended
+
+
+def test_who_only_stands_by_is_no_node_of_a_run() -> None:
+    """Unless nobody else is left who tells of it."""
+    info = RunInfo("r", "train", attempt=1, standby_nodes=("n2",))
+    seen = {name: status(name, info=info) for name in ("n0", "n1", "n2")}
+    assert list(current_hosts(seen)) == ["n0", "n1"]
+    assert list(current_hosts({"n2": seen["n2"]})) == ["n2"]
+
+
+@pytest.mark.parametrize(("least", "text"), [(0, ""), (2, ", 2 of 2-4 nodes"), (4, "")])
+def test_how_many_nodes_an_elastic_run_has(least: int, text: str) -> None:
+    """Those whose supervisor lives, of as few and as many as there may be."""
+    info = RunInfo("r1", nnodes=4, min_nodes=least)
+    seen = {name: status(name, info=info, alive=name != "c") for name in "abc"}
+    assert elastic_summary(info, seen) == text

@@ -30,7 +30,6 @@ from runner.core.wire.states import Reason, ReasonKind, State
 from tests.golden.builders import asked, plan, told
 
 FAILED, STOPPED = Ended(State.FAILED), Ended(State.STOPPED)
-STALL = Reason(ReasonKind.STALL, "a", detail="9 s")
 TOLD = Stopping(told("it failed elsewhere"))
 
 
@@ -81,58 +80,30 @@ def story(*told: tuple[str, EventBody]) -> list[TimedEvent]:
     ]
 
 
+def ended(names: str, end: Ended = STOPPED) -> list[tuple[str, EventBody]]:
+    return [(name, end) for name in names]
+
+
+OF_B = ("b", RankExited(1, 3))
+LOST_B = ("a", PeerLost("b", "silent"))
+STALLED = [("a", Stopping(Reason(ReasonKind.STALL, "a", detail="9 s"))), *ended("abc")]
+CUT_OFF = {"b": "out of touch with a: silent"}
+
+
 @pytest.mark.parametrize(
     ("told", "gone", "suspect"),
     [
-        pytest.param(
-            [
-                ("b", RankExited(1, 3)),
-                ("", StopRequested(told())),
-                *((n, FAILED) for n in "abc"),
-            ],
-            {},
-            {"b"},
-            id="a rank failed",
-        ),
-        pytest.param(
-            [("c", PeerLost("b", "silent")), ("a", TOLD), ("a", STOPPED), ("c", STOPPED)],
-            {"b": "silent"},
-            set(),
-            id="a host was lost",
-        ),
-        pytest.param(
-            [("a", PeerLost("b", "silent")), *((n, STOPPED) for n in "acb")],
-            {},
-            {"b"},
-            id="a lost host came back, and nothing is left there",
-        ),
-        pytest.param(
-            [("b", PeerLost("a", "silent")), ("c", STOPPED), ("b", STOPPED)],
-            {"a": "silent"},
-            set(),
-            id="the hub's host was lost",
-        ),
-        pytest.param(
-            [("b", PeerLost("a", "silent")), ("a", TOLD), ("a", STOPPED), ("c", STOPPED)],
-            {"b": "out of touch with a: silent"},
-            set(),
-            id="who lost the hub, which is well, was cut off",
-        ),
-        pytest.param(
-            [
-                ("a", Stopping(Reason(ReasonKind.STALL, "a", detail="9 s"))),
-                *((n, STOPPED) for n in "abc"),
-            ],
-            {},
-            set(),
-            id="a watchdog saw no progress: nobody is to blame",
-        ),
-        pytest.param(
-            [("b", RankExited(1, 3)), ("b", FAILED), ("a", STOPPED), ("c", EndUnverified("late"))],
-            {"c": "late"},
-            {"b"},
-            id="a host did not say that nothing is left",
-        ),
+        ([OF_B, ("", StopRequested(told())), *ended("abc", FAILED)], {}, {"b"}),
+        ([("c", PeerLost("b", "silent")), ("a", TOLD), *ended("ac")], {"b": "silent"}, set()),
+        ([LOST_B, *ended("acb")], {}, {"b"}),
+        ([("b", PeerLost("a", "silent")), *ended("cb")], {"a": "silent"}, set()),
+        ([("b", PeerLost("a", "silent")), ("a", TOLD), *ended("ac")], CUT_OFF, set()),
+        (STALLED, {}, set()),
+        ([OF_B, ("b", FAILED), ("a", STOPPED), ("c", EndUnverified("late"))], {"c": "late"}, {"b"}),
+    ],
+    ids=[
+        *("a rank failed", "lost", "it came back, and nothing is left", "the hub was lost"),
+        *("cut off from the hub, which is well", "a stall blames nobody", "no proof of an end"),
     ],
 )
 def test_what_an_attempt_cost(
@@ -140,6 +111,35 @@ def test_what_an_attempt_cost(
 ) -> None:
     """Who cannot take part any more, and who had better not."""
     assert losses(*told) == Losses(gone, frozenset(suspect))
+
+
+OUT_OF_TIME = "its job was about to reach its time limit"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "outcome", "is_own"),
+    [
+        (ReasonKind.LOST, "lost b: why", ("lost", 4), False),
+        (ReasonKind.SUPERVISOR, "lost b: why", ("failed", 1), True),
+        (ReasonKind.SCHEDULER, "ended by Slurm: why", ("stopped", 1), True),
+        (ReasonKind.DECIDED, "b, which decides, has succeeded", ("succeeded", 0), False),
+        (ReasonKind.TERM, "b: its processes got SIGTERM", ("failed", 1), True),
+        (ReasonKind.START, "b: could not start: why", ("failed", 3), True),
+        (
+            ReasonKind.TIME_LIMIT,
+            "its job was about to reach its time limit",
+            ("stopped", 130),
+            False,
+        ),
+    ],
+)
+def test_a_reason(kind: ReasonKind, text: str, outcome: tuple[str, int], *, is_own: bool) -> None:
+    """Whether a node failed itself is not for others to say."""
+    reason = Reason(kind, "b", 3, 1, "why")
+    assert (reason.text, reason.outcome) == (text, outcome)
+    assert (reason.is_own("b"), reason.is_own("a")) == (is_own, False)
+    assert not reason.as_told_to("b").is_own("b")
+    assert reason.as_told_to("a") == reason
 
 
 def test_a_node_without_which_a_run_went_on_is_gone() -> None:
@@ -152,38 +152,26 @@ def test_a_node_without_which_a_run_went_on_is_gone() -> None:
     assert losses(left, back).excluded == {}
 
 
-LOST = story(("a", PeerLost("b", "silent")), ("a", STOPPED), ("c", STOPPED))
-STILL = story(
-    ("a", Stopping(Reason(ReasonKind.STALL, "a", detail="9 s"))), *((n, STOPPED) for n in "abc")
-)
+ENDS_WELL = [(name, RankExited(rank, 0)) for rank, name in enumerate("abc")]
+WELL = [*ENDS_WELL, *ended("abc", Ended(State.SUCCEEDED))]
 
 
 @pytest.mark.parametrize(
-    ("observed", "why", "again"),
+    ("told", "why", "again"),
     [
-        (story(("b", RankExited(1, 3)), *((n, FAILED) for n in "abc")), "rank 1 on b exited", True),
-        (LOST, "lost b: silent", True),
-        (
-            story(("", StopRequested(asked(), 2)), *((n, STOPPED) for n in "abc")),
-            "stopped",
-            False,
-        ),
-        (
-            story(
-                *((n, RankExited(r, 0)) for r, n in enumerate("abc")),
-                *((n, Ended(State.SUCCEEDED)) for n in "abc"),
-            ),
-            "succeeded",
-            False,
-        ),
-        (story(("b", RankExited(1, 3)), ("b", Ended(State.STUCK, survivors=(4,)))), "rank", False),
-        (STILL, "no rank made progress for 9 s", False),
+        ([OF_B, *ended("abc", FAILED)], "rank 1 on b exited", True),
+        ([LOST_B, *ended("ac")], "lost b: silent", True),
+        ([("", StopRequested(asked(), 2)), *ended("abc")], "stopped", False),
+        (WELL, "succeeded", False),
+        ([OF_B, ("b", Ended(State.STUCK, survivors=(4,)))], "rank", False),
+        (STALLED, "no rank made progress for 9 s", False),
     ],
-    ids=["failed", "lost", "stopped", "succeeded", "stuck", "still"],
 )
-def test_what_may_be_followed_by_another(observed: list[TimedEvent], why: str, again: bool) -> None:
+def test_what_may_be_followed_by_another(
+    told: list[tuple[str, EventBody]], why: str, *, again: bool
+) -> None:
     """A failure may; not what the user ended, what cannot be killed, or what only stands still."""
-    verdict = fold_events(plan(1, 1, 1), observed, 1.0)
+    verdict = fold_events(plan(1, 1, 1), story(*told), 1.0)
 
     assert past_attempt(plan(1, 1, 1), verdict).reason.text.startswith(why)
     assert may_relaunch(spec("abc"), verdict) is again

@@ -32,33 +32,30 @@ def explained(
     )
 
 
+NO_MODULE = "the project has no module"
+SET_SRC = "task.env.PYTHONPATH=src"
+IN_SRC = "is in src/, where Python does not look"
+
+
 @pytest.mark.parametrize("entry", ["torchrun", "plain", "launch"])
 @pytest.mark.parametrize(
     ("error", "target", "paths", "meaning", "remedy"),
     [
         (
             f"{OF_RUNPY} pkg.trian",
-            *("pkg.trian", FLAT, "the project has no module pkg.trian"),
+            "pkg.trian",
+            FLAT,
+            f"{NO_MODULE} pkg.trian",
             "did you mean pkg.train?",
         ),
-        (
-            f"{OF_RUNPY} pkg.train",
-            *("pkg.train", SRC, "pkg.train is in src/, where Python does not look"),
-            "task.env.PYTHONPATH=src",
-        ),
-        (
-            f"{NOT_FOUND} 'pkg'",
-            *("tools/run.py", SRC, "pkg is in src/, where Python does not look"),
-            "task.env.PYTHONPATH=src",
-        ),
-        (
-            f"{NOT_FOUND} 'pkg'",
-            *("scripts/run.py", FLAT, "pkg is in ./, where Python does not look"),
-            "task.env.PYTHONPATH=.",
-        ),
+        (f"{OF_RUNPY} pkg.train", "pkg.train", SRC, f"pkg.train {IN_SRC}", SET_SRC),
+        (f"{NOT_FOUND} 'pkg'", "tools/run.py", SRC, f"pkg {IN_SRC}", SET_SRC),
+        (f"{NOT_FOUND} 'pkg'", "scripts/run.py", FLAT, "pkg is in ./, wh", "task.env.PYTHONPATH=."),
         (
             f"{NOT_FOUND} 'pkg.utlis'",
-            *("train.py", FLAT, "the project has no module pkg.utlis"),
+            "train.py",
+            FLAT,
+            f"{NO_MODULE} pkg.utlis",
             "did you mean pkg.utils?",
         ),
     ],

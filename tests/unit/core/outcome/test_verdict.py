@@ -10,10 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from runner.core.outcome.first_failure import SAME_EVENT_S
 from runner.core.outcome.verdict import Verdict, completed, fold_events
 from runner.core.results import NodeResult, RankResult
 from runner.core.wire.events import (
@@ -38,12 +35,11 @@ from tests.golden.builders import asked, failed, lost, own, plan, told
 
 PLAN = plan(2, 2)
 DIED = Reason(ReasonKind.SUPERVISOR, "b", detail="its supervisor ended by signal 9")
-OK, FAILED, STOPPED = (
-    Ended(State.SUCCEEDED),
-    Ended(State.FAILED),
-    Ended(State.STOPPED),
-)
-TERM, KILL = 15, 9
+OK = Ended(State.SUCCEEDED)
+FAILED = Ended(State.FAILED)
+STOPPED = Ended(State.STOPPED)
+TERM = 15
+KILL = 9
 
 
 def seen(at: float, node: str, *bodies: EventBody, mono: float = 0.0) -> list[TimedEvent]:
@@ -68,14 +64,16 @@ def terminated(node: str, at: float) -> list[TimedEvent]:
     """A node that was told to stop, and did."""
     ranks = (0, 1) if node == "a" else (2, 3)
     ends = [RankExited(rank, signal=TERM) for rank in ranks]
-    return seen(
-        at, node, Stopping(own(node, "told to stop")), *ends, ProgramExited(code=1), STOPPED
-    )
+    stop = Stopping(own(node, "told to stop"))
+    return seen(at, node, stop, *ends, ProgramExited(code=1), STOPPED)
 
 
-def verdict(*stories: Iterable[TimedEvent]) -> Verdict:
+def verdict(*stories: Iterable[TimedEvent], plan: Plan = PLAN) -> Verdict:
     """Fold a story; it is said host by host, since only times count."""
-    return fold_events(PLAN, [*started(), *itertools.chain(*stories)], 10.0)
+    return fold_events(plan, [*started(), *itertools.chain(*stories)], 10.0)
+
+
+STOP = seen(5, "", StopRequested(asked("interrupted"), 2))
 
 
 def outcome(said: Verdict) -> tuple[str, int]:
@@ -93,10 +91,9 @@ def test_all_went_well() -> None:
     )
 
 
-GONE = (
-    "RuntimeError: [third_party/gloo/gloo/pair.cc:553] Connection closed by peer [10.0.0.1]:40853"
-)
+GONE = "RuntimeError: [third_party/gloo/gloo/pair.cc:553] Connection closed by peer [10.0.0.1]:4"
 RESET = "ConnectionResetError: [Errno 104] Connection reset by peer"
+RAISED_FIRST = failed("a", 1, None, "raised ConnectionResetError")
 
 
 @pytest.mark.parametrize(
@@ -122,6 +119,14 @@ def test_who_only_noticed_is_not_the_first(of_0: str, of_3: str, first: Reason) 
     assert said.consequences == (first.rank == 3)
 
 
+def test_of_several_that_raised_the_earliest_is_the_first() -> None:
+    """In whichever order they end."""
+    later = RankExited(2, 1, exception=RESET, raised_s=0.1)
+    first = RankExited(3, 1, exception="ValueError: no", raised_s=0.4)
+    said = verdict(seen(5.0, "a", RankExited(0, 1, exception=GONE)), seen(5.2, "b", later, first))
+    assert said.first_failure == failed("b", 3, 1)
+
+
 def test_what_ranks_raise_when_they_are_told_to_end_says_nothing() -> None:
     """Rank 2 has a handler for TERM; rank 3 raised, hung, and was killed after it."""
     noticed = seen(5.0, "a", RankExited(0, code=1, exception=GONE))
@@ -135,56 +140,29 @@ def test_what_ranks_raise_when_they_are_told_to_end_says_nothing() -> None:
     assert verdict(noticed, stop, handled, hung, ended).first_failure == guilty
 
 
-DURATIONS = st.floats(0.0, SAME_EVENT_S / 2)
-FAILED_RANKS = st.lists(
-    st.tuples(DURATIONS, DURATIONS, st.sampled_from([GONE, RESET, "ValueError: no"])),
-    min_size=4,
-    max_size=4,
+@pytest.mark.parametrize(
+    ("exception", "later", "first"),
+    [
+        # the last that it printed before it was said to end with the others
+        (
+            "KeyError: 1",
+            RankExited(1, None, TERM, exception=RESET, raised_s=9),
+            failed("a", 0, 1),
+        ),
+        ("ValueError: no", RankExited(1, None, TERM, exception=RESET, raised_s=0.53), RAISED_FIRST),
+        (GONE, RankExited(1, code=7), failed("a", 0, 1)),  # ends its own way when said to
+    ],
 )
-
-
-@given(FAILED_RANKS)
-def test_the_first_to_raise_is_the_first_failure(ranks: list[tuple[float, float, str]]) -> None:
-    """In whichever order ranks end, unless its words are torch's; each raised, and took a while."""
-    ends = [
-        seen(raised + taken, "aabb"[rank], RankExited(rank, 1, exception=text, raised_s=taken))
-        for rank, (raised, taken, text) in enumerate(ranks)
-    ]
-    own = [rank for rank in range(4) if ranks[rank][2] != GONE]
-    first = verdict(*ends).first_failure
-    assert first is not None
-    assert first.rank is not None
-    if own:
-        assert ranks[first.rank][2] != GONE
-        assert ranks[first.rank][0] == pytest.approx(min(ranks[rank][0] for rank in own))
-    else:
-        assert sum(ranks[first.rank][:2]) == min(sum(rank[:2]) for rank in ranks)
-
-
-def test_what_was_raised_and_handled_long_ago_is_no_failure() -> None:
-    """It is the last that a rank printed before it was said to end with the others."""
+def test_who_raised_first_and_was_stopped_before_it_had_ended_is_the_first(
+    exception: str, later: RankExited, first: Reason
+) -> None:
+    """What was raised and handled long ago is no failure."""
     said = verdict(
-        seen(5.0, "a", RankExited(0, code=1, exception="KeyError: 1", raised_s=0.1), mono=5.0),
+        seen(5.0, "a", RankExited(0, code=1, exception=exception, raised_s=0.2), mono=5.0),
         seen(5.0, "a", Stopping(failed("a", 0, 1)), mono=5.1),
-        seen(5.3, "a", RankExited(1, signal=TERM, exception=RESET, raised_s=9.0), mono=5.3),
+        seen(5.3, "a", later, mono=5.3),
     )
-    assert said.first_failure == failed("a", 0, 1)
-
-
-def test_who_raised_first_and_was_stopped_before_it_had_ended_is_the_first() -> None:
-    """Where it could not end for a while; one that ends its own way when said to is not."""
-    said = verdict(
-        seen(5.0, "a", RankExited(0, code=1, exception="ValueError: no", raised_s=0.2), mono=5.0),
-        seen(5.0, "a", Stopping(failed("a", 0, 1)), mono=5.1),
-        seen(5.3, "a", RankExited(1, signal=TERM, exception=RESET, raised_s=0.53), mono=5.3),
-    )
-    assert said.first_failure == failed("a", 1, None, "raised ConnectionResetError")
-    said = verdict(
-        seen(5.0, "a", RankExited(0, code=1, exception=GONE), mono=5.0),
-        seen(5.0, "a", Stopping(failed("a", 0, 1)), mono=5.1),
-        seen(5.3, "a", RankExited(1, code=7), mono=5.3),
-    )
-    assert said.first_failure == failed("a", 0, 1)
+    assert said.first_failure == first
 
 
 def test_failure_that_came_first_is_the_first() -> None:
@@ -242,11 +220,8 @@ def test_port_of_somebody_else_is_the_failure() -> None:
     )
 
     assert outcome(said) == ("failed", 1)
-    assert said.first_failure == Reason(
-        ReasonKind.PORT,
-        "a",
-        detail="port 29500, reserved for the rendezvous, was taken (process 4711)",
-    )
+    taken = "port 29500, reserved for the rendezvous, was taken (process 4711)"
+    assert said.first_failure == Reason(ReasonKind.PORT, "a", detail=taken)
 
 
 @pytest.mark.parametrize(("signum", "code"), [(2, 130), (15, 143), (1, 129)])
@@ -267,29 +242,13 @@ def test_users_stop_has_its_own_code(signum: int, code: int) -> None:
 def test_users_stop_counts_even_after_a_failure() -> None:
     """Its code beats the failure's, which is still named."""
     said = verdict(
-        seen(5, "a", RankExited(0, code=3)),
-        seen(5.1, "", StopRequested(told("rank 0 on a exited with 3"))),
-        seen(5.2, "", StopRequested(asked("interrupted"), 2)),
-        terminated("a", 6),
-        terminated("b", 6),
+        seen(4.8, "a", RankExited(0, code=3)),
+        seen(4.9, "", StopRequested(told("rank 0 on a exited with 3"))),
+        [*STOP, *terminated("a", 6), *terminated("b", 6)],
     )
 
     assert outcome(said) == ("stopped", 130)
     assert said.first_failure == failed("a", 0, 3)
-
-
-def test_lost_host_is_4_and_unproven() -> None:
-    """The others are stopped; the lost one is named, since nobody could look there."""
-    said = verdict(
-        seen(5, "b", HostLost("nothing was heard from it for 15 s")),
-        seen(5.1, "", StopRequested(told("lost b"))),
-        terminated("a", 6),
-    )
-
-    assert outcome(said) == ("lost", 4)
-    assert said.first_failure == lost("b", "nothing was heard from it for 15 s")
-    assert said.unverified == ("b",)
-    assert said.consequences == 0
 
 
 def test_a_hosts_own_word_is_better_than_what_others_saw() -> None:
@@ -305,40 +264,8 @@ def test_a_hosts_own_word_is_better_than_what_others_saw() -> None:
     assert said.first_failure == DIED
 
 
-def test_a_stop_that_somebody_else_asked_for_is_no_failure() -> None:
-    """Another machine's `stop`: every host says so, and that was all."""
-    said = verdict(
-        seen(5.0, "a", Stopping(asked("stopped by ada@desk"))),
-        seen(5.1, "b", Stopping(asked("stopped by ada@desk"))),
-        terminated("a", 6),
-        terminated("b", 7),
-    )
-
-    assert outcome(said) == ("stopped", 130)
-    assert said.first_failure is None
-
-
-def test_host_that_keeps_silent_after_a_stop_is_5() -> None:
-    """Nobody can say that nothing is left there."""
-    said = verdict(
-        seen(5, "", StopRequested(asked("interrupted"), 2)),
-        terminated("a", 6),
-        seen(30, "b", EndUnverified("it did not say that nothing is left")),
-    )
-
-    assert outcome(said) == ("stuck", 5)
-    assert said.unverified == ("b",)
-
-
 @pytest.mark.parametrize(
-    "story",
-    [
-        pytest.param(succeeded("b"), id="after success"),
-        pytest.param(
-            [*seen(5, "", StopRequested(asked("interrupted"), 2)), *terminated("b", 6)],
-            id="after a stop",
-        ),
-    ],
+    "story", [succeeded("b"), [*STOP, *terminated("b", 6)]], ids=["after success", "after a stop"]
 )
 def test_process_that_cannot_be_killed_beats_all(story: list[TimedEvent]) -> None:
     """5 whatever else happened, with the processes named."""
@@ -380,39 +307,24 @@ def test_a_host_blames_no_rank_but_by_its_end() -> None:
 
 def test_who_was_told_to_stop_did_not_fail_first() -> None:
     """Its own clock says so; between two hosts some milliseconds are nobody's word."""
-    verdict = fold_events(
-        PLAN,
-        [
-            *started(),
-            *seen(4.999, "b", Stopping(told("rank 0 on a was killed")), mono=77.0),
-            *seen(4.999, "b", RankExited(2, signal=TERM), mono=77.001),
-            *seen(5.0, "a", RankExited(0, signal=KILL), mono=10.0),
-            *seen(5.0, "a", Stopping(failed("a", 0, -KILL)), mono=10.0),
-            *seen(6.0, "a", FAILED),
-            *seen(6.0, "b", FAILED),
-        ],
-        6.0,
+    said = verdict(
+        seen(4.999, "b", Stopping(told("rank 0 on a was killed")), mono=77.0),
+        seen(4.999, "b", RankExited(2, signal=TERM), mono=77.001),
+        seen(5.0, "a", RankExited(0, signal=KILL), Stopping(failed("a", 0, -KILL)), mono=10.0),
+        [*seen(6.0, "a", FAILED), *seen(6.0, "b", FAILED)],
     )
-    assert verdict.first_failure == failed("a", 0, -KILL)
+    assert said.first_failure == failed("a", 0, -KILL)
 
 
 def test_who_is_cut_off_is_named_and_not_the_hub() -> None:
     """It says that all others are silent; the hub lives, and was told to stop."""
-    verdict = fold_events(
-        PLAN,
-        [
-            *started(),
-            *seen(5.0, "b", PeerLost("a", "nothing was heard from it for 15 s")),
-            *seen(5.1, "a", Stopping(told("lost a: nothing was heard from it for 15 s"))),
-            *seen(6.0, "a", FAILED),
-            *seen(6.0, "b", FAILED),
-        ],
-        6.0,
+    said = verdict(
+        seen(5.0, "b", PeerLost("a", "nothing was heard from it for 15 s")),
+        seen(5.1, "a", Stopping(told("lost a: nothing was heard from it for 15 s"))),
+        [*seen(6.0, "a", FAILED), *seen(6.0, "b", FAILED)],
     )
-    assert verdict.first_failure == lost(
-        "b", "out of touch with a: nothing was heard from it for 15 s"
-    )
-    assert verdict.exit_code == 4
+    cut_off = lost("b", "out of touch with a: nothing was heard from it for 15 s")
+    assert (said.first_failure, said.exit_code) == (cut_off, 4)
 
 
 def test_what_could_not_be_proven_is_completed_later() -> None:
@@ -435,9 +347,7 @@ def test_what_could_not_be_proven_is_completed_later() -> None:
     stuck = fold_events(PLAN, [*alone, *wish, *seen(7, "b", EndUnverified("silent"))], 9.0)
     assert (stuck.state, stuck.exit_code) == ("stuck", 5)
     by_user = Stopping(asked("interrupted"))
-    now = fold_events(
-        PLAN, [*started(), *seen(5, "a", by_user, STOPPED), *seen(6, "b", STOPPED)], 9
-    )
+    now = verdict(seen(5, "a", by_user, STOPPED), seen(6, "b", STOPPED))
     assert completed(stuck, now).exit_code == 130
 
 
@@ -463,26 +373,24 @@ def served(*bodies: EventBody, at: float = 9, mono: float = 9) -> list[TimedEven
 )
 def test_the_success_of_the_node_that_decides_is_that_of_the_run(server: list[TimedEvent]) -> None:
     """However the servers on other nodes end about that moment; without the key it is a failure."""
-    story = [*started(), *succeeded("a", 8.7), *server]
-    decided = fold_events(decided_by_a(), story, 10.0)
+    story = [*succeeded("a", 8.7), *server]
+    decided = verdict(story, plan=decided_by_a())
     assert (outcome(decided), decided.first_failure) == (("succeeded", 0), None)
-    assert outcome(fold_events(PLAN, story, 10.0))[1] != 0
+    assert outcome(verdict(story))[1] != 0
+
+
+def died(node: str, rank: int) -> list[TimedEvent]:
+    exited = RankExited(rank, code=3)
+    return seen(5, node, exited, Stopping(failed(node, rank, 3)), ProgramExited(code=3), FAILED)
 
 
 def test_a_server_that_fails_before_the_node_that_decides_is_the_failure() -> None:
     """What decides was stopped for it, and ends with 0 then."""
-    died = seen(
-        5, "b", RankExited(2, code=1), Stopping(failed("b", 2, 1)), ProgramExited(code=1), FAILED
-    )
     stopped = seen(6, "a", Stopping(told("died on b")))
-    said = fold_events(decided_by_a(), [*started(), *died, *stopped, *succeeded("a")], 10.0)
-    assert outcome(said) == ("failed", 1)
-    assert said.first_failure == failed("b", 2, 1)
+    said = verdict(died("b", 2), stopped, succeeded("a"), plan=decided_by_a())
+    assert (outcome(said), said.first_failure) == (("failed", 1), failed("b", 2, 3))
 
 
 def test_the_failure_of_the_node_that_decides_is_that_of_the_run() -> None:
-    died = seen(
-        5, "a", RankExited(0, code=3), Stopping(failed("a", 0, 3)), ProgramExited(code=3), FAILED
-    )
-    said = fold_events(decided_by_a(), [*started(), *died, *terminated("b", 6)], 10.0)
+    said = verdict(died("a", 0), terminated("b", 6), plan=decided_by_a())
     assert (outcome(said), said.first_failure) == (("failed", 1), failed("a", 0, 3))

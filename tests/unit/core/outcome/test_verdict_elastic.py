@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from runner.core.outcome.membership import Memberships
 from runner.core.outcome.verdict import Verdict, fold_events
 from runner.core.planning.build_plan import build_plan
 from runner.core.spec import Node, Rendezvous, Torchrun
@@ -32,14 +33,10 @@ OK = Ended(State.SUCCEEDED)
 DIED = Reason(ReasonKind.SUPERVISOR, "c", detail="its supervisor died")
 
 
-def planned(least: int | None = 2, restarts: int = 3) -> Plan:
+def planned() -> Plan:
     nodes = [Node(name, f"10.0.0.{at}", nproc_per_node=1) for at, name in enumerate("abc", start=1)]
-    wish = spec(
-        *nodes,
-        rendezvous=Rendezvous("c10d"),
-        torchrun=Torchrun(max_restarts=restarts),
-        min_nodes=least,
-    )
+    restarts = Torchrun(max_restarts=3)
+    wish = spec(*nodes, rendezvous=Rendezvous("c10d"), torchrun=restarts, min_nodes=2)
     return build_plan(wish, {n.name: facts(n.name, f"eth0 {n.host}/24") for n in nodes})
 
 
@@ -67,17 +64,22 @@ def ended(at: float, nodes: str, number: int = 1, code: int = 0) -> list[TimedEv
     return found
 
 
-def folded(*stories: list[TimedEvent], plan: Plan | None = None) -> Verdict:
-    return fold_events(plan or planned(), [each for story in stories for each in story], 30.0)
+def folded(*stories: list[TimedEvent]) -> Verdict:
+    return fold_events(planned(), [each for story in stories for each in story], 30.0)
 
 
-LOSS = [*seen(5, "a", PeerDeparted("c", "nothing was heard from it for 15 s", 2))]
-TERMED = [*seen(5, "a", RankExited(0, signal=15)), *seen(5, "b", RankExited(1, signal=15))]
+ALL = member(1, 1, "abc")
+WITHOUT_C = [
+    *seen(5, "a", PeerDeparted("c", "nothing was heard from it for 15 s", 2)),
+    *seen(5, "a", RankExited(0, signal=15)),
+    *seen(5, "b", RankExited(1, signal=15)),
+    *member(8, 2, "ab", 2),
+]
 
 
 def test_a_node_that_left_takes_nothing_from_a_success() -> None:
     """It is named, since nobody knows what is left there."""
-    said = folded(*(member(1, 1, "abc"), LOSS, TERMED, member(8, 2, "ab", 2), ended(20, "ab", 2)))
+    said = folded(ALL, WITHOUT_C, ended(20, "ab", 2))
     assert (said.state, said.exit_code, said.membership_count) == ("succeeded", 0, 2)
     assert said.first_failure is None
     assert said.unverified == ("c",)
@@ -86,42 +88,28 @@ def test_a_node_that_left_takes_nothing_from_a_success() -> None:
 def test_a_node_that_came_back_is_proven() -> None:
     """What its dead supervisor left was closed before, and is no failure of the run."""
     closed = seen(9, "c", Stopping(DIED), Ended(State.FAILED, DIED))
-    said = folded(
-        *(member(1, 1, "abc"), LOSS, TERMED, member(8, 2, "ab", 2), closed),
-        *(
-            seen(10, "c", ProgramStarted(7, rejoin_count=1)),
-            member(12, 3, "abc", 3),
-            ended(20, "abc", 3),
-        ),
-    )
+    back = seen(10, "c", ProgramStarted(7, rejoin_count=1))
+    said = folded(ALL, WITHOUT_C, closed, back, member(12, 3, "abc", 3), ended(20, "abc", 3))
     assert (said.state, said.exit_code, said.unverified) == ("succeeded", 0, ())
 
 
 def test_the_first_failure_is_that_of_the_last_membership() -> None:
     """What failed before was taken care of."""
     again = seen(5, "a", RankExited(0, 3))
-    said = folded(member(1, 1, "abc"), again, member(8, 2, "abc", 2), ended(20, "abc", 2, code=4))
+    said = folded(ALL, again, member(8, 2, "abc", 2), ended(20, "abc", 2, code=4))
     assert said.first_failure == failed("a", 0, 4)
     assert said.exit_code == 1
 
 
-def test_too_few_left_is_a_loss() -> None:
-    """The second loss was one too many."""
-    second = seen(15, "a", PeerLost("b", "nothing was heard from it for 15 s"))
-    rest = seen(16, "a", Stopping(told("lost b")), RankExited(0, signal=15, start=2), OK)
-    said = folded(member(1, 1, "abc"), LOSS, TERMED, member(8, 2, "ab", 2), second, rest)
+@pytest.mark.parametrize(("at", "silence_s"), [(15, 0.0), (7.5, 15.0)])
+def test_too_few_left_is_a_loss(at: float, silence_s: float) -> None:
+    """The second one was too much, also if its last sign of life is older than its ranks."""
+    second = seen(at, "a", PeerLost("b", "nothing was heard from it for 15 s", silence_s=silence_s))
+    rest = seen(23, "a", Stopping(told("lost b")), RankExited(0, signal=15, start=2), OK)
+    said = folded(ALL, WITHOUT_C, second, rest)
     assert (said.state, said.exit_code) == ("lost", 4)
     assert said.first_failure is not None
     assert said.first_failure.node == "b"
-
-
-def test_a_loss_before_the_first_heartbeat_of_a_membership_is_its_loss() -> None:
-    """The last sign of life of a node may be older than its ranks."""
-    lost = PeerLost("b", "nothing was heard from it for 15 s", silence_s=15.0)
-    second = seen(7.5, "a", lost)
-    rest = seen(23, "a", Stopping(told("lost b")), RankExited(0, signal=15, start=2), OK)
-    said = folded(member(1, 1, "abc"), LOSS, TERMED, member(8, 2, "ab", 2), second, rest)
-    assert (said.state, said.exit_code) == ("lost", 4)
 
 
 @pytest.mark.parametrize("signum", [2, 15])
@@ -129,7 +117,7 @@ def test_a_stop_wants_a_proof_of_every_node(signum: int) -> None:
     """Also of one that was lost before."""
     wish = seen(12, "", StopRequested(asked("interrupted"), signum))
     rest = ended(14, "ab", 2, code=1)
-    said = folded(member(1, 1, "abc"), LOSS, TERMED, member(8, 2, "ab", 2), wish, rest)
+    said = folded(ALL, WITHOUT_C, wish, rest)
     assert said.exit_code == 5
     assert said.unverified == ("c",)
 
@@ -140,5 +128,15 @@ def test_a_death_that_the_run_outlived_is_no_failure(delay_s: float) -> None:
     closed = seen(5 + delay_s, "c", Stopping(DIED), Ended(State.FAILED, DIED))
     wish = seen(12, "", StopRequested(asked("interrupted"), 2))
     rest = ended(14, "ab", 2, code=1)
-    said = folded(member(1, 1, "abc"), closed, LOSS, TERMED, member(8, 2, "ab", 2), wish, rest)
+    said = folded(ALL, closed, WITHOUT_C, wish, rest)
     assert (said.exit_code, said.first_failure) == (130, None)
+
+
+def test_a_membership_is_whole_by_its_last_rank() -> None:
+    """Its nodes are in the order of their ranks."""
+    members = Memberships()
+    assert members.add_start("b", RankStarted(1, 7, world_size=2, master="a:1"), 1.0) is None
+    whole = members.add_start("a", RankStarted(0, 7, world_size=2, master="a:1"), 2.0)
+    assert whole is members.last
+    assert whole is not None
+    assert whole.nodes == ("a", "b")

@@ -8,13 +8,22 @@ import pytest
 
 from runner.core.errors import NotReady
 from runner.core.planning.build_plan import build_plan
-from runner.core.spec import Debug, Node, Task, Watch
-from runner.core.wire.facts import Interpreter
+from runner.core.planning.notes import ssh_forward
+from runner.core.spec import Debug, Node, Ssh, Task, Watch
+from runner.core.wire.facts import Facts, Interpreter
 from runner.core.wire.order import environment
 from runner.core.wire.plan import CodeRef
 from tests.golden.builders import facts, spec
 
-A, B = Node("a", "10.0.0.1"), Node("b", "10.0.0.2")
+A = Node("a", "10.0.0.1")
+B = Node("b", "10.0.0.2")
+
+
+def told(gpus_of_a: int, gpus_of_b: int) -> dict[str, Facts]:
+    return {
+        "a": facts("a", "eth0 10.0.0.1/24", gpu_count=gpus_of_a),
+        "b": facts("b", "eth0 10.0.0.2/24", gpu_count=gpus_of_b),
+    }
 
 
 def test_problems_of_all_hosts_come_together() -> None:
@@ -33,25 +42,18 @@ def test_problems_of_all_hosts_come_together() -> None:
 @pytest.mark.parametrize(
     ("asked", "counts", "nproc", "expected"),
     [
-        pytest.param("auto", (2, 1), None, "nccl", id="a GPU per rank everywhere"),
-        pytest.param("auto", (2, 0), None, "gloo", id="one node without"),
-        pytest.param("auto", (2, 2), 3, "gloo", id="more ranks than GPUs"),
-        pytest.param("nccl", (2, 2), 1, "nccl", id="more GPUs than ranks"),
+        ("auto", (2, 1), None, "nccl"),
+        ("auto", (2, 0), None, "gloo"),
+        ("auto", (2, 2), 3, "gloo"),
+        ("nccl", (2, 2), 1, "nccl"),
     ],
 )
 def test_backend_is_one_for_all(
     asked: str, counts: tuple[int, int], nproc: int | None, expected: str
 ) -> None:
     """`auto` is nccl exactly where every rank of every node has a GPU; all ranks are told."""
-    nodes = [
-        Node(name, f"10.0.0.{n}", nproc_per_node=nproc) for n, name in enumerate("ab", start=1)
-    ]
-    hosts = {
-        node.name: facts(node.name, f"eth0 {node.host}/24", gpu_count=count)
-        for node, count in zip(nodes, counts, strict=True)
-    }
-
-    made = build_plan(spec(*nodes, backend=asked), hosts)
+    nodes = [replace(node, nproc_per_node=nproc) for node in (A, B)]
+    made = build_plan(spec(*nodes, backend=asked), told(*counts))
 
     assert made.backend == expected
     assert {share.env["DIST_BACKEND"] for share in made.nodes} == {expected}
@@ -59,13 +61,9 @@ def test_backend_is_one_for_all(
 
 def test_nccl_without_enough_gpus_is_refused() -> None:
     """The message names the node, the counts, and both ways out."""
-    hosts = {
-        "a": facts("a", "eth0 10.0.0.1/24", gpu_count=2),
-        "b": facts("b", "eth0 10.0.0.2/24", gpu_count=1),
-    }
-
+    asked = spec(A, replace(B, nproc_per_node=2), backend="nccl")
     with pytest.raises(NotReady) as caught:
-        build_plan(spec(A, Node("b", "10.0.0.2", nproc_per_node=2), backend="nccl"), hosts)
+        build_plan(asked, told(2, 1))
 
     assert str(caught.value) == (
         "cluster.backend: nccl needs a GPU per rank, and b has 1 for 2 ranks\n"
@@ -75,16 +73,11 @@ def test_nccl_without_enough_gpus_is_refused() -> None:
 
 def test_a_torch_that_is_not_there_is_not_built_without_cuda() -> None:
     """What needs none is not told that its GPUs cannot be used."""
-    hosts = {
-        "a": facts(
-            "a", "eth0 10.0.0.1/24", gpu_count=1, python=Interpreter("/usr/bin/python3", "3.11")
-        )
-    }
-    made = build_plan(
-        spec(A, task=Task(name="t", kind="script", target="t.py", entry="plain")), hosts
-    )
-    assert made.notes == ()
-    assert made.backend == "nccl"
+    python = Interpreter("/usr/bin/python3", "3.11")
+    task = Task(name="t", kind="script", target="t.py", entry="plain")
+    host = facts("a", "eth0 10.0.0.1/24", gpu_count=1, python=python)
+    made = build_plan(spec(A, task=task), {"a": host})
+    assert (made.notes, made.backend) == ((), "nccl")
 
 
 def test_torchruns_own_ladder_ends_after_ours() -> None:
@@ -97,15 +90,13 @@ def test_torchruns_own_ladder_ends_after_ours() -> None:
 
 def test_a_debugged_rank_is_told_to_all_shims() -> None:
     """The stall watch is off meanwhile; a rank that the run does not have is refused."""
-    hosts = {"a": facts("a", "eth0 10.0.0.1/24"), "b": facts("b", "eth0 10.0.0.2/24")}
     asked = spec(A, B, debug=Debug(1), watch=Watch(300.0))
-
-    made = build_plan(asked, hosts)
+    made = build_plan(asked, told(0, 0))
 
     assert {environment(share.order)["RUNNER_DEBUG_RANK"] for share in made.nodes} == {"1:5678"}
     assert {share.order.stall_s for share in made.nodes} == {0}
     with pytest.raises(NotReady, match=r"debug.rank: there is no rank 4: this run has 0 to 1"):
-        build_plan(replace(asked, debug=Debug(4)), hosts)
+        build_plan(replace(asked, debug=Debug(4)), told(0, 0))
 
 
 @pytest.mark.promise(14)
@@ -123,13 +114,24 @@ def test_python_looks_into_the_pushed_code(
 ) -> None:
     """After what the user sets, before what the host sets; not where the user takes it out."""
     task = Task(name="t", kind="script", target="run.py", env=given)
-    told = facts("gpu1", "eth0 10.0.0.1/24")
-    told = replace(told, python=replace(told.python, python_path=inherited))
+    host = facts("gpu1", "eth0 10.0.0.1/24")
+    host = replace(host, python=replace(host.python, python_path=inherited))
     code = CodeRef(release="0123", subdirectory="exp", commit="abc+", python_path=("..", "../src"))
 
-    plan = build_plan(spec(Node("gpu1", "10.0.0.1"), task=task), {"gpu1": told}, code=code)
+    plan = build_plan(spec(Node("gpu1", "10.0.0.1"), task=task), {"gpu1": host}, code=code)
 
     env = plan.nodes[0].env
     work = f"/home/ada/.runner/runs/{plan.run_id}/gpu1/work"
     assert env.get("PYTHONPATH") == (expected and expected.format(work=work))
     assert (env["RUNNER_RELEASE"], env["RUNNER_COMMIT"]) == ("0123", "abc+")
+
+
+def test_the_ssh_line_logs_in_as_the_launch_does() -> None:
+    """With what the cluster's YAML says; a setting of the node wins."""
+    node = Node("a", "gpu1", user="ada", port=2222)
+    ssh = Ssh(user="bob", key="~/k y", config="/c", jump=("b1", "x@b2:23"), known_hosts="/k")
+    assert ssh_forward(ssh, node, 5678) == (
+        """ssh -N -L 5678:127.0.0.1:5678 -F /c -i "$HOME"/'k y' -o UserKnownHostsFile=/k"""
+        " -J b1,x@b2:23 -l ada -p 2222 gpu1"
+    )
+    assert ssh_forward(Ssh(port=22), None, 1) == "ssh -N -L 1:127.0.0.1:1 -p 22 HOST"

@@ -8,7 +8,7 @@ import pytest
 
 from runner.core.planning.container import awaits_image, container_problems, extra_problems
 from runner.core.spec import ContainerSpec, Node
-from runner.core.wire.container import ContainerFacts
+from runner.core.wire.container import Container, ContainerFacts, client_env, container_name
 from tests.golden.builders import facts, spec
 
 NODE = Node("gpu1", "gpu1")
@@ -40,27 +40,18 @@ def test_other_options_are_the_users_own() -> None:
     assert list(extra_problems(words)) == []
 
 
+DENIED = "Got permission denied while trying to connect to the Docker daemon socket"
+
+
 @pytest.mark.parametrize(
     ("step", "said", "texts"),
     [
         ("find", "there is no docker on its PATH", ("container.program: there is", "install it")),
         ("ask", "no answer within 15 s", ("docker did not answer", "journalctl")),
         ("ask", "Cannot connect to the Docker daemon at x", ("does not run", "systemctl start")),
-        (
-            "ask",
-            "Got permission denied while trying to connect to the Docker daemon socket",
-            ("may not use the socket", "usermod -aG docker"),
-        ),
-        (
-            "image",
-            "No such image: train:1",
-            ("train:1 is not on", "docker save train:1 |"),
-        ),
-        (
-            "pull",
-            "connect: connection refused",
-            ("cannot be pulled: conn", "ssh gpu1 docker"),
-        ),
+        ("ask", DENIED, ("may not use the socket", "usermod -aG docker")),
+        ("image", "No such image: train:1", ("train:1 is not on", "docker save train:1 |")),
+        ("pull", "connect: connection refused", ("cannot be pulled: conn", "ssh gpu1 docker")),
         ("start", "exec: executable file not found in $PATH", ("train:1 has no python3", "3.8")),
         ("start", "could not select device driver", ("no GPUs", "cluster.nodes.gpu1.gpus=0")),
         ("start", "bind source path does not exist: /no", ("not exist: /no", "container.mounts")),
@@ -94,3 +85,21 @@ def test_an_image_that_a_launch_would_pull_is_awaited() -> None:
     dry = replace(DOCKER, fetches=False)
     assert awaits_image(spec(NODE, container=dry), host)
     assert not awaits_image(spec(NODE, container=replace(dry, pull="never")), host)
+
+
+ENV = {"RANK": "0", "TOKEN_LIKE": "a\nb", "HOME": "/run/home", "DOCKER_HOST": "tcp://inside"}
+
+
+def test_only_values_that_the_client_would_use_itself_are_words() -> None:
+    """They would change its own engine, and are no secrets."""
+    docker = Container("docker", ("docker",), "train:1", secrets=("TOKEN", "LD_PRELOAD"))
+    words = docker.prefix(name="", cwd="/w", env={**ENV, "LD_PRELOAD": "secret"})
+    passed = [words[at + 1] for at, word in enumerate(words) if word == "--env"]
+    own = ["HOME=/run/home", "DOCKER_HOST=tcp://inside"]
+    assert passed == ["RANK", "TOKEN_LIKE", *own, "LD_PRELOAD", "TOKEN"]
+    assert client_env(ENV) == {"RANK": "0", "TOKEN_LIKE": "a\nb"}
+
+
+def test_name_is_one_that_engines_take() -> None:
+    """Names of nodes may have letters that are not ASCII."""
+    assert container_name("0314-x", "gpü.1", 2) == "runner-0314-x-gp_.1-2"

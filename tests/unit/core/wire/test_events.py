@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runner.core.wire.events import Ended, Event, EventBody, ProgramStarted, RankExited, parse
+from runner.core.wire.events import Ended, Event, EventBody, RankExited, parse
 from runner.core.wire.states import State
 
 
@@ -27,12 +27,6 @@ def test_line_is_flat_and_names_version_and_kind() -> None:
     assert json.loads(line) == {**envelope, **moment, **body}
 
 
-def _without(name: str) -> str:
-    data = event(ProgramStarted(7)).as_data()
-    del data[name]
-    return json.dumps(data)
-
-
 def _with(**fields: Any) -> str:
     return json.dumps({**event(Ended(State.FAILED)).as_data(), **fields})
 
@@ -49,7 +43,7 @@ def _with(**fields: Any) -> str:
         (_with(killed=-1), "Ended.killed: -1 is not from 0"),
         (_with(wall=float("nan")), "Event.wall: expected a number, got nan"),
         (_with(kind="rank_started", rank="x/../../../../.bashrc.d/x_7", pid=1), "RankStarted.rank"),
-        (_without("pid"), r"ProgramStarted\.pid is missing"),
+        (_with(kind="program_started"), r"ProgramStarted\.pid is missing"),
     ],
 )
 def test_what_is_no_event_is_refused(line: str, message: str) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from runner.core.wire.codec import decode, encode
-from runner.core.wire.order import Hub, Notify, Order
+from runner.core.wire.order import Hub, Notify, Order, Program, is_indispensable, nodes_after_loss
 from runner.core.wire.plan import NodePlan, Plan, next_attempt, plan_of, run_info
 from runner.core.wire.run_info import PastAttempt
 from tests.golden.builders import told
@@ -122,3 +123,18 @@ def test_its_record_is_that_of_the_orders() -> None:
     past = PastAttempt(0, ("a", "b", "c"), told("lost b"), 9.0, ("b",))
     info = run_info(after, "ada@desk", 1700000000.0, (past,))
     assert (info.attempt, info.relaunches_left, info.past_attempts) == (1, 1, (past,))
+
+
+TORCHS_RANKS = replace(ORDERS["b"], first_rank=None, program=Program(max_restarts=1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "lost"),
+    [({"first_rank": 0}, "b"), ({"hub": None}, "b"), ({"hub": replace(HUB, required=True)}, "a")],
+    ids=["static ranks", "no hub", "the master with the store"],
+)
+def test_a_loss_that_ends_the_attempt(changes: dict[str, Any], lost: str) -> None:
+    """However many nodes remain."""
+    order = replace(TORCHS_RANKS, **changes)
+    assert is_indispensable(order, lost)
+    assert nodes_after_loss(order, lost, 9) == 0

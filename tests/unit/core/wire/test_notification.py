@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -63,20 +64,12 @@ def test_a_command_is_killed_once_nobody_waits_for_it(tmp_path: Path) -> None:
     """It would have no owner: the launch ends, and its deadline with it."""
     command = "echo $$ > new; mv new pid; sleep 600; true"
     cancelled = threading.Event()
-    failed: list[tuple[str, str]] = []
-
-    def tell() -> None:
-        place = (os.environ, str(tmp_path))
-        failed.extend(deliver([command], MESSAGE, *place, (), cancelled.is_set))
-
-    work = threading.Thread(target=tell)
-    work.start()
-    wait_until((tmp_path / "pid").exists, "the command")
-
-    cancelled.set()
-    work.join(60 * PATIENCE)
-
-    assert failed == [(command, KILLED)]
+    with ThreadPoolExecutor() as pool:
+        folder = str(tmp_path)
+        work = pool.submit(deliver, [command], MESSAGE, os.environ, folder, (), cancelled.is_set)
+        wait_until((tmp_path / "pid").exists, "the command")
+        cancelled.set()
+        assert work.result(60 * PATIENCE) == [(command, KILLED)]
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,17 +12,8 @@ from hypothesis import strategies as st
 from runner.core.wire.files import Entry, Manifest
 from tests.unit.release_builders import release
 
-ODD = (
-    " ",
-    "-rf",
-    "new\nline",
-    "..data",
-    "...",
-    'quo"te',
-    "größe",
-    os.fsdecode(b"\xff\xfe"),
-    "a\\b",
-)
+NOT_UTF_8 = os.fsdecode(b"\xff\xfe")
+ODD = (" ", "-rf", "new\nline", "..data", "...", 'quo"te', "größe", NOT_UTF_8, "a\\b")
 """Names that are allowed, however odd."""
 
 
@@ -41,22 +31,6 @@ def test_manifest_survives_the_wire(names: set[str], mode: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "other",
-    [
-        release({"a": b"y"}),
-        release({"b": b"x"}),
-        release({"a": b"x"}, modes={"a": 0o755}),
-        release({"a": b"x"}, folders={"empty": 0o755}),
-        release({"a": b"x"}, links={"l": "a"}),
-    ],
-    ids=["content", "name", "mode", "folder", "link"],
-)
-def test_any_change_makes_another_release(other: Any) -> None:
-    """Ranks never run in a release that is only almost the code as it is."""
-    assert other.name != release({"a": b"x"}).name
-
-
-@pytest.mark.parametrize(
     "path", ["/etc/passwd", "..", "../up", "a/../../up", ".", "./a", "", "a/", "a//b", "//a", "a/."]
 )
 @pytest.mark.parametrize("kind", [stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK])
@@ -70,10 +44,7 @@ def test_path_outside_of_the_release_is_refused(path: str, kind: int) -> None:
 @pytest.mark.parametrize(
     ("entry", "why"),
     [
-        (
-            Entry("link/passwd", stat.S_IFREG, 0, "0" * 64),
-            "the folder of .* is not in",
-        ),
+        (Entry("link/passwd", stat.S_IFREG, 0, "0" * 64), "the folder of .* is not in"),
         (Entry("d/a", stat.S_IFDIR), "is in the manifest twice"),
         (Entry("d/b", stat.S_IFREG, 0, "../../id_rsa"), "has no digest"),
         (Entry("d/b", stat.S_IFIFO), "is no file, folder or link"),
