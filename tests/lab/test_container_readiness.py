@@ -14,7 +14,7 @@ import pytest
 
 from tests.lab.engines import DOCKER, IMAGE, Daemon, make_image, missing, mounts, overrides
 from tests.lab.lab import Lab, LabFactory, need
-from tests.lab.launching import TORCHLESS, Launcher
+from tests.lab.launching import Launcher
 from tests.lab.waiting import wait_until
 
 pytestmark = [pytest.mark.containers, pytest.mark.promise(8)]
@@ -145,18 +145,6 @@ def test_images_with_different_torch_are_refused(user: Launcher, engines: Engine
     err = refused(user, "cluster.only=[node1,node2]", *overrides(*words))
     assert "torch 2.1, most have 2.0: they cannot work together" in said_of(err, "node2")
     assert "use an image with the same version on every node" in said_of(err, "node2")
-
-
-def test_a_check_says_what_is_used_and_what_is_small(user: Launcher) -> None:
-    """The probe's container has what that of a run would have, and its user."""
-    torchless = f"task.env.PYTHONPATH={TORCHLESS}"
-    words = (ALONE, "task=env", "cluster.nproc_per_node=2", *overrides(torchless))
-    done = user("check", "cluster=lab", *words)
-    assert done.code == 0, done
-    printed = " ".join(done.out.split())
-    assert f"{DOCKER}, bare" in printed, done
-    assert "has 64 MiB for 2 ranks" in printed
-    assert "container.shm_size=16g" in printed
 
 
 def test_ctrl_c_ends_a_pull(user: Launcher, engines: Engines) -> None:

@@ -120,45 +120,6 @@ def test_ranks_see_the_tree_as_it_is_here(lab: Lab, project: Launcher, tmp_path:
     (project.folder / "frozen").chmod(0o755)
 
 
-def test_changed_release_is_found_and_mended(lab: Lab, project: Launcher) -> None:
-    """A launch runs no code whose size is another, and sends it again."""
-    (project.folder / "value").write_text("one")
-    words = ("cluster=lab", PLAIN_ENTRY, "task.script=tree.py")
-    release = json.loads(project("deploy", "--cluster", "lab", "--json").out)["release"]
-    assert release in whole(lab["node2"])
-    lab["node2"].sh("cd ~/.runner/pool && echo more >>$(grep -lx one *)")
-    refused = project(*words)
-    assert refused.code == 3, refused
-    assert re.search(r"node2: .*\(value\) has another size than it had; start again", refused.err)
-    assert project(*words).code == 0
-
-
-@pytest.mark.all
-def test_a_job_and_a_deploy_leave_each_other_alone(lab: Lab, project: Launcher) -> None:
-    """A run works in a copy: it may write there, and a later deploy changes nothing for it."""
-    (project.folder / "value.txt").write_text("one")
-    (project.folder / "train.py").write_text(
-        "import os, time\n"
-        "open('written', 'w').write('x'); open('value.txt', 'a').write('+')\n"
-        "print('ready', flush=True)\n"
-        "while not os.path.exists('/dev/shm/go'): time.sleep(0.05)\n"
-        "print(open('value.txt').read(), flush=True)\n"
-    )
-    run = project.start("cluster=lab", PLAIN_ENTRY, "task.script=train.py")
-    run.until_printed("ready", times=2)
-    (project.folder / "value.txt").write_text("two")
-    project.succeed("deploy", "--cluster", "lab", "--set", "deploy.keep=0")
-    for node in NODES:
-        lab[node].sh("touch /dev/shm/go")
-    ended = run.wait()
-    assert ended.code == 0, ended
-    assert ended.out.count("one+") == 2
-    used = json.loads((ended.folder / "plan.json").read_text())["release"]
-    for host in (lab[node] for node in NODES):
-        assert used in whole(host), "a release in use was removed"
-        assert "one+" not in host.sh("cat ~/.runner/pool/*")
-
-
 @pytest.mark.promise(13)
 def test_a_full_disk_leaves_earlier_releases_and_no_half_one(
     lab_factory: LabFactory, launcher: Launcher

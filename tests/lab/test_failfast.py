@@ -15,7 +15,7 @@ from runner.core.wire.states import Reason
 from tests.golden.builders import failed
 from tests.lab.inspecting import guardian_and_supervisor, next_commands, proven_nodes
 from tests.lab.lab import Lab
-from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, Controller, Launcher
+from tests.lab.launching import PROGRAMS, Controller, Launcher
 from tests.lab.waiting import wait_until, wait_until_ended, wait_until_idle
 
 pytestmark = [pytest.mark.promise(2, 4)]
@@ -69,32 +69,6 @@ def test_tracebacks_that_follow_from_the_first_failure_are_folded(
         consequences,
     )
     assert "\n[node2:1] RuntimeError: no learning rate\n" in again.err
-
-
-SERVER_GONE = """
-import atexit, os, sys, time
-def leave_slowly():
-    open(sys.argv[1], "w").close()
-    time.sleep(600)
-if os.environ["RANK"] == "1":
-    atexit.register(leave_slowly)
-    raise ConnectionResetError("by a server")
-while not os.path.exists(sys.argv[1]):
-    time.sleep(0.01)
-time.sleep(0.4)  # more than the error of two hosts' clocks, less than what is one event
-raise ValueError("no data")
-"""
-
-
-def test_the_first_failure_is_the_rank_that_raised_first(on_lab: Launcher, tmp_path: Path) -> None:
-    """Though the other one, which follows from it, ends first."""
-    (on_lab.folder / "gone.py").write_text(SERVER_GONE)
-    tmp_path.chmod(0o777)  # for the hosts' user
-    task = ("task.script=gone.py", f"task.args_after=['{tmp_path}/raised']")
-    done = on_lab("cluster=lab", *task, PLAIN_ENTRY, "grace_s=1")
-    assert done.code == 1, done
-    assert "first failure: rank 1 on node2 raised ConnectionResetError" in done.err, done
-    assert "1 rank failed as a consequence" in done.err
 
 
 @pytest.mark.parametrize("node", HUB_OR_MEMBER)

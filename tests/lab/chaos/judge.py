@@ -14,7 +14,7 @@ from tests.lab.lab import Lab
 from tests.lab.waiting import PATIENCE
 
 CLEANUP_TIMEOUT_S = 25.0
-"""How long hosts may take to be rid of a run that is over; the tables show what they took.
+"""How long hosts may take to be rid of a run that is over; the line of an event shows what they took.
 
 This and all other limits here are those of an idle machine, and are multiplied by PATIENCE.
 """
@@ -27,10 +27,6 @@ class Fate(enum.Enum):
     GOES_ON = "goes on"
     ENDS = "ends"
     EITHER = "goes on, or ends"
-
-
-def nothing() -> None:
-    """Undo nothing."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +42,7 @@ class Expectation:
     codes: frozenset[int] = frozenset()
     within_s: float = 30.0
     says: str = ""
-    undo: Callable[[], None] = nothing
+    undo: Callable[[], object] = lambda: None
 
 
 DOCUMENTED = frozenset({0, 1, 3, 4, 5, 129, 130, 143})
