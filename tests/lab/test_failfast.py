@@ -113,14 +113,12 @@ def test_a_powered_off_host_ends_all_without_a_controller(
     (left,) = (name for name in BOTH if name != node)
     ((_, record),) = wait_until_ended(lab, controller.run_id, [left])
     assert f"'kind': 'lost', 'node': '{node}'" in str(record)
-    why = on_lab("why")
-    assert why.code == 0, why
+    why = on_lab.succeed("why")
     assert f"first failure: lost {node}: nothing was heard from it for 1" in why.out
     assert f"{node}: could not verify that all processes ended" in why.out
     rerun, stop = (shlex.split(words) for words in reversed(next_commands(why.out)))
     assert stop[:3] == ["stop", "--run", controller.run_id]
-    dry_run = on_lab(*rerun, "dry_run=true")
-    assert dry_run.code == 0, dry_run
+    dry_run = on_lab.succeed(*rerun, "dry_run=true")
     assert " ".join(rerun[1:]) in dry_run.err
     assert node not in re.split("[^a-z0-9]+", dry_run.out)
 

@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from tests.golden.here import write
 from tests.lab.lab import Lab
 from tests.lab.launching import PLAIN_ENTRY, Launcher, program
 from tests.lab.waiting import wait_until
@@ -35,8 +36,7 @@ def test_stacks_of_a_run_that_goes_on(lab: Lab, on_lab: Launcher) -> None:
     running = on_lab.start("cluster=lab", *LATE)
     running.until_printed("waiting")
     running.until_printed("loading")
-    shown = on_lab("stacks", "--cluster", "lab")
-    assert shown.code == 0, shown
+    shown = on_lab.succeed("stacks", "--cluster", "lab")
     assert f"this is run {running.run_id} (hanging), the latest; also running: other" in shown.err
     assert "rank 1 on node2, innermost first:\n    load_batch" in shown.out
     assert "rank 0 on node1, innermost first:\n    wait  " in shown.out
@@ -50,8 +50,7 @@ def test_stacks_of_a_run_that_goes_on(lab: Lab, on_lab: Launcher) -> None:
     running.until_printed("done")
     for name in BOTH:
         lab[name].sh("touch /dev/shm/go")
-    partly = on_lab("stacks", "--run", running.run_id)
-    assert partly.code == 0, partly
+    partly = on_lab.succeed("stacks", "--run", running.run_id)
     assert "rank 1 on node2, python" in partly.out, partly
     assert "it did not answer; it was stopped (SIGSTOP)" in partly.out
     assert "and rank 0 on node1 has ended" in partly.out
@@ -61,6 +60,34 @@ def test_stacks_of_a_run_that_goes_on(lab: Lab, on_lab: Launcher) -> None:
     done = running.wait()
     assert done.code == 0, done
     assert (done.folder / "logs" / "node2" / "stacks.out").read_text().count("=== stacks") == 3
+
+
+C10D = """
+import os, time
+def all_reduce():
+    print("up", flush=True)
+    while not os.path.exists("go"):
+        end = time.process_time() + 0.02
+        while time.process_time() < end: pass
+        time.sleep(0.1)
+"""
+
+
+def test_nobody_is_accused_while_the_ranks_move(lab: Lab, on_lab: Launcher) -> None:
+    """All are in the same call, in which they compute."""
+    files = {
+        "torch/__init__.py": "",
+        "torch/distributed/__init__.py": "",
+        "torch/distributed/distributed_c10d.py": C10D,
+        "reduce.py": "from torch.distributed.distributed_c10d import all_reduce\nall_reduce()\n",
+    }
+    write(on_lab.folder, files)
+    running = on_lab.start("cluster=lab", "task.script=reduce.py", PLAIN_ENTRY)
+    running.until_printed("up", 2)
+    shown = on_lab("stacks", "--cluster", "lab")
+    assert shown.out.startswith("ranks 0-1 are moving, in all_reduce\n"), shown
+    go(lab, *BOTH)
+    assert running.wait().code == 0
 
 
 @pytest.mark.slow
@@ -82,11 +109,9 @@ def test_a_standstill_is_reported_and_ends(lab: Lab, on_lab: Launcher) -> None:
 @pytest.mark.slow
 def test_a_detached_run_that_hangs_is_ended_by_its_hosts(lab: Lab, on_lab: Launcher) -> None:
     """Nobody watches but they; who waited for whom is on record there, and comes home."""
-    done = on_lab("cluster=lab4", *LATE, *STALL, "watch.action=stop", "detach=true")
-    assert done.code == 0, done
+    on_lab.succeed("cluster=lab4", *LATE, *STALL, "watch.action=stop", "detach=true")
     wait_until(lambda: not lab.leftovers(), "the hosts to end it", timeout=60)
-    told = on_lab("why", "--cluster", "lab4")
-    assert told.code == 0, told
+    told = on_lab.succeed("why", "--cluster", "lab4")
     assert "first failure: no rank made progress for" in told.out
     assert "rank 1, innermost call first:" in told.out
     assert "load_batch (" in told.out

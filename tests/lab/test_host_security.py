@@ -31,8 +31,7 @@ def test_a_launch_needs_nothing_of_tmp(lab: Lab, on_lab: Launcher) -> None:
         lab["node2"].changed(f"mkdir {squatted}", f"rmdir {squatted}"),
     ):
         launch = ("cluster=lab", *on_lab.rank_overrides("print=up"))
-        checked = on_lab("check", *launch)
-        assert checked.code == 0, checked
+        on_lab.succeed("check", *launch)
         done = on_lab(*launch)
     assert done.code == 0, done
     assert done.out.count("] up") == 2

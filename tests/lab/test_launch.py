@@ -162,12 +162,9 @@ def test_the_controllers_machine_as_one_of_the_nodes(lab: Lab, launcher: Launche
 
 def test_setup_brings_the_python(lab: Lab, on_lab: Launcher) -> None:
     """`source …/activate` and `python: python` is enough, for the agent as for the task."""
-    python = f'#!/bin/sh\\nexec {sys.executable} "$@"\\n'
+    python = f"mkdir env && ln -s {sys.executable} env/env-python"
     for name in ("node1", "node2"):
-        lab[name].sh(
-            f"mkdir -p ~/env && printf '{python}' > ~/env/env-python && chmod +x ~/env/env-python "
-            "&& echo 'PATH=~/env:$PATH' > ~/env/activate"
-        )
+        lab[name].sh(f"{python} && echo 'PATH=~/env:$PATH' > env/activate")
     words = ("cluster=lab", "cluster.python=env-python")
     setup = "cluster.setup=['source ~/env/activate']"
     ranks = on_lab.rank_overrides("print=up")

@@ -44,8 +44,7 @@ def test_a_run_keeps_its_metrics_and_a_pipe_shows_the_lines(
 ) -> None:
     """Each line is on record once, with its rank; a pipe has the lines as they are."""
     (tmp_path / "go").touch()
-    done = on_lab(*measured(tmp_path))
-    assert done.code == 0, done
+    done = on_lab.succeed(*measured(tmp_path))
     kept = records(done.folder)
     assert [tuple(each[name] for name in FIELDS) for each in kept] == expected()
     assert '[node1:0] {"step": 2.5}\n' in done.out, "it is no metrics line"
@@ -60,8 +59,7 @@ def test_ps_shows_the_progress_of_a_run_nobody_follows(
     lab: Lab, on_lab: Launcher, tmp_path: Path
 ) -> None:
     """Later `why` makes its record whole: the same metrics, nothing twice after an attach."""
-    done = on_lab(*measured(tmp_path), "detach=true")
-    assert done.code == 0, done
+    done = on_lab.succeed(*measured(tmp_path), "detach=true")
     run_id = done.folder.name
 
     def progress() -> Any:
