@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.engines import DOCKER, IMAGE, Daemon, make_image, missing, mounts, overrides
+from tests.lab.inspecting import proven_nodes
 from tests.lab.lab import Lab, LabFactory, need
 from tests.lab.launching import Launcher
 from tests.lab.waiting import wait_until
@@ -177,3 +178,19 @@ def test_ctrl_c_leaves_no_container_of_a_probe(
     controller.send(signal.SIGINT)
     assert controller.wait().code == 130
     wait_until(lambda: not daemon.containers(), "its container to be removed")
+
+
+@pytest.mark.promise(2)
+def test_an_engine_that_takes_its_time(user: Launcher, tmp_path: Path) -> None:
+    """Its host is not taken for one that does not stop."""
+    slow = tmp_path / "docker"
+    slow.write_text(f'#!/bin/sh\ncase $1 in rm|ps) sleep 7;; esac\nexec {DOCKER} "$@"\n')
+    slow.chmod(0o755)
+    words = (ALONE, "grace_s=2", *overrides(f"container.program={slow}"))
+    ranks = user.rank_overrides("deaf", "print=up", "sleep=600")
+    controller = user.start("cluster=lab", *words, *ranks)
+    controller.until_printed("] up")
+    controller.send()
+    done = controller.wait()
+    assert done.code == 130, done
+    assert proven_nodes(done.err) == 1, done

@@ -187,9 +187,7 @@ def test_no_advice_about_keys_that_are_not_taken(
 def test_open_connection_is_gone_through(make_place: MakePlace) -> None:
     """The user's own to the jump host and to the host, where a login of ours is denied."""
     place = make_place("openssh")
-    gate = place.sshd()
-    sshd = place.sshd()
-    behind = place.sshd()
+    gate, sshd, behind = (place.sshd() for _ in range(3))
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # short, for the path of a socket
         config = f"ControlPath {folder}/%C\n"
         place.config.write_text(config)
