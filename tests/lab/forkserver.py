@@ -86,54 +86,42 @@ def fork_controller(
     argv: list[str], cwd: Path, env: Mapping[str, str], output: tuple[int, int]
 ) -> ForkedController:
     """Start `python -m runner ARGV` with these descriptors as its standard output and error."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(_server_address())
+    request = json.dumps({"argv": argv, "cwd": str(cwd), "env": dict(env)}).encode()
     with Path(os.devnull).open("rb") as nothing:
-        return _server().start(argv, cwd, env, (nothing.fileno(), *output))
+        size = len(request).to_bytes(LENGTH, "big")
+        socket.send_fds(connection, [size], [nothing.fileno(), *output])
+    connection.sendall(request)
+    pid = int.from_bytes(connection.recv(LENGTH, socket.MSG_WAITALL), "big")
+    return ForkedController(connection, pid, argv)
 
 
 @functools.cache
-def _server() -> ForkServer:
+def _server_address() -> str:
+    """Start the server; it ends when this process is gone."""
+    folder = tempfile.TemporaryDirectory(prefix="forkserver-")
+    address = f"{folder.name}/socket"
     env = {name: value for name, value in os.environ.items() if not name.startswith("RUNNER_")}
-    env["PYTHONPATH"] = ROOT
-    server = ForkServer(env)
-    atexit.register(server.close)
-    return server
+    read_end, life_line = os.pipe()
+    server = subprocess.Popen(
+        [sys.executable, __file__, address],
+        env={**env, "PYTHONPATH": ROOT},
+        stdin=read_end,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    os.close(read_end)
+    assert server.stdout
+    assert server.stdout.readline() == b"ready\n"
 
+    def close() -> None:
+        os.close(life_line)
+        with server:  # which closes its pipe, and waits for it
+            folder.cleanup()
 
-class ForkServer:
-    """The server, as its users see it; it ends when they are gone."""
-
-    def __init__(self, env: Mapping[str, str]) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="forkserver-")
-        self._address = f"{self._folder.name}/socket"
-        read_end, self._life_line = os.pipe()
-        with os.fdopen(read_end) as life_line:
-            self._process = subprocess.Popen(
-                [sys.executable, __file__, self._address],
-                env=dict(env),
-                stdin=life_line,
-                stdout=subprocess.PIPE,
-                start_new_session=True,
-            )
-        assert self._process.stdout
-        assert self._process.stdout.readline() == b"ready\n"
-
-    def start(
-        self, argv: list[str], cwd: Path, env: Mapping[str, str], descriptors: tuple[int, int, int]
-    ) -> ForkedController:
-        connection = socket.socket(socket.AF_UNIX)
-        connection.connect(self._address)
-        request = json.dumps({"argv": argv, "cwd": str(cwd), "env": dict(env)}).encode()
-        socket.send_fds(connection, [len(request).to_bytes(LENGTH, "big")], list(descriptors))
-        connection.sendall(request)
-        pid = int.from_bytes(connection.recv(LENGTH, socket.MSG_WAITALL), "big")
-        return ForkedController(connection, pid, argv)
-
-    def close(self) -> None:
-        os.close(self._life_line)
-        self._process.wait()
-        assert self._process.stdout
-        self._process.stdout.close()
-        self._folder.cleanup()
+    atexit.register(close)
+    return address
 
 
 def _serve(address: str) -> dict[str, Any] | None:

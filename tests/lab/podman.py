@@ -1,18 +1,22 @@
-"""Podman on hosts of the lab, for root and for an ordinary user; its files are of one host each."""
+"""Users of container engines on hosts of the lab; and podman, whose files are of one host each."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tests.lab.engines import IMAGE
+from tests.lab.engines import IMAGE, Daemon, make_image, overrides
+from tests.lab.lab import Lab
 from tests.lab.lab.files import LOGIN_USER
 from tests.lab.lab.host import Host
+from tests.lab.launching import Controller, Launcher, Result
+from tests.lab.waiting import wait_until
 
 PODMAN, INIT, NEWUIDMAP = "/usr/bin/podman", "/usr/bin/docker-init", "/usr/bin/newuidmap"
 NEEDED = (PODMAN, INIT, "/usr/bin/conmon", "/usr/sbin/runc", "/bin/busybox")
+SECRET = "s3cret\nand more"
 FOLDER = "/run/podman-of-lab"  # of root, in memory
 LEFT_S = 30.0  # a cgroup that is empty for so long is nobody's
 
@@ -82,7 +86,10 @@ class Podman:
     """Podman of a user on a host, with the bare image."""
 
     def __init__(self, host: Host, login: str, program: str, image: Path) -> None:
-        self.host, self.login, self._program, self._image = host, login, program, image
+        self.host = host
+        self.login = login
+        self._program = program
+        self._image = image
         self.revive()
 
     def revive(self) -> None:
@@ -109,3 +116,91 @@ def remove_left_cgroups() -> None:
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > LEFT_S:
                 path.rmdir()
+
+
+class User:
+    """Somebody who launches on two hosts, in containers of an engine."""
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        lab: Lab,
+        engine_of: Mapping[str, Daemon | Podman],
+        words: list[str],
+        login: str,
+    ) -> None:
+        self.launcher = launcher
+        self.engine_of = engine_of
+        self.words = words
+        self.login = login
+        lab.write_cluster(launcher.conf, ssh={"user": login})
+
+    def run(self, *words: str) -> Result:
+        return self.launcher("cluster=lab", "grace_s=2", *self.words, *words)
+
+    def run_ranks(self, words: str, *more: str) -> Result:
+        return self.run(*self.launcher.rank_overrides(*words.split()), *more)
+
+    def begin(self, *ranks: str, more: tuple[str, ...] = ()) -> Controller:
+        """Start a rank on each host that does as told and sleeps; wait until both run."""
+        words = self.launcher.rank_overrides(*ranks, "print=up", "sleep=600")
+        controller = self.launcher.start(
+            "cluster=lab", "grace_s=2", *self.words, *words, *more, env={"TOKEN": SECRET}
+        )
+        controller.until_printed("] up", 2)
+        return controller
+
+    def runs_on(self, run_id: str) -> list[str]:
+        """The hosts that have a container of a run."""
+        return [
+            name
+            for name, engine in self.engine_of.items()
+            if any(run_id in each for each in engine.containers())
+        ]
+
+    def left(self) -> dict[str, list[str]]:
+        return {name: engine.containers() for name, engine in self.engine_of.items()}
+
+
+class PodmanOfLogin:
+    """Makes a login's podman of each host ready, once.
+
+    Attributes:
+        program: Its path on all hosts.
+    """
+
+    def __init__(self, lab: Lab, folder: Path) -> None:
+        self.program = write_program(folder)
+        self._lab = lab
+        self._folder = folder
+        self._image = make_image(folder)
+        self._made: dict[str, dict[str, Podman]] = {}
+
+    def of(self, login: str) -> dict[str, Podman]:
+        hosts = self._lab.hosts.values()
+        if login not in self._made:
+            for host in hosts if login != "root" else ():
+                let_users_map(host, self._folder)
+            self._made[login] = {
+                host.name: Podman(host, login, self.program, self._image) for host in hosts
+            }
+        for engine in self._made[login].values():
+            engine.revive()
+        return self._made[login]
+
+    @contextlib.contextmanager
+    def user(self, launcher: Launcher, login: str) -> Iterator[User]:
+        """Who launches by a login; nothing of theirs is left in the end."""
+        words = overrides(engine="podman", program=self.program)
+        user = User(launcher, self._lab, self.of(login), words, login)
+        yield user
+        left = user.left()
+        assert not any(left.values()), left
+        for engine in self.of(login).values() if login != "root" else ():
+            engine.sh("system migrate")  # ends the process that keeps the user's namespace
+        hosts = self._lab.hosts.values()
+        wait_until(
+            lambda: not any(host.processes("RUNNER_RUN_ID") for host in hosts),
+            "no process to be left",
+            5,
+        )

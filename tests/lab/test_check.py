@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from runner.control.rpc.facts import FactsCollector
+from runner.control.rpc.session import BoundedInbox, Connector
+from runner.core.spec import Cluster, Spec
+from runner.core.wire.facts import FactsRequest
 from tests.lab.lab import Lab
 from tests.lab.launching import ROOT, Launcher, Result
+from tests.lab.sshds import Place
 
 pytestmark = [pytest.mark.promise(8)]
 
@@ -29,8 +35,7 @@ def test_a_cluster_that_is_well(lab: Lab, on_lab: Launcher) -> None:
         rows = found(done, check=check, level="fine")
         assert [row["node"] for row in rows] == ["node1", "node2"]
     skipped = "skip_checks=[limits,storage,system]"  # this machine's, not the lab's
-    shown = on_lab("check", "--cluster", "lab", skipped)
-    assert shown.code == 0, shown
+    shown = on_lab.succeed("check", "--cluster", "lab", skipped)
     assert "torch    fine  node[1-2]  2." in shown.out, shown
     assert shown.out.endswith("lab: no problems found\n"), shown
     unknown = on_lab("check", "--cluster", "lab", "skip_checks=[nonsense]")
@@ -83,8 +88,7 @@ def test_smoke_is_a_real_run(lab: Lab, on_lab: Launcher) -> None:
         shipped.replace("seconds: 20 ", "seconds: 1 ").replace("iters: 20 ", "iters: 3 ")
     )
     words = ("check", "--cluster", "lab", "--smoke")
-    done = on_lab(*words)
-    assert done.code == 0, done
+    done = on_lab.succeed(*words)
     assert "collectives on node[1-2] (lab), ranks 0-1, 1 each, on CPU, gloo" in done.err
     assert "smoke: " in done.out, done
     refused = on_lab(*words, "cluster.python=/no/such/python")
@@ -95,3 +99,26 @@ def test_smoke_is_a_real_run(lab: Lab, on_lab: Launcher) -> None:
     assert failed.code == 1, failed
     assert failed.err.splitlines()[-1].startswith("lab: --smoke failed, as a launch would: mend")
     assert lab.wait_idle() == {}
+
+
+@pytest.mark.parametrize("then", ["exit 1", "exec sleep 900"], ids=["ends", "waits"])
+def test_gateway_that_wants_a_terminal(place: Place, then: str) -> None:
+    """What it printed is quoted within the time of a login, and what it means."""
+    sshd = place.sshd(f"ForceCommand echo no terminal; {then}")
+    ssh = place.ssh(connect_timeout=5.0)
+    cluster = Cluster(name="lab", ssh=ssh)
+    node = replace(sshd.node(), transport=place.kind)
+    spec = Spec(run_id="0102-0304-x-abcd", cluster=cluster, nodes=(node,))
+    connector = Connector(spec, place.notes.append)
+    collector = FactsCollector(
+        spec,
+        connector,
+        BoundedInbox(),
+        request=lambda node: FactsRequest(node.name),
+        show=lambda *_: None,
+    )
+    problem = collector.collect()[1]["gpu1"]
+    connector.close()
+    assert problem.message.startswith("it lets us in, and starts no program: ")
+    assert problem.hint.startswith("no terminal\n")
+    assert "cluster.ssh.jump" in problem.hint

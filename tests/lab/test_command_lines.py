@@ -11,20 +11,12 @@ from pathlib import Path
 import pytest
 
 from runner.cli.main import main
+from tests.golden.here import write
 from tests.lab.launching import ROOT
 
 PAGE = (ROOT / "docs" / "command-lines.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"^```yaml\n# (conf/\S+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
 LINES = [line.split(" | ")[1].strip("` |") for line in PAGE.splitlines() if line.startswith("| `")]
-
-
-def write_project(folder: Path) -> None:
-    programs = ("train.py", "spawn.py", "package/train.py")
-    for name, text in {**FILES, **dict.fromkeys(programs, "")}.items():
-        file = folder / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    subprocess.run(["git", "init", "-q", str(folder)], check=True)
 
 
 @pytest.mark.all
@@ -33,7 +25,8 @@ def test_each_of_ours_is_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With the arguments that stand in it, on every node."""
-    write_project(tmp_path)
+    write(tmp_path, {**FILES, **dict.fromkeys(("train.py", "spawn.py", "package/train.py"), "")})
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     monkeypatch.chdir(tmp_path)
     assert len(LINES) > 1
     for line in LINES:

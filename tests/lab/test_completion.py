@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.golden.here import write
 from tests.lab.lab import need
 from tests.lab.launching import ROOT
 from tests.lab.terminal import Terminal
@@ -20,10 +21,8 @@ OWN = {"bash": "", "zsh": "autoload -Uz compinit && compinit -u -D\n", "fish": "
 LINES = {
     "a verb": ("runner stac", "stacks"),
     "a flag": ("runner logs --fol", "--follow"),
-    "the cluster of a verb": ("runner ps --cluster mi", "mine"),
     "a flag with its value": ("runner ps --cluster=mi", "--cluster=mine"),
     "a key": ("runner cluster=mine cluster.nodes.gp", "cluster.nodes.gpu7."),
-    "a run to repeat": ("runner rerun=11", "rerun=1122-0815-train-abcd"),
     "a mistake before it": ("runner cluster=nope task=tr", "task=training"),
     "a program": ("runner trai", "train.py"),
 }
@@ -31,17 +30,15 @@ LINES = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project with a cluster, a task and a run on record; a home without settings of shells."""
+    """A project with a cluster and a task; a home without settings of shells."""
     folder = tmp_path_factory.mktemp("project")
-    for file, text in {
+    files = {
         "conf/cluster/mine.yaml": "defaults: [base]\nnodes:\n  gpu7: {}\n",
         "conf/task/training.yaml": "defaults: [base]\nscript: train.py\n",
-        "runs/1122-0815-train-abcd/config.yaml": "{}",
         "home/.keep": "",
         "train.py": "",
-    }.items():
-        (folder / file).parent.mkdir(parents=True, exist_ok=True)
-        (folder / file).write_text(text)
+    }
+    write(folder, files)
     return folder
 
 
@@ -67,14 +64,10 @@ def install_line(shell: str) -> str:
     return line.replace("bash", shell)
 
 
-def require(shell: str) -> None:
-    need("" if shutil.which(shell) else f"no {shell}")
-
-
 @pytest.mark.parametrize("shell", ["bash", pytest.param("zsh", marks=pytest.mark.all)])
 def test_tab_completes_words(shell: str, folder: Path) -> None:
     """A word is on the line as if typed."""
-    require(shell)
+    need("" if shutil.which(shell) else f"no {shell}")
     rc = folder / f"{shell}.rc"
     rc.write_text(f"{OWN[shell]}{install_line(shell)}\nPS1='$ '\n")
     options = {"bash": ["--norc", "--noprofile", "-i"], "zsh": ["-f", "-i"]}
@@ -98,7 +91,7 @@ def tab(terminal: Terminal, line: str) -> str:
 @pytest.mark.all
 def test_fish_completes_words(folder: Path) -> None:
     """By its own command that says what TAB would offer."""
-    require("fish")
+    need("" if shutil.which("fish") else "no fish")
     questions = "\n".join(f"echo '{case}:'; complete -C '{LINES[case][0]}'" for case in LINES)
     text = f"{OWN['fish']}{install_line('fish')}\n{questions}\n"
     words = ["fish", "--no-config", "-c", text]

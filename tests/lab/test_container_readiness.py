@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.lab.engines import DOCKER, IMAGE, Daemon, make_image, missing, mounts, overrides
+from tests.lab.inspecting import proven_nodes
 from tests.lab.lab import Lab, LabFactory, need
-from tests.lab.launching import TORCHLESS, Launcher
+from tests.lab.launching import Launcher
 from tests.lab.waiting import wait_until
 
 pytestmark = [pytest.mark.containers, pytest.mark.promise(8)]
@@ -63,21 +64,14 @@ def user(engines: Engines, launcher: Launcher) -> Iterator[Launcher]:
     assert not any(left.values()), left
 
 
-def refused(user: Launcher, *words: str, check: bool = False) -> str:
-    """Return what a launch says that has to be refused; `check` has to say the same."""
+def refused(user: Launcher, *words: str) -> str:
+    """Return what a launch says that has to be refused."""
     task = [] if "task=env" in words else user.rank_overrides("print=up")
     done = user("cluster=lab", *words, *task)
     assert done.code == 3, done
     assert "Traceback" not in done.err
     assert "up" not in done.out
     assert not list(user.folder.glob("runs/*/result.json"))
-    if check:
-        checked = user("check", "cluster=lab", *words, *task)
-        assert checked.code == 3, checked
-        messages = re.findall(r"^(?:error: )?node[0-9]+: (.*)$", done.err, re.MULTILINE)
-        assert messages, done
-        for message in messages:
-            assert "".join(message.split()) in "".join(checked.out.split()), (message, checked)
     return re.sub(r"^error: ", "", done.err, flags=re.MULTILINE)
 
 
@@ -91,12 +85,16 @@ def said_of(err: str, node: str) -> str:
 
 def test_each_host_says_what_its_engine_lacks(user: Launcher, engines: Engines) -> None:
     """All at once: an answer, which is not waited for for ever; a program; a daemon; permission."""
+    words = overrides(f"container.program={OWN_PROGRAM}")
     daemon = engines.daemons["node1"]
     daemon.pause()
     try:
-        err = refused(user, *overrides(f"container.program={OWN_PROGRAM}"), check=True)
+        err = refused(user, *words)
+        checked = user("check", "cluster=lab", *words)
     finally:
         daemon.resume()
+    assert checked.code == 3, checked
+    assert "did not answer in time: its daemon hangs" in " ".join(checked.out.split()), checked
     assert "did not answer in time: its daemon hangs" in said_of(err, "node1")
     assert f"container.program: there is no {OWN_PROGRAM}" in said_of(err, "node2")
     assert "set container.program to its path" in said_of(err, "node2")
@@ -128,7 +126,7 @@ IMAGES = {
 def test_an_image_that_cannot_be_used(user: Launcher, name: str) -> None:
     """Its name, what was found, and the key to set."""
     words, says = IMAGES[name]
-    err = refused(user, ALONE, *overrides(*words), check=name == "never")
+    err = refused(user, ALONE, *overrides(*words))
     assert says in said_of(err, "node1"), err
     assert "container." in said_of(err, "node1")
 
@@ -145,18 +143,6 @@ def test_images_with_different_torch_are_refused(user: Launcher, engines: Engine
     err = refused(user, "cluster.only=[node1,node2]", *overrides(*words))
     assert "torch 2.1, most have 2.0: they cannot work together" in said_of(err, "node2")
     assert "use an image with the same version on every node" in said_of(err, "node2")
-
-
-def test_a_check_says_what_is_used_and_what_is_small(user: Launcher) -> None:
-    """The probe's container has what that of a run would have, and its user."""
-    torchless = f"task.env.PYTHONPATH={TORCHLESS}"
-    words = (ALONE, "task=env", "cluster.nproc_per_node=2", *overrides(torchless))
-    done = user("check", "cluster=lab", *words)
-    assert done.code == 0, done
-    printed = " ".join(done.out.split())
-    assert f"{DOCKER}, bare" in printed, done
-    assert "has 64 MiB for 2 ranks" in printed
-    assert "container.shm_size=16g" in printed
 
 
 def test_ctrl_c_ends_a_pull(user: Launcher, engines: Engines) -> None:
@@ -192,3 +178,19 @@ def test_ctrl_c_leaves_no_container_of_a_probe(
     controller.send(signal.SIGINT)
     assert controller.wait().code == 130
     wait_until(lambda: not daemon.containers(), "its container to be removed")
+
+
+@pytest.mark.promise(2)
+def test_an_engine_that_takes_its_time(user: Launcher, tmp_path: Path) -> None:
+    """Its host is not taken for one that does not stop."""
+    slow = tmp_path / "docker"
+    slow.write_text(f'#!/bin/sh\ncase $1 in rm|ps) sleep 7;; esac\nexec {DOCKER} "$@"\n')
+    slow.chmod(0o755)
+    words = (ALONE, "grace_s=2", *overrides(f"container.program={slow}"))
+    ranks = user.rank_overrides("deaf", "print=up", "sleep=600")
+    controller = user.start("cluster=lab", *words, *ranks)
+    controller.until_printed("] up")
+    controller.send()
+    done = controller.wait()
+    assert done.code == 130, done
+    assert proven_nodes(done.err) == 1, done

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import re
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.lab import engines, podman
+from tests.lab.counting import counted
 from tests.lab.engines import DOCKER, Daemon, mounts, overrides
 from tests.lab.inspecting import agent_of, guardian_and_supervisor, proven_nodes
 from tests.lab.lab import Lab, LabFactory, need
 from tests.lab.lab.files import LOGIN_USER
-from tests.lab.lab.host import Host
-from tests.lab.lab.processes import Process
-from tests.lab.launching import TORCHLESS, Controller, Launcher, Result, program
-from tests.lab.podman import Podman
-from tests.lab.waiting import wait_until
+from tests.lab.launching import TORCHLESS, Launcher, program
+from tests.lab.podman import SECRET, Podman, PodmanOfLogin, User
+from tests.lab.test_launch import assert_flood
 
 pytestmark = [pytest.mark.containers, pytest.mark.promise(2)]
 
@@ -29,51 +26,8 @@ ON_DOCKER, OF_ROOT, OF_ALICE = "docker", "podman of root", "podman of alice"
 ALL_ENGINES = pytest.mark.parametrize(
     "kind", [pytest.param(ON_DOCKER, marks=pytest.mark.smoke), OF_ROOT, OF_ALICE]
 )
-SECRET = "s3cret\nand more"
 OTHER_STORE = f"/home/{LOGIN_USER}/other-store"
 OTHER_SOCKET = f"/home/{LOGIN_USER}/docker.sock"
-
-
-class User:
-    """Somebody who launches on two hosts, in containers of an engine."""
-
-    def __init__(
-        self,
-        launcher: Launcher,
-        lab: Lab,
-        engine_of: Mapping[str, Daemon | Podman],
-        words: list[str],
-        login: str,
-    ) -> None:
-        self.launcher, self.engine_of, self.login = launcher, engine_of, login
-        self.words = words
-        lab.write_cluster(launcher.conf, ssh={"user": login})
-
-    def run(self, *words: str) -> Result:
-        return self.launcher("cluster=lab", "grace_s=2", *self.words, *words)
-
-    def run_ranks(self, words: str, *more: str) -> Result:
-        return self.run(*self.launcher.rank_overrides(*words.split()), *more)
-
-    def begin(self, *ranks: str, more: tuple[str, ...] = ()) -> Controller:
-        """Start a rank on each host that does as told and sleeps; wait until both run."""
-        words = self.launcher.rank_overrides(*ranks, "print=up", "sleep=600")
-        controller = self.launcher.start(
-            "cluster=lab", "grace_s=2", *self.words, *words, *more, env={"TOKEN": SECRET}
-        )
-        controller.until_printed("] up", 2)
-        return controller
-
-    def runs_on(self, run_id: str) -> list[str]:
-        """The hosts that have a container of a run."""
-        return [
-            name
-            for name, engine in self.engine_of.items()
-            if any(run_id in each for each in engine.containers())
-        ]
-
-    def left(self) -> dict[str, list[str]]:
-        return {name: engine.containers() for name, engine in self.engine_of.items()}
 
 
 @pytest.fixture(scope="module")
@@ -111,62 +65,15 @@ def podmans(hosts: Lab, tmp_path_factory: pytest.TempPathFactory) -> PodmanOfLog
     return PodmanOfLogin(hosts, tmp_path_factory.mktemp("podman"))
 
 
-class PodmanOfLogin:
-    """Makes a login's podman of each host ready, once.
-
-    Attributes:
-        program: Its path on all hosts.
-    """
-
-    def __init__(self, lab: Lab, folder: Path) -> None:
-        self.program = podman.write_program(folder)
-        self._lab, self._folder, self._image = lab, folder, engines.make_image(folder)
-        self._made: dict[str, dict[str, Podman]] = {}
-
-    def of(self, login: str) -> dict[str, Podman]:
-        hosts = self._lab.hosts.values()
-        if login not in self._made:
-            for host in hosts if login != "root" else ():
-                podman.let_users_map(host, self._folder)
-            self._made[login] = {
-                host.name: Podman(host, login, self.program, self._image) for host in hosts
-            }
-        for engine in self._made[login].values():
-            engine.revive()
-        return self._made[login]
-
-
-@contextlib.contextmanager
-def user_of_podman(
-    podmans: PodmanOfLogin, hosts: Lab, launcher: Launcher, login: str
-) -> Iterator[User]:
-    """Who launches by a login; nothing of theirs is left in the end."""
-    words = overrides(engine="podman", program=podmans.program)
-    user = User(launcher, hosts, podmans.of(login), words, login)
-    yield user
-    left = user.left()
-    assert not any(left.values()), left
-    for engine in podmans.of(login).values() if login != "root" else ():
-        engine.sh("system migrate")  # ends the process that keeps the user's namespace
-    wait_until(lambda: not of_runs(hosts), "no process to be left", 5)
-
-
-def of_runs(lab: Lab) -> list[str]:
-    found = (host.processes("RUNNER_RUN_ID") for host in lab.hosts.values())
-    return [each.cmdline for processes in found for each in processes]
-
-
 @pytest.fixture
-def user(
-    request: pytest.FixtureRequest, kind: str, hosts: Lab, launcher: Launcher
-) -> Iterator[User]:
+def user(request: pytest.FixtureRequest, kind: str, launcher: Launcher) -> Iterator[User]:
     if kind == ON_DOCKER:
         yield request.getfixturevalue("on_docker")
         return
     login = kind.rpartition(" ")[2]
     need(podman.missing(login, maps=True))
     podmans = request.getfixturevalue("podmans")
-    with user_of_podman(podmans, hosts, launcher, login) as made:
+    with podmans.user(launcher, login) as made:
         yield made
 
 
@@ -175,8 +82,7 @@ def user(
 def test_ranks_run_inside_as_the_user_of_the_login(user: User, hosts: Lab) -> None:
     """With its environment, newlines included, on no command line; deaf ones and theirs end."""
     value = "task.env.LONG='two\\nlines $ \"quoted\"'"
-    names = ("LONG", "HOME", "USER", "TOKEN", "RANK", "WORLD_SIZE")
-    words = [f"env={name}" for name in names]
+    words = [f"env={name}" for name in ["LONG", "HOME", "USER", "TOKEN", "RANK", "WORLD_SIZE"]]
     secret = (value, "cluster.secrets=[TOKEN]")
     controller = user.begin(*words, "deaf", "daemon", more=secret)
     host = hosts["node1"]
@@ -235,8 +141,12 @@ def test_ctrl_c_gives_ranks_their_time(user: User, entry: str, who: str) -> None
 def test_whoever_is_killed_nothing_is_left(user: User, hosts: Lab, victim: str) -> None:
     """Of those between the user and the container: it is ended, and that is proven."""
     controller = user.begin("daemon")
-    host = hosts["node2"]
-    host.kill(find_victim(hosts, host, victim).pid)
+    guardian, supervisor = guardian_and_supervisor(hosts, "node2")
+    found = {"guardian": guardian, "supervisor": supervisor, "agent": agent_of(hosts, "node2")}
+    if victim not in found:
+        words = " run --rm --init" if victim == "client of the engine" else victim
+        (found[victim],) = (p for p in hosts["node2"].processes() if words in p.cmdline)
+    hosts["node2"].kill(found[victim].pid)
     if victim == "agent":
         controller.until(lambda: "reconnect" in controller.err, "the loss to be seen")
         controller.send(signal.SIGINT)
@@ -247,17 +157,6 @@ def test_whoever_is_killed_nothing_is_left(user: User, hosts: Lab, victim: str) 
         assert done.code == 1, done
         assert "node2" in done.err.partition("first failure: ")[2].partition("\n")[0]
     assert proven_nodes(done.err) == 2, done
-
-
-def find_victim(lab: Lab, host: Host, victim: str) -> Process:
-    if victim == "agent":
-        return agent_of(lab, host.name)
-    if victim in ("guardian", "supervisor"):
-        guardian, supervisor = guardian_and_supervisor(lab, host.name)
-        return guardian if victim == "guardian" else supervisor
-    text = " run --rm --init" if victim == "client of the engine" else victim
-    (found,) = (each for each in host.processes() if text in each.cmdline)
-    return found
 
 
 @pytest.mark.parametrize("kind", [ON_DOCKER, OF_ALICE])
@@ -298,18 +197,6 @@ def test_the_end_of_a_program_is_told_from_that_of_its_engine(
     assert proven_nodes(done.err) == 2, done
 
 
-def test_an_engine_that_takes_its_time(on_docker: User, tmp_path: Path) -> None:
-    """Its host is not taken for one that does not stop."""
-    slow = tmp_path / "docker"
-    slow.write_text(f'#!/bin/sh\ncase $1 in rm|ps) sleep 7;; esac\nexec {DOCKER} "$@"\n')
-    slow.chmod(0o755)
-    controller = on_docker.begin("deaf", more=(f"container.program={slow}",))
-    controller.send(signal.SIGINT)
-    done = controller.wait()
-    assert done.code == 130, done
-    assert proven_nodes(done.err) == 2, done
-
-
 def test_a_daemon_that_dies_and_comes_back(
     on_docker: User, hosts: Lab, docker: dict[str, Daemon]
 ) -> None:
@@ -321,8 +208,7 @@ def test_a_daemon_that_dies_and_comes_back(
         host.sh(f"mkdir bin && ln -s {DOCKER} bin/engine")
     setup = "cluster.setup=['export PATH=$HOME/bin:$PATH']"
     controller = on_docker.begin("deaf", "daemon", more=("container.program=engine", setup))
-    daemon = docker["node2"]
-    daemon.kill()
+    docker["node2"].kill()
     done = controller.wait()
     assert done.code == 5, done
     assert "docker does not say that its container is gone" in done.err, done
@@ -331,9 +217,8 @@ def test_a_daemon_that_dies_and_comes_back(
     launcher = on_docker.launcher
     still = launcher("stop", *run)
     assert still.code == 5, still
-    daemon.start()
-    stopped = launcher("stop", *run)
-    assert stopped.code == 0, stopped
+    docker["node2"].start()
+    stopped = launcher.succeed("stop", *run)
     assert "no process is left" in stopped.out
     assert on_docker.runs_on(controller.run_id) == []
     why = launcher("why", *run)
@@ -347,7 +232,7 @@ def test_a_user_of_podman_without_a_range(
 ) -> None:
     """They are told how to get one; root inside is the user outside, who owns all files."""
     need(podman.missing(LOGIN_USER, maps=False))
-    with user_of_podman(podmans, hosts, launcher, LOGIN_USER) as user:
+    with podmans.user(launcher, LOGIN_USER) as user:
         done = user.run_ranks("env=USER", "container.user=image")
         assert done.code == 0, done
         assert done.log("node2", 1) == f"USER={LOGIN_USER}\n"
@@ -361,32 +246,10 @@ def test_a_user_of_podman_without_a_range(
         assert f"usermod {ranges} {LOGIN_USER}" in refused.err
 
 
-TALKS = """
-import os, sys
-for n in range(20_000):
-    print(os.environ["RANK"], n, "x" * 80)
-    print(os.environ["RANK"], n, "y" * 80, file=sys.stderr)
-"""
-
-
 @pytest.mark.promise(6)
 def test_no_line_is_lost_and_none_out_of_order(on_docker: User) -> None:
-    """Many thousand of each rank, on both streams: on the console and on record."""
-    (on_docker.launcher.folder / "talks.py").write_text(TALKS)
-    done = on_docker.run("task.script=talks.py", "task.entry=plain")
-    assert done.code == 0, done.err[-2000:]
-    for rank, node in enumerate(("node1", "node2")):
-        mark = f"[{node}:{rank}] "
-        for stream, letter, console in (("out", "x", done.out), ("err", "y", done.err)):
-            expected = [f"{rank} {n} {letter * 80}" for n in range(20_000)]
-            assert done.log(node, rank, stream).splitlines() == expected
-            shown = [line for line in console.splitlines() if line.startswith(mark)]
-            assert [line.removeprefix(mark) for line in shown] == expected
-
-
-def let_go(lab: Lab) -> None:
-    for host in lab.hosts.values():
-        host.sh('for work in ~/.runner/runs/*/*/work; do touch "$work/go"; done')
+    """Many thousand of each rank: on the console and on record."""
+    assert_flood(on_docker.run_ranks("lines=20000"), 20_000)
 
 
 def test_left_asked_for_stacks_and_attached_to(on_docker: User, hosts: Lab) -> None:
@@ -399,7 +262,8 @@ def test_left_asked_for_stacks_and_attached_to(on_docker: User, hosts: Lab) -> N
     attached.until_printed("loading")
     shown = launcher("stacks", *run)
     assert "rank 1 on node2, innermost first:\n    load_batch" in shown.out, shown
-    let_go(hosts)
+    for host in hosts.hosts.values():
+        host.sh('for work in ~/.runner/runs/*/*/work; do touch "$work/go"; done')
     done = attached.wait()
     assert done.code == 0, done
     assert proven_nodes(done.err) == 2, done
@@ -431,31 +295,31 @@ time.sleep(600)
 """
 
 
-def test_out_of_the_containers_memory(on_docker: User) -> None:
-    """The rank is named, and that it was the limit, also where its child was killed."""
+@pytest.mark.parametrize(
+    ("task", "limit", "says"),
+    [
+        (
+            ["task.script=eats.py"],
+            'container.extra=["--memory=64m","--memory-swap=64m"]',
+            ["the memory limit of its container (67.1 MB) was reached", "container.extra"],
+        ),
+        (
+            program("faulty.py", "1", "locks"),
+            "container.shm_size=1m",
+            ["the shared memory (/dev/shm: 1 MiB) is too small", "set container.shm_size=16g"],
+        ),
+    ],
+    ids=["memory", "shared memory"],
+)
+def test_what_a_container_ran_out_of(
+    on_docker: User, task: list[str], limit: str, says: list[str]
+) -> None:
+    """The limit is the container's, and so is the cure; also where a rank's child was killed."""
     (on_docker.launcher.folder / "eats.py").write_text(EATS)
-    limit = 'container.extra=["--memory=64m","--memory-swap=64m"]'
-    done = on_docker.run(limit, "task.script=eats.py", "task.entry=plain")
+    done = on_docker.run(limit, *task, "task.entry=plain")
     assert done.code == 1, done
-    (line,) = re.findall("^first failure: .*", done.err, re.MULTILINE)
-    assert line.startswith("first failure: rank 1 on node2 "), done
-    assert "the memory limit of its container (67.1 MB) was reached" in line, done
-    assert "container.extra" in done.err, done
-
-
-LOCKS = "import multiprocessing\nlocks = [multiprocessing.Lock() for _ in range(10_000)]\n"
-
-
-def test_out_of_the_containers_shared_memory(on_docker: User) -> None:
-    """The size is the container's, and so is the cure."""
-    (on_docker.launcher.folder / "locks.py").write_text(LOCKS)
-    done = on_docker.run("container.shm_size=1m", "task.script=locks.py", "task.entry=plain")
-    assert done.code == 1, done
-    assert "the shared memory (/dev/shm: 1 MiB) is too small" in done.err, done
-    assert "cure: set container.shm_size=16g" in done.err, done
-
-
-STEPS = 80
+    for words in ["first failure: rank 1 on node2 ", *says]:
+        assert words in done.err, done
 
 
 def test_relaunched_after_a_failure_and_on_a_spare(
@@ -470,7 +334,7 @@ def test_relaunched_after_a_failure_and_on_a_spare(
         "relaunch.backoff_s=0.5",
         "grace_s=1",
         *overrides(f"container.mounts={places}"),
-        *program("steps.py", str(steps), str(STEPS), "0.1/0.05", "fail=0:5:3"),
+        *program("steps.py", str(steps), "80", "0.1/0.05", "fail=0:5:3"),
         "task.entry=plain",
     )
     controller.until_printed("attempt 1 from")
@@ -478,15 +342,14 @@ def test_relaunched_after_a_failure_and_on_a_spare(
     docker["node2"].kill()
     done = controller.wait()
     assert done.code == 0, done
-    counted = [line.split() for line in (steps / "rank_0").read_text().splitlines()]
-    assert [int(step) for step, _, _ in counted] == list(range(STEPS))
-    assert {attempt for _, attempt, _ in counted} == {"0", "1", "2"}
+    rows = counted(steps, rank=0)
+    assert [step for step, _, _ in rows] == list(range(80))
+    assert {attempt for _, attempt, _ in rows} == {0, 1, 2}
     first, second = done.result["past_attempts"]
     assert first["reason"]["code"] == 3
     assert second["unverified"] == ["node2"], done
     docker["node2"].start()
-    cleaned = on_docker.launcher("clean", "cluster=lab", "--older-than", "0s", "--yes")
-    assert cleaned.code == 0, cleaned
+    on_docker.launcher.succeed("clean", "cluster=lab", "--older-than", "0s", "--yes")
     assert on_docker.runs_on(controller.run_id) == []
 
 
@@ -514,7 +377,10 @@ exec "$@"
 def test_a_training_where_no_host_has_torch(
     on_docker: User, hosts: Lab, docker: dict[str, Daemon], tmp_path: Path
 ) -> None:
-    """With torchrun inside, and an entry point, which has to run what it is given."""
+    """With torchrun inside, and an entry point, which has to run what it is given.
+
+    Root's torchrun: the login may not see who listens inside, and nobody has taken its port.
+    """
     (tmp_path / "entry").write_text(ENTRY)
     (tmp_path / "entry").chmod(0o755)
     wrapped = f"FROM {engines.IMAGE}\nADD entry /entry\n"
@@ -523,36 +389,12 @@ def test_a_training_where_no_host_has_torch(
         daemon.host.sh(f"{DOCKER} build -q -t wrapped {tmp_path}", user="root", timeout=60)
     launcher = on_docker.launcher
     hosts.write_cluster(launcher.conf, python="/usr/bin/python3")
-    inside = (*overrides(python=sys.executable), "container.extra=[--entrypoint=/entry]")
+    as_root = ("container.user=image", "container.extra=[--entrypoint=/entry]")
+    inside = (*overrides(python=sys.executable), *as_root)
     few = ("task=ddp", "task.args.epochs=1", "task.env.OMP_NUM_THREADS=1")
-    done = launcher("cluster=lab", *inside, "container.image=wrapped", *few)
-    assert done.code == 0, done
+    done = launcher.succeed("cluster=lab", *inside, "container.image=wrapped", *few)
     assert "world size 2, backend gloo, device cpu\n" in done.log("node1", 0)
     assert proven_nodes(done.err) == 2, done
     marks = f"cat .runner/runs/{done.folder.name}/*/work/entry_point_ran"
     assert len(hosts["node1"].sh(marks).split()) == 1
-
-
-def test_a_login_may_not_see_who_listens_inside(on_docker: User) -> None:
-    """Root's torchrun, and nobody who has taken its port."""
-    ranks = on_docker.launcher.rank_overrides("sleep=2")
-    as_root = (*overrides(python=sys.executable), "container.user=image", "task.entry=torchrun")
-    done = on_docker.launcher("cluster=lab", "grace_s=2", *ranks, *as_root)
-    assert done.code == 0, done
     assert not any(event["kind"] == "port_taken" for event in done.events)
-
-
-def test_the_words_of_another_engine(hosts: Lab, launcher: Launcher) -> None:
-    """Its ranks are our children, so deaf ones are killed; what it refuses it says itself."""
-    hosts.write_cluster(launcher.conf)
-    prefix = "container.prefix=[/usr/bin/env,PLACE=inside]"
-    user = User(launcher, hosts, {}, [prefix], LOGIN_USER)
-    controller = user.begin("env=PLACE", "deaf", "daemon")
-    controller.send(signal.SIGINT)
-    done = controller.wait()
-    assert done.code == 130, done
-    assert proven_nodes(done.err) == 2, done
-    assert "PLACE=inside\n" in done.log("node2", 1)
-    refused = user.run("container.prefix=[/usr/bin/env,--nv]", *launcher.rank_overrides("print=up"))
-    assert refused.code == 3, refused
-    assert "/usr/bin/env cannot run /usr/bin/env --nv: " in refused.err, refused

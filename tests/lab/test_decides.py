@@ -25,7 +25,7 @@ exit $CODE
 """
 
 
-def words(on_lab: Launcher, driver: int = 0, code: int = 0) -> list[str]:
+def words(on_lab: Launcher, driver: int, code: int = 0) -> list[str]:
     (on_lab.folder / "node.sh").write_text(SCRIPT)
     env = (f"task.env.DRIVER={driver}", f"task.env.CODE={code}")
     return ["cluster=lab", "task.command=[bash, node.sh]", "task.entry=plain", *env]
@@ -33,8 +33,8 @@ def words(on_lab: Launcher, driver: int = 0, code: int = 0) -> list[str]:
 
 @pytest.fixture
 def begin(on_lab: Launcher) -> Callable[..., Controller]:
-    def start(*more: str, **driver: int) -> Controller:
-        controller = on_lab.start(*words(on_lab, **driver), *more)
+    def start(*more: str, driver: int = 0, code: int = 0) -> Controller:
+        controller = on_lab.start(*words(on_lab, driver, code), *more)
         controller.until_printed("] serving")
         controller.until_printed("] driving")
         controller.until_joined()
@@ -84,30 +84,19 @@ def test_its_failure_and_that_of_a_server_are_the_failure_of_the_run(
 
 
 @pytest.mark.promise(2, 4)
-def test_it_decides_without_a_controller(
-    lab: Lab, on_lab: Launcher, begin: Callable[..., Controller]
-) -> None:
-    """The hosts tell each other; a record read later says the same."""
-    controller = begin("task.decides=node2", "relaunch.max=1", driver=1)
-    controller.kill()
+def test_it_decides_without_a_controller(lab: Lab, on_lab: Launcher, steps: Path) -> None:
+    """The hosts tell each other; the first node, which was stopped, tells of the success."""
+    told = steps / "told"
+    notify = f"notify=['cat > {told}.part; mv {told}.part {told}']"
+    more = ("task.decides=node2", "relaunch.max=1", notify, "detach=true")
+    run_id = on_lab.succeed(*words(on_lab, driver=1), *more).folder.name
     lab["node2"].sh("touch /dev/shm/go")
-    for name, record in wait_until_ended(lab, controller.run_id, ("node1", "node2")):
+    for name, record in wait_until_ended(lab, run_id, ("node1", "node2")):
         (stopping,) = [event for event in record if event["kind"] == "stopping"]
         assert "decided" in str(stopping["reason"]), name
         assert (record[-1]["kind"], record[-1]["state"]) == ("ended", "succeeded"), name
-    wait_until_idle(lab)
-    attached = on_lab("attach", "--run", controller.run_id)
-    assert attached.code == 0, attached
-
-
-def test_a_host_tells_of_its_success(lab: Lab, on_lab: Launcher, steps: Path) -> None:
-    """The first node does, which was stopped, where the run is detached."""
-    told = steps / "told"
-    notify = f"notify=['cat > {told}.part; mv {told}.part {told}']"
-    done = on_lab(*words(on_lab, driver=1), "task.decides=node2", notify, "detach=true")
-    assert done.code == 0, done
-    lab["node2"].sh("touch /dev/shm/go")
     wait_until(told.exists, "the message", 40)
     message = json.loads(told.read_text())
     assert (message["told_by"], message["state"]) == ("node1", "succeeded")
     wait_until_idle(lab)
+    on_lab.succeed("attach", "--run", run_id)

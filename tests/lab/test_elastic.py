@@ -114,8 +114,9 @@ def test_ranks_are_where_torch_puts_them(lab: Lab, on_lab: Launcher) -> None:
     """The master is the last by its address: its ranks are the last ones, and so they are told."""
     on_lab.entry = "torchrun"
     words = on_lab.rank_overrides("print=up", "env=GROUP_RANK")
-    done = on_lab(*THREE, "cluster.master=node3", *words, "cluster.nodes.node2.nproc_per_node=2")
-    assert done.code == 0, done
+    done = on_lab.succeed(
+        *THREE, "cluster.master=node3", *words, "cluster.nodes.node2.nproc_per_node=2"
+    )
     ranks = {0: "node1", 1: "node2", 2: "node2", 3: "node3"}
     for rank, node in ranks.items():
         assert f"[{node}:{rank}] up" in done.out, done
@@ -138,8 +139,7 @@ def test_torch_starts_failed_ranks_again(on_lab: Launcher) -> None:
     """
     on_lab.entry = "torchrun"
     words = on_lab.rank_overrides("print=up", "once=0:no_learning_rate", "print=again")
-    done = on_lab(*THREE, "torchrun.max_restarts=1", *words)
-    assert done.code == 0, done
+    done = on_lab.succeed(*THREE, "torchrun.max_restarts=1", *words)
     starts = [e for e in done.events if e["kind"] == "rank_started"]
     assert sorted((e["rank"], e["start"]) for e in starts) == [
         (r, n) for r in range(3) for n in (1, 2)
@@ -175,7 +175,6 @@ def test_nobody_is_needed_for_a_loss(lab: Lab, on_lab: Launcher) -> None:
     attached.until_printed("[node1:0] up", 2)
     logs = on_lab("logs", *here, "--node", "node2")
     assert logs.out.count("[node2:1] up") == 2, logs
-    stopped = on_lab("stop", *here)
-    assert stopped.code == 0, stopped
+    on_lab.succeed("stop", *here)
     ended = attached.wait()
     assert ended.code == 130, ended.err

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.golden.here import write
 from tests.lab.lab import Lab, LabFactory, need
 from tests.lab.launching import PLAIN_ENTRY, Launcher
 from tests.lab.waiting import wait_until
@@ -20,6 +21,7 @@ import os, sys
 print("python", sys.executable)
 print("made of", open(os.environ["RUNNER_PREPARED"] + "/made").read())
 """
+FILES = {"show.py": PROGRAM, "names.txt": "ada\n"}
 LINES = json.dumps(
     ["echo making", "read name <names.txt", 'echo "$name on $(hostname)" > made', "exit"]
 )
@@ -34,8 +36,7 @@ BY_LINES = (
 @pytest.fixture
 def project(on_lab: Launcher) -> Launcher:
     """A user whose program shows its environment, which is made from `names.txt`."""
-    (on_lab.folder / "show.py").write_text(PROGRAM)
-    (on_lab.folder / "names.txt").write_text("ada\n")
+    write(on_lab.folder, FILES)
     return on_lab
 
 
@@ -71,8 +72,7 @@ def test_a_spare_has_it_before_it_is_needed(project: Launcher, lab: Lab) -> None
 
 
 def test_one_host_of_a_shared_disk_makes_it(lab_factory: LabFactory, launcher: Launcher) -> None:
-    (launcher.folder / "show.py").write_text(PROGRAM)
-    (launcher.folder / "names.txt").write_text("ada\n")
+    write(launcher.folder, FILES)
     with lab_factory(n=3, shared_home=True) as lab:
         lab.write_cluster(launcher.conf)
         done = launcher.succeed("cluster=lab", *BY_LINES)
@@ -171,9 +171,9 @@ def with_uv(project: Launcher) -> tuple[str, ...]:
     folder = project.folder.parent / "bin"
     folder.mkdir()
     shutil.copy(str(uv), folder / "uv")
-    (project.folder / "pyproject.toml").write_text(PYPROJECT % "")
-    (project.folder / "uv.lock").write_text(LOCK)
-    (project.folder / "show.py").write_text("import sys; print(sys.prefix)\n")
+    show = "import sys; print(sys.prefix)\n"
+    files = {"pyproject.toml": PYPROJECT % "", "uv.lock": LOCK, "show.py": show}
+    write(project.folder, files)
     setup = json.dumps([f'export PATH="{folder}:$PATH" UV_HTTP_RETRIES=0'])
     uv_words = ("cluster.environment=uv", "cluster.python=python3", f"cluster.setup={setup}")
     return ("cluster=lab", *uv_words, "task.script=show.py", PLAIN_ENTRY)

@@ -17,9 +17,9 @@ import pytest
 
 from runner.core.wire.codec import decode, encode
 from runner.core.wire.facts import Driver, Facts, FactsRequest, GpuHealth, GpuProcess
-from runner.host.facts import collect as collecting
-from runner.host.facts.collect import FactsResult
+from runner.host.facts.collect import FactsResult, collect
 from runner.host.process import procfs
+from tests.golden.here import write
 from tests.lab.fake_gpus import NAME, FakeGpu, LocalGpus
 from tests.lab.waiting import PATIENCE, wait_until
 
@@ -50,13 +50,9 @@ def request(**wanted: Any) -> FactsRequest:
     return replace(FactsRequest("n1", python=sys.executable), **wanted)
 
 
-def collect(asked: FactsRequest) -> FactsResult:
-    return collecting.collect(asked)
-
-
 def under(asked: FactsRequest, python: Path = HERE, **options: Any) -> dict[str, Any]:
     """Collect in a process of its own; its standard output must be the answer and nothing else."""
-    argv = [str(python), "-I", "-c", DRIVER, str(options.pop("code", REPO)), packed(asked)]
+    argv = [str(python), "-I", "-c", DRIVER, str(REPO), json.dumps(encode(asked))]
     done = subprocess.run(argv, capture_output=True, check=False, timeout=60 * PATIENCE, **options)
     assert (done.returncode, done.stderr) == (0, b"")
     answer: dict[str, Any] = json.loads(done.stdout)
@@ -64,21 +60,8 @@ def under(asked: FactsRequest, python: Path = HERE, **options: Any) -> dict[str,
     return answer
 
 
-def packed(asked: FactsRequest) -> str:
-    return json.dumps(encode(asked))
-
-
 def setting_up(*lines: str, **wanted: Any) -> FactsResult:
     return collect(request(setup=lines, **wanted))
-
-
-def wait_for_end_of(pid: int) -> None:
-    """Return once the process is gone, or but a zombie that its new parent has yet to reap."""
-    status = Path(f"/proc/{pid}/stat")
-    wait_until(
-        lambda: not status.exists() or status.read_text().rpartition(")")[2].split()[0] in "ZX",
-        f"the end of process {pid}",
-    )
 
 
 @pytest.mark.parametrize("python", INTERPRETERS, ids=lambda path: path.parts[-3])
@@ -240,22 +223,21 @@ def test_setup_that_hangs_is_killed_with_all_it_started(tmp_path: Path) -> None:
         -1,
         "before\nthe setup did not end within 5 s",
     )
-    wait_for_end_of(int((tmp_path / "pid").read_text()))
-
-
-def fake_torch(folder: Path) -> Path:
-    package = folder / "site" / "torch"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("raise SystemExit('imported')")
-    (package / "version.py").write_text("__version__ = '2.8.0+cu128'\ncuda: str = '12.8'\n")
-    return package.parent
+    pid = int((tmp_path / "pid").read_text())
+    wait_until(lambda: not procfs.is_running(pid), f"the end of process {pid}")
 
 
 def test_torch_is_found_without_importing_it(tmp_path: Path) -> None:
     """Its version and CUDA come from a file; banners and exit noise do not matter."""
-    site = fake_torch(tmp_path)
-    (site / "sitecustomize.py").write_text(
-        "import atexit\nprint('WELCOME', flush=True)\natexit.register(print, 'bye')\n"
+    site = tmp_path / "site"
+    write(
+        site,
+        {
+            "torch/__init__.py": "raise SystemExit('imported')",
+            "torch/version.py": "__version__ = '2.8.0+cu128'\ncuda: str = '12.8'\n",
+            "sitecustomize.py": "import atexit\nprint('WELCOME', flush=True)\n"
+            "atexit.register(print, 'bye')\n",
+        },
     )
 
     answer = under(request(setup=(f"export PYTHONPATH={site}",), python=str(INTERPRETERS[-1])))

@@ -1,13 +1,20 @@
-"""Other users of a host: what they put where we work does nothing, and what is theirs is told."""
+"""Hosts that are not what they say, and other users of a host: nothing of theirs is believed."""
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from runner.transport.failures import Kind
 from tests.lab.lab import Lab, LabFactory
-from tests.lab.launching import PLAIN_ENTRY, Launcher, Result
+from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, Launcher, Result
+from tests.lab.sshds import Place, make_key, sign
+from tests.lab.test_logins import BY_OPENSSH, hint_of, message_of
 
 STRANGER = "nobody"
 SLEEP, BECOME = "/home/set-uid-sleep", "/home/set-uid-setpriv"
@@ -24,8 +31,7 @@ def test_a_launch_needs_nothing_of_tmp(lab: Lab, on_lab: Launcher) -> None:
         lab["node2"].changed(f"mkdir {squatted}", f"rmdir {squatted}"),
     ):
         launch = ("cluster=lab", *on_lab.rank_overrides("print=up"))
-        checked = on_lab("check", *launch)
-        assert checked.code == 0, checked
+        on_lab.succeed("check", *launch)
         done = on_lab(*launch)
     assert done.code == 0, done
     assert done.out.count("] up") == 2
@@ -47,14 +53,25 @@ def test_a_folder_that_a_stranger_made_runs_nothing(lab: Lab, on_lab: Launcher) 
     assert lab["node1"].sh("ls /tmp/x", check=False) == ""
 
 
-@pytest.mark.promise(7)
-@pytest.mark.usefixtures("lab")
-def test_a_store_that_unpickles_is_said(on_lab: Launcher) -> None:
-    """By `check`, with the way that has no such store."""
-    checked = on_lab("check", "cluster=lab", "rendezvous=c10d")
-    said = " ".join(checked.out.split())
-    assert "whoever reaches the store that the nodes meet at can run code" in said
-    assert "rendezvous=static" in said
+@pytest.mark.promise(2, 12, 13)
+def test_no_host_proves_that_nothing_is_left_on_another(
+    lab: Lab, on_lab: Launcher, tmp_path: Path
+) -> None:
+    """node2 says that it is node1, to which no packet goes: node1 is named, by code 5."""
+    ranks = on_lab.rank_overrides("print=up", "wait=/tmp/go")
+    assert on_lab("cluster=lab", "run_id=liars", "detach=true", *ranks).code == 0
+    liar = tmp_path / "python"
+    liar.write_text(f'#!/bin/sh\nexec {sys.executable} {PROGRAMS}/liar.py node2 "$@"\n')
+    liar.chmod(0o755)
+    stop = ("stop", "--run", "liars")
+    lab["node1"].unplug()
+    try:
+        told = on_lab(*stop, "--cluster", "lab", f"cluster.host_python={liar}")
+    finally:
+        lab["node1"].plug()
+    assert told.code == 5, told
+    assert "node1" in told.out + told.err, told
+    assert on_lab(*stop).code == 0
 
 
 @pytest.fixture(scope="module")
@@ -97,3 +114,86 @@ def test_what_cannot_be_ended_is_named(hiding: Lab, leave: Callable[[str], Resul
     (left,) = (each for each in hiding["node1"].processes() if each.cmdline == "sleep 601")
     assert str(left.pid) in done.err
     assert "0 processes left" not in done.err
+
+
+# Host keys
+
+
+@pytest.mark.promise(7)
+def test_unknown_host_key_is_refused_with_the_next_steps(place: Place) -> None:
+    """What the message says cures it: the login by hand, or the word that learns it."""
+    sshd = place.sshd(known=False)
+    failure = place.failure(sshd.node())
+    assert failure.kind is Kind.HOST_KEY_UNKNOWN
+    if place.kind == "ssh":
+        argv = ["ssh-keygen", "-lf", f"{sshd.host_key}.pub"]
+        said = subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+        assert f"is not known: ssh-ed25519 {said.split()[1]}" in message_of(failure)
+    (line,) = [line for line in hint_of(failure).splitlines() if line.startswith("log in by hand")]
+    argv = [*shlex.split(line.rpartition("): ")[2]), "-oStrictHostKeyChecking=accept-new", "true"]
+    subprocess.run(argv, check=True, capture_output=True)
+    assert place.said(sshd.node()) == "hi\n"
+
+
+@pytest.mark.promise(7)
+def test_lines_that_are_not_followed_are_named(place: Place) -> None:
+    """With the word that allows it for this cluster."""
+    sshd = place.sshd(known=False)
+    config = "StrictHostKeyChecking no\nUserKnownHostsFile /dev/null\n"
+    failure = place.failure(sshd.node(), config, known_hosts="~/.ssh/known_hosts")
+    assert failure.kind is Kind.HOST_KEY_UNKNOWN
+    assert "`StrictHostKeyChecking no` and `UserKnownHostsFile /dev/null`" in hint_of(failure)
+    assert "cluster.ssh.host_keys=accept-new" in hint_of(failure)
+
+
+@pytest.mark.promise(7)
+def test_changed_host_key_is_refused(place: Place) -> None:
+    """Also where keys are learnt; and how to forget the old one."""
+    sshd = place.sshd(known=False)
+    old = make_key(place.folder / "old")
+    place.know(f"# mine\n{sshd.name} {Path(f'{old}.pub').read_text()}")
+    failure = place.failure(sshd.node(), host_keys="accept-new")
+    assert failure.kind is Kind.HOST_KEY_CHANGED
+    if place.kind == "ssh":
+        assert f"{place.known_hosts}:2" in message_of(failure)
+    (line,) = [line for line in hint_of(failure).splitlines() if "ssh-keygen -R" in line]
+    command = line.partition(": ")[2]
+    subprocess.run(["sh", "-c", command], check=True, capture_output=True)
+    assert place.failure(sshd.node()).kind is Kind.HOST_KEY_UNKNOWN
+
+
+@pytest.mark.promise(7)
+def test_revoked_host_key_is_refused(place: Place) -> None:
+    """Whatever else is known of it."""
+    sshd = place.sshd()
+    place.know(f"@revoked * {sshd.public}\n")
+    failure = place.failure(sshd.node(), host_keys="accept-new")
+    assert failure.kind is Kind.HOST_KEY_CHANGED
+    assert "give the machine a new host key" in hint_of(failure)
+
+
+@pytest.mark.promise(7)
+@pytest.mark.parametrize("what", ["valid", "expired", "of another name"])
+def test_host_certificates(place: Place, what: str) -> None:
+    """The valid one is let in by the user's own client, the others are refused with the reason."""
+    authority = make_key(place.folder / "authority")
+    host_key = make_key(place.folder / "hk")
+    words = {
+        "valid": ["-n", "127.0.0.2", "-V", "+1d"],
+        "expired": ["-n", "127.0.0.2", "-V", "-2d:-1d"],
+        "of another name": ["-n", "elsewhere", "-V", "+1d"],
+    }[what]
+    sign(authority, Path(f"{host_key}.pub"), "-h", *words)
+    sshd = place.sshd(f"HostKey {host_key}", f"HostCertificate {host_key}-cert.pub", known=False)
+    place.know(f"@cert-authority * {Path(f'{authority}.pub').read_text()}")
+    if place.kind == "openssh" and what == "valid":
+        assert place.said(sshd.node()) == "hi\n"
+        return
+    failure = place.failure(sshd.node())
+    assert failure.kind is Kind.HOST_KEY_UNKNOWN
+    if place.kind == "ssh":
+        assert BY_OPENSSH in hint_of(failure)
+    elif what == "expired":
+        assert "Certificate invalid: expired" in message_of(failure)
+    else:
+        assert "Certificate invalid: name is not a listed principal" in message_of(failure)

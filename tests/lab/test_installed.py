@@ -111,8 +111,8 @@ def environment(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def user(environment: Path, tmp_path: Path) -> Installed:
-    """Somebody whose project has a `conf` of its own."""
+def on_lab(environment: Path, lab: Lab, tmp_path: Path) -> Installed:
+    """Somebody whose project has a `conf` of its own; its two hosts never saw us."""
     folder = tmp_path / "their project"
     write(folder, PROJECT)
     home = tmp_path / "home"
@@ -121,22 +121,10 @@ def user(environment: Path, tmp_path: Path) -> Installed:
     path = f"{environment}/bin:/usr/local/bin:/usr/bin:/bin"
     env = {"HOME": str(home), "PATH": path, "LANG": "C.UTF-8", "VIRTUAL_ENV": str(environment)}
     git = ("git", "-c", "user.name=a", "-c", "user.email=a@b")
-    run("git", "init", "-q", cwd=folder, env=env)
-    run("git", "add", ".", cwd=folder, env=env)
-    run(*git, "commit", "-qm", "first", cwd=folder, env=env)
+    for words in (("init", "-q"), ("add", "."), ("commit", "-qm", "first")):
+        run(*git, *words, cwd=folder, env=env)
+    lab.write_cluster(folder / "conf", "mine", NODES)
     return Installed(site, env, folder)
-
-
-@pytest.fixture
-def on_lab(lab: Lab, user: Installed) -> Installed:
-    """The same, with two hosts of the lab as their cluster, which never saw us."""
-    lab.write_cluster(user.folder / "conf", "mine", NODES)
-    return user
-
-
-def ranks(done: Result) -> dict[tuple[str, str], list[object]]:
-    lines = [re.fullmatch(r"\[(\w+):(\d+)\] (.+)", line) for line in done.out.splitlines()]
-    return {(found[1], found[2]): json.loads(found[3]) for found in lines if found}
 
 
 def test_the_wheel_and_the_sdist_hold_all_of_it(built: Built) -> None:
@@ -188,7 +176,8 @@ def test_a_run_on_hosts_is_that_of_the_wheel(lab: Lab, on_lab: Installed) -> Non
     assert not (on_lab.folder / "runs").exists()
     done = on_lab("python", "-m", "runner", *words, "task.entry=plain")
     assert done.code == 0, done
-    said = ranks(done)
+    lines = [re.fullmatch(r"\[(\w+):(\d+)\] (.+)", line) for line in done.out.splitlines()]
+    said = {(found[1], found[2]): json.loads(found[3]) for found in lines if found}
     assert said.keys() == {("node1", "0"), ("node2", "1")}
     for (node, rank), (own, world, args, width, folder, _) in said.items():
         assert (own, world, args) == (rank, "2", ["--lr", "0.2"])

@@ -1,7 +1,14 @@
-"""The lab itself: what every other test on real hosts relies on."""
+"""What other tests rely on: the lab itself, and on the CPU of this machine the GPU checks."""
 
 from __future__ import annotations
 
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.gpu.launching import LocalLauncher
+from tests.gpu.test_gpu import BANDWIDTH, SMOKE, program
 from tests.lab.lab import Lab
 
 
@@ -16,3 +23,19 @@ def test_a_crash_is_seen_and_a_home_is_made_again(lab: Lab) -> None:
     lab.reset_homes()
     assert lab.crashes() == {}
     assert host.sh(everything) == before
+
+
+@pytest.mark.tasks
+@pytest.mark.parametrize(
+    "words",
+    [
+        SMOKE,
+        (*BANDWIDTH, "task.args.min_bytes=1M", "task.args.max_bytes=1M"),
+        program("devices"),
+    ],
+    ids=["nccl", "bandwidth", "devices"],
+)
+def test_launches_of_the_gpu_checks(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """They take their arguments, and succeed."""
+    with closing(LocalLauncher(tmp_path, 0)) as launch:
+        assert launch(*words, gpus=0).log("local", 0)

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.lab.inspecting import proven_nodes
 from tests.lab.lab import LOGIN_USER, Lab, LabFactory
-from tests.lab.launching import PLAIN_ENTRY, ROOT, Launcher
+from tests.lab.launching import PLAIN_ENTRY, ROOT, Launcher, Result
 
 ONE_CORE = "cluster.env.OMP_NUM_THREADS=1"
 """The lab's hosts share this machine's cores, and each believes that it has all of them."""
@@ -53,15 +54,19 @@ def test_any_script_with_any_argument(on_lab: Launcher, tmp_path: Path) -> None:
 
 @pytest.mark.promise(1)
 def test_every_line_of_a_flood_arrives_whole_and_in_order(on_lab: Launcher) -> None:
-    """2 ranks × 40,000 lines of 100 bytes: on the console and in the files."""
-    done = on_lab.run_ranks("lines=40000", "cluster=lab", seconds=150)
-    done = done if done.code == 0 else pytest.fail(str(done))
-    for rank in range(2):
-        want = [f"{rank} {number:08d} ".ljust(99, "x") for number in range(40_000)]
-        prefix = f"[node{rank + 1}:{rank}] "
+    """2 ranks × 40,000 lines of 100 bytes."""
+    assert_flood(on_lab.run_ranks("lines=40000", "cluster=lab", seconds=150), 40_000)
+
+
+def assert_flood(done: Result, count: int) -> None:
+    """Both ranks' lines are on the console and on record."""
+    assert done.code == 0, done.err[-2000:]
+    for rank, node in enumerate(("node1", "node2")):
+        want = [f"{rank} {number:08d} ".ljust(99, "x") for number in range(count)]
+        prefix = f"[{node}:{rank}] "
         shown = [line[len(prefix) :] for line in done.out.splitlines() if line.startswith(prefix)]
         assert shown == want
-        assert done.log(f"node{rank + 1}", rank).splitlines() == want
+        assert done.log(node, rank).splitlines() == want
 
 
 @pytest.mark.promise(5)
@@ -157,12 +162,9 @@ def test_the_controllers_machine_as_one_of_the_nodes(lab: Lab, launcher: Launche
 
 def test_setup_brings_the_python(lab: Lab, on_lab: Launcher) -> None:
     """`source …/activate` and `python: python` is enough, for the agent as for the task."""
-    python = f'#!/bin/sh\\nexec {sys.executable} "$@"\\n'
+    python = f"mkdir env && ln -s {sys.executable} env/env-python"
     for name in ("node1", "node2"):
-        lab[name].sh(
-            f"mkdir -p ~/env && printf '{python}' > ~/env/env-python && chmod +x ~/env/env-python "
-            "&& echo 'PATH=~/env:$PATH' > ~/env/activate"
-        )
+        lab[name].sh(f"{python} && echo 'PATH=~/env:$PATH' > env/activate")
     words = ("cluster=lab", "cluster.python=env-python")
     setup = "cluster.setup=['source ~/env/activate']"
     ranks = on_lab.rank_overrides("print=up")
@@ -174,6 +176,23 @@ def test_setup_brings_the_python(lab: Lab, on_lab: Launcher) -> None:
     assert (without.code, "there is no env-python on its PATH" in without.err) == (3, True), without
     assert (done.code, done.out.count("] up")) == (0, 2), done
     assert (elsewhere.code, elsewhere.out.count("up")) == (0, 2), elsewhere
+
+
+@pytest.mark.promise(2)
+def test_the_words_of_another_engine(on_lab: Launcher) -> None:
+    """Its ranks are our children, so deaf ones are killed; what it refuses it says itself."""
+    prefix = ("cluster=lab", "grace_s=2", "container.prefix=[/usr/bin/env,PLACE=inside]")
+    ranks = on_lab.rank_overrides("env=PLACE", "deaf", "daemon", "print=up", "sleep=600")
+    controller = on_lab.start(*prefix, *ranks)
+    controller.until_printed("] up", 2)
+    controller.send()
+    done = controller.wait()
+    assert done.code == 130, done
+    assert proven_nodes(done.err) == 2, done
+    assert "PLACE=inside\n" in done.log("node2", 1)
+    refused = on_lab(*prefix[:2], "container.prefix=[/usr/bin/env,--nv]", *ranks)
+    assert refused.code == 3, refused
+    assert "/usr/bin/env cannot run /usr/bin/env --nv: " in refused.err, refused
 
 
 def test_a_launch_begins_with_three_lines(on_lab: Launcher) -> None:

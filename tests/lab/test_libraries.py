@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.golden.here import write
 from tests.lab.lab import Lab, need
 from tests.lab.launching import ROOT, Launcher, Result
 from tests.lab.test_docs import DECIMALS, missing_lines
@@ -72,16 +73,17 @@ def blocks(title: str, shared: Path) -> Iterator[tuple[str, str]]:
 def write_files(title: str, folder: str, user: Launcher, shared: Path) -> None:
     """Make a project of the library's program and of the section's YAML (first line: `# PATH`)."""
     subprocess.run(["git", "init", "-q", str(user.folder)], check=True)
-    for source in (PROGRAMS / folder).rglob("*"):
-        path = user.folder / source.relative_to(PROGRAMS / folder)
-        if source.is_file():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(source.read_text().replace("/shared", str(shared)))
+    files = {
+        str(source.relative_to(PROGRAMS / folder)): source.read_text().replace(
+            "/shared", str(shared)
+        )
+        for source in (PROGRAMS / folder).rglob("*")
+        if source.is_file()
+    }
     for kind, text in blocks(title, shared):
         if kind == "yaml":
-            path = user.folder / text.partition("\n")[0].removeprefix("# ")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+            files[text.partition("\n")[0].removeprefix("# ")] = text
+    write(user.folder, files)
 
 
 def need_library(name: str) -> None:

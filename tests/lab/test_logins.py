@@ -16,18 +16,14 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from runner.control.rpc.facts import FactsCollector
-from runner.control.rpc.session import BoundedInbox, Connector
-from runner.core.spec import Cluster, Node, Spec
-from runner.core.wire.facts import FactsRequest
+from runner.core.spec import Node
 from runner.transport.failures import Kind, LoginFailed
 from tests.lab.lab import LabFactory
-from tests.lab.sshds import USER, MakePlace, Place, Sshd, make_key, sign, start
+from tests.lab.sshds import USER, MakePlace, Place, make_key, sign, start
 from tests.lab.waiting import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.promise(7)]
@@ -191,9 +187,7 @@ def test_no_advice_about_keys_that_are_not_taken(
 def test_open_connection_is_gone_through(make_place: MakePlace) -> None:
     """The user's own to the jump host and to the host, where a login of ours is denied."""
     place = make_place("openssh")
-    gate = place.sshd()
-    sshd = place.sshd()
-    behind = place.sshd()
+    gate, sshd, behind = (place.sshd() for _ in range(3))
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # short, for the path of a socket
         config = f"ControlPath {folder}/%C\n"
         place.config.write_text(config)
@@ -243,92 +237,6 @@ def test_options_in_the_way_are_switched_off(make_place: MakePlace) -> None:
     channel.write(b"hi\n")
     assert channel.read() == b"hi\n"
     channel.close()
-
-
-# The host's key
-
-
-def test_unknown_host_key_is_refused_with_the_next_steps(place: Place) -> None:
-    """What the message says cures it: the login by hand, or the word that learns it."""
-    sshd = place.sshd(known=False)
-    failure = place.failure(sshd.node())
-    assert failure.kind is Kind.HOST_KEY_UNKNOWN
-    if place.kind == "ssh":
-        argv = ["ssh-keygen", "-lf", f"{sshd.host_key}.pub"]
-        said = subprocess.run(argv, check=True, capture_output=True, text=True).stdout
-        assert f"is not known: ssh-ed25519 {said.split()[1]}" in message_of(failure)
-    (line,) = [line for line in hint_of(failure).splitlines() if line.startswith("log in by hand")]
-    argv = [*shlex.split(line.rpartition("): ")[2]), "-oStrictHostKeyChecking=accept-new", "true"]
-    subprocess.run(argv, check=True, capture_output=True)
-    assert place.said(sshd.node()) == "hi\n"
-
-
-def test_first_key_is_learnt(place: Place) -> None:
-    """By the word in the message; a strict login and ssh itself find it then."""
-    sshd = place.sshd(known=False)
-    assert place.said(sshd.node(), host_keys="accept-new") == "hi\n"
-    assert place.said(sshd.node()) == "hi\n"
-    assert len(place.known_hosts.read_text().splitlines()) == 1
-
-
-def test_lines_that_are_not_followed_are_named(place: Place) -> None:
-    """With the word that allows it for this cluster."""
-    sshd = place.sshd(known=False)
-    config = "StrictHostKeyChecking no\nUserKnownHostsFile /dev/null\n"
-    failure = place.failure(sshd.node(), config, known_hosts="~/.ssh/known_hosts")
-    assert failure.kind is Kind.HOST_KEY_UNKNOWN
-    assert "`StrictHostKeyChecking no` and `UserKnownHostsFile /dev/null`" in hint_of(failure)
-    assert "cluster.ssh.host_keys=accept-new" in hint_of(failure)
-
-
-def test_changed_host_key_is_refused(place: Place) -> None:
-    """Also where keys are learnt; and how to forget the old one."""
-    sshd = place.sshd(known=False)
-    old = make_key(place.folder / "old")
-    place.know(f"# mine\n{sshd.name} {Path(f'{old}.pub').read_text()}")
-    failure = place.failure(sshd.node(), host_keys="accept-new")
-    assert failure.kind is Kind.HOST_KEY_CHANGED
-    if place.kind == "ssh":
-        assert f"{place.known_hosts}:2" in message_of(failure)
-    (line,) = [line for line in hint_of(failure).splitlines() if "ssh-keygen -R" in line]
-    command = line.partition(": ")[2]
-    subprocess.run(["sh", "-c", command], check=True, capture_output=True)
-    assert place.failure(sshd.node()).kind is Kind.HOST_KEY_UNKNOWN
-
-
-def test_revoked_host_key_is_refused(place: Place) -> None:
-    """Whatever else is known of it."""
-    sshd = place.sshd()
-    place.know(f"@revoked * {sshd.public}\n")
-    failure = place.failure(sshd.node(), host_keys="accept-new")
-    assert failure.kind is Kind.HOST_KEY_CHANGED
-    assert "give the machine a new host key" in hint_of(failure)
-
-
-@pytest.mark.parametrize("what", ["valid", "expired", "of another name"])
-def test_host_certificates(place: Place, what: str) -> None:
-    """The valid one is let in by the user's own client, the others are refused with the reason."""
-    authority = make_key(place.folder / "authority")
-    host_key = make_key(place.folder / "hk")
-    words = {
-        "valid": ["-n", "127.0.0.2", "-V", "+1d"],
-        "expired": ["-n", "127.0.0.2", "-V", "-2d:-1d"],
-        "of another name": ["-n", "elsewhere", "-V", "+1d"],
-    }[what]
-    sign(authority, Path(f"{host_key}.pub"), "-h", *words)
-    sshd = place.sshd(f"HostKey {host_key}", f"HostCertificate {host_key}-cert.pub", known=False)
-    place.know(f"@cert-authority * {Path(f'{authority}.pub').read_text()}")
-    if place.kind == "openssh" and what == "valid":
-        assert place.said(sshd.node()) == "hi\n"
-        return
-    failure = place.failure(sshd.node())
-    assert failure.kind is Kind.HOST_KEY_UNKNOWN
-    if place.kind == "ssh":
-        assert BY_OPENSSH in hint_of(failure)
-    elif what == "expired":
-        assert "Certificate invalid: expired" in message_of(failure)
-    else:
-        assert "Certificate invalid: name is not a listed principal" in message_of(failure)
 
 
 # On the way
@@ -423,17 +331,6 @@ def test_host_that_falls_silent_is_given_up(place: Place, said: bytes | None, ki
     assert ("cluster.ssh.connect_timeout" in hint_of(failure)) == (kind is Kind.SILENT)
 
 
-@contextlib.contextmanager
-def unfinished_logins(sshd: Sshd, count: int) -> Iterator[contextlib.ExitStack]:
-    """Keep so many logins in progress; closing what is returned ends them."""
-    with contextlib.ExitStack() as logins:
-        while count:
-            link = socket.create_connection((sshd.address, sshd.port), timeout=5 * PATIENCE)
-            logins.enter_context(link)
-            count -= link.recv(4) == b"SSH-"  # not until our look whether it listens is over
-        yield logins
-
-
 @pytest.mark.parametrize("way", ["direct", "jump"])
 def test_login_that_is_refused_for_now_is_tried_again(place: Place, way: str) -> None:
     """Until the sshd, of the host or before it, has room: sshd itself says which one it refused."""
@@ -441,7 +338,12 @@ def test_login_that_is_refused_for_now_is_tried_again(place: Place, way: str) ->
     sshd = place.sshd("MaxStartups 2:100:2")
     jump = (gate.hop,) if way == "jump" else ()
     busy = gate if way == "jump" else sshd
-    with unfinished_logins(busy, 2) as logins, ThreadPoolExecutor(1) as pool:
+    with contextlib.ExitStack() as logins, ThreadPoolExecutor(1) as pool:
+        unfinished = 0
+        while unfinished < 2:
+            link = socket.create_connection((busy.address, busy.port), timeout=5 * PATIENCE)
+            logins.enter_context(link)
+            unfinished += link.recv(4) == b"SSH-"  # not until our look whether it listens is over
         opening = pool.submit(place.said, sshd.node(), jump=jump)
         wait_until(lambda: busy.logged("past MaxStartups"), "a refusal")
         logins.close()
@@ -481,29 +383,6 @@ def test_account_that_starts_nothing(place: Place) -> None:
     assert channel.ended.status is None
     assert "no session was opened" in channel.ended.reason
     channel.close()
-
-
-@pytest.mark.parametrize("then", ["exit 1", "exec sleep 900"], ids=["ends", "waits"])
-def test_gateway_that_wants_a_terminal(place: Place, then: str) -> None:
-    """What it printed is quoted within the time of a login, and what it means."""
-    sshd = place.sshd(f"ForceCommand echo no terminal; {then}")
-    ssh = place.ssh(connect_timeout=5.0)
-    cluster = Cluster(name="lab", ssh=ssh)
-    node = replace(sshd.node(), transport=place.kind)
-    spec = Spec(run_id="0102-0304-x-abcd", cluster=cluster, nodes=(node,))
-    connector = Connector(spec, place.notes.append)
-    collector = FactsCollector(
-        spec,
-        connector,
-        BoundedInbox(),
-        request=lambda node: FactsRequest(node.name),
-        show=lambda *_: None,
-    )
-    problem = collector.collect()[1]["gpu1"]
-    connector.close()
-    assert problem.message.startswith("it lets us in, and starts no program: ")
-    assert problem.hint.startswith("no terminal\n")
-    assert "cluster.ssh.jump" in problem.hint
 
 
 def test_server_that_wants_no_key(lab_factory: LabFactory, make_place: MakePlace) -> None:

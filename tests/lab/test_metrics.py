@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.lab.lab import Lab
 from tests.lab.launching import PLAIN_ENTRY, Launcher, program
@@ -45,8 +44,7 @@ def test_a_run_keeps_its_metrics_and_a_pipe_shows_the_lines(
 ) -> None:
     """Each line is on record once, with its rank; a pipe has the lines as they are."""
     (tmp_path / "go").touch()
-    done = on_lab(*measured(tmp_path))
-    assert done.code == 0, done
+    done = on_lab.succeed(*measured(tmp_path))
     kept = records(done.folder)
     assert [tuple(each[name] for name in FIELDS) for each in kept] == expected()
     assert '[node1:0] {"step": 2.5}\n' in done.out, "it is no metrics line"
@@ -61,8 +59,7 @@ def test_ps_shows_the_progress_of_a_run_nobody_follows(
     lab: Lab, on_lab: Launcher, tmp_path: Path
 ) -> None:
     """Later `why` makes its record whole: the same metrics, nothing twice after an attach."""
-    done = on_lab(*measured(tmp_path), "detach=true")
-    assert done.code == 0, done
+    done = on_lab.succeed(*measured(tmp_path), "detach=true")
     run_id = done.folder.name
 
     def progress() -> Any:
@@ -87,38 +84,15 @@ def test_ps_shows_the_progress_of_a_run_nobody_follows(
     assert records(done.folder) == kept
 
 
-def test_two_runs_are_compared_and_exported(on_lab: Launcher, tmp_path: Path) -> None:
-    """By what differed and what came of it: as a table, CSV, JSON and event files."""
+def test_two_runs_are_compared(on_lab: Launcher, tmp_path: Path) -> None:
+    """By what came of them, from their records; a run that is not here is fetched by the hint."""
     (tmp_path / "go").touch()
-    ids = []
-    for last in ("5", "8"):
-        done = on_lab(*measured(tmp_path, last))
-        assert done.code == 0, done
-        ids.append(done.folder.name)
-    header, *rows = on_lab("compare").out.splitlines()
-    assert [row.split()[0] for row in rows] == ids
-    assert header.split()[:3] == ["run", "task.args_after", "loss"]
-    assert all("NaN" in row and "succeeded" in row for row in rows)
+    runs = [on_lab.succeed(*measured(tmp_path, last)) for last in ("5", "8")]
+    ids = [done.folder.name for done in runs]
     listed = on_lab("compare", "--csv", "--sort=-least_loss", *ids).out
     first, second = csv.DictReader(io.StringIO(listed))
     assert [first["run"], second["run"]] == ids, "1/4 is more than 1/7"
     assert (first["least_loss"], first["loss"], first["end"]) == ("0.25", "NaN", "succeeded")
-    data = json.loads(on_lab("compare", ids[1], "--json").out)
-    assert (data[0]["end"], data[0]["cluster"], data[0]["loss"]) == ("succeeded", "lab", "NaN")
-    refused = on_lab("compare", "--sort", "los")
-    assert (refused.code, "there are run, " in refused.err) == (2, True)
     unknown = on_lab("compare", "0101-0101-none-zzzz")
     assert unknown.code == 2
     assert "pull --cluster NAME --run 0101-0101-none-zzzz" in unknown.err
-
-    for _ in range(2):  # the second replaces the first
-        assert on_lab("export", *ids, "--tensorboard", "tb").code == 0
-    steps, losses = zip(*scalars(on_lab.folder / "tb" / ids[1]), strict=True)
-    assert steps == tuple(range(1, 8))
-    assert losses == pytest.approx([1 / step for step in steps])
-
-
-def scalars(folder: Path) -> list[tuple[int, float]]:
-    found = EventAccumulator(str(folder))
-    found.Reload()
-    return [(each.step, each.value) for each in found.Scalars("loss")]

@@ -11,12 +11,11 @@ from __future__ import annotations
 import argparse
 import json
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
@@ -57,10 +56,11 @@ def main() -> int:
         process.wait()
     outcomes = [
         Outcome(**json.loads(line))
-        for number in range(options.jobs)
-        for line in _lines(folder / f"part_{number}.jsonl")
+        for path in folder.glob("part_*.jsonl")
+        for line in path.read_text().splitlines()
     ]
-    print(*_rows(outcomes), sep="\n")
+    for kind, count in sorted(Counter(each.kind for each in outcomes).items()):
+        print(f"{count:5} {kind}")
     minutes = (time.time() - began) / 60
     took = f"{len(outcomes)} events in {minutes:.1f} min ({len(outcomes) / minutes:.0f} per minute)"
     orphans = sum(each.orphans for each in outcomes)
@@ -79,9 +79,9 @@ def run_part(options: argparse.Namespace) -> int:
     evidence = Path(options.evidence)
     numbers = range(options.first + options.part, options.first + options.events, options.jobs)
     with (
+        (evidence / f"part_{options.part}.jsonl").open("w") as record,
         tempfile.TemporaryDirectory(prefix="chaos-", dir="/var/tmp") as top,
         make_lab(HOSTS, disk=FreezableDisk) as lab,
-        (evidence / f"part_{options.part}.jsonl").open("w") as record,
     ):
         project = Path(top) / "project"
         project.mkdir()
@@ -104,35 +104,6 @@ def run_part(options: argparse.Namespace) -> int:
             on_outcome(last)
         launcher.close()
     return 1 if last else 0
-
-
-def _rows(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    yield "| what happened | events | outcomes | median s | max s | orphans | violations |"
-    yield "|---|--:|---|--:|--:|--:|--:|"
-    for name in sorted({each.kind for each in outcomes}):
-        own = [each for each in outcomes if each.kind == name]
-        ends = sorted({_fate(each) for each in own})
-        counted = ", ".join(f"{sum(_fate(e) == end for e in own)} {end}" for end in ends)
-        times = [each.seconds for each in own]
-        yield (
-            f"| {name} | {len(own)} | {counted} | {statistics.median(times):.1f} | "
-            f"{max(times):.1f} | {sum(e.orphans for e in own)} | "
-            f"{sum(bool(e.problems) for e in own)} |"
-        )
-
-
-def _fate(outcome: Outcome) -> str:
-    if outcome.problems:
-        return "VIOLATED"
-    if outcome.fate == "goes on":
-        return "on"
-    if outcome.code in (None, -9):
-        return "ended by itself"
-    return f"exit {outcome.code}"
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.exists() else []
 
 
 def _options() -> argparse.Namespace:

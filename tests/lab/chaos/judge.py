@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import json
 import re
-import time
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tests.lab.chaos.runs import LINE_PADDING, Run, foreign_processes, wait_growth
+from tests.lab.chaos.runs import LINE_PADDING, Run, foreign_processes
 from tests.lab.lab import Lab
-from tests.lab.waiting import PATIENCE
+from tests.lab.waiting import PATIENCE, TimedOut, wait_until
 
 CLEANUP_TIMEOUT_S = 25.0
-"""How long hosts may take to be rid of a run that is over; the tables show what they took.
+"""How long hosts may take to be rid of a run that is over.
 
 This and all other limits here are those of an idle machine, and are multiplied by PATIENCE.
 """
@@ -27,10 +28,6 @@ class Fate(enum.Enum):
     GOES_ON = "goes on"
     ENDS = "ends"
     EITHER = "goes on, or ends"
-
-
-def nothing() -> None:
-    """Undo nothing."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,7 @@ class Expectation:
     codes: frozenset[int] = frozenset()
     within_s: float = 30.0
     says: str = ""
-    undo: Callable[[], None] = nothing
+    undo: Callable[[], object] = lambda: None
 
 
 DOCUMENTED = frozenset({0, 1, 3, 4, 5, 129, 130, 143})
@@ -61,41 +58,36 @@ GOES_ON = Expectation(Fate.GOES_ON)
 
 def await_controller(run: Run, expect: Expectation) -> Iterator[str]:
     """Wait for the end of a run's controller; yield what is wrong with it."""
-    process = run.controller.process
-    deadline = time.monotonic() + expect.within_s * PATIENCE
-    while process.poll() is None:
-        if time.monotonic() > deadline:
-            yield (
-                f"{run.name}: its controller did not end in {expect.within_s * PATIENCE:g} s:\n"
-                f"{run.controller_messages}"
-            )
-            return
-        time.sleep(0.02)
-    if process.returncode not in (expect.codes or DOCUMENTED):
+    limit_s = expect.within_s * PATIENCE
+    try:
+        code = run.controller.process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        yield f"{run.name}: its controller did not end in {limit_s:g} s:\n{run.controller_messages}"
+        return
+    if code not in (expect.codes or DOCUMENTED):
         allowed = sorted(expect.codes or DOCUMENTED)
-        yield (
-            f"{run.name}: exit code {process.returncode}, not one of {allowed}:\n"
-            f"{run.controller_messages}"
-        )
+        yield f"{run.name}: exit code {code}, not one of {allowed}:\n{run.controller_messages}"
     if expect.says not in run.controller_messages:
         yield f"{run.name}: it does not say {expect.says!r}:\n{run.controller_messages}"
     if re.search("^Traceback", run.controller_messages, re.MULTILINE):
         yield f"{run.name}: a traceback:\n{run.controller_messages}"
 
 
-def await_clean(
-    lab: Lab, others: list[Run], seconds: float = CLEANUP_TIMEOUT_S
-) -> tuple[int, list[str]]:
-    """Wait until only the `others` run on the hosts; return the orphans, counted and named."""
-    deadline = time.monotonic() + seconds * PATIENCE
-    while True:
-        leftovers = {name: foreign_processes(host, others) for name, host in lab.hosts.items()}
-        count = sum(map(len, leftovers.values()))
-        if not count or time.monotonic() > deadline:
-            return count, [
-                f"left on {name}: {each}" for name, rows in leftovers.items() for each in rows
-            ]
-        time.sleep(0.03)
+def await_clean(lab: Lab, others: list[Run], seconds: float = CLEANUP_TIMEOUT_S) -> list[str]:
+    """Wait until only the `others` run on the hosts; return the orphans."""
+    orphans: list[str] = []
+
+    def is_clean() -> bool:
+        orphans[:] = [
+            f"left on {name}: {each}"
+            for name, host in lab.hosts.items()
+            for each in foreign_processes(host, others)
+        ]
+        return not orphans
+
+    with contextlib.suppress(TimedOut):
+        wait_until(is_clean, "the end of all others", seconds)
+    return orphans
 
 
 def check_goes_on(run: Run) -> Iterator[str]:
@@ -109,7 +101,13 @@ def check_goes_on(run: Run) -> Iterator[str]:
         if "stopping" in run.kinds(node):
             yield f"{run.name}: it is stopped on {node}: {run.events(node)[-3:]}"
     before = run.log_sizes()
-    if not wait_growth(run, before, GROWTH_TIMEOUT_S):
+
+    def has_grown() -> bool:
+        return all(size > before[rank] for rank, size in run.log_sizes().items())
+
+    try:
+        wait_until(has_grown, "lines of all ranks", GROWTH_TIMEOUT_S)
+    except TimedOut:
         yield f"{run.name}: its ranks write no more: {before}, {run.log_sizes()}"
     yield from check_logs(run, whole=False)
     if run.is_followed:
@@ -119,14 +117,16 @@ def check_goes_on(run: Run) -> Iterator[str]:
 def check_fetched(run: Run) -> Iterator[str]:
     """Yield what the controller does not fetch although it could."""
     wanted = {(node, rank): len(run.log(node, rank, "out")) for node, rank in run.ranks()}
-    deadline = time.monotonic() + GROWTH_TIMEOUT_S * PATIENCE
-    late = dict(wanted)
-    while late and time.monotonic() < deadline:
-        late = {k: n for k, n in late.items() if len(run.local_log(*k, "out")) < n}
-        time.sleep(0.03)
-    for (node, rank), size in late.items():
-        got = len(run.local_log(node, rank, "out"))
-        yield f"{run.name}: of rank {rank} on {node} {got} bytes are here, {size} there"
+
+    def late() -> dict[tuple[str, int], int]:
+        got = {key: len(run.local_log(*key, "out")) for key in wanted}
+        return {key: size for key, size in got.items() if size < wanted[key]}
+
+    with contextlib.suppress(TimedOut):
+        wait_until(lambda: not late(), "all that is there", GROWTH_TIMEOUT_S)
+    for (node, rank), size in late().items():
+        there = wanted[node, rank]
+        yield f"{run.name}: of rank {rank} on {node} {size} bytes are here, {there} there"
 
 
 def check_logs(run: Run, *, whole: bool) -> Iterator[str]:

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tests.lab.chaos.judge import GOES_ON, Expectation, Fate, ends
 from tests.lab.chaos.runs import DISCONNECT_S, LOST_S, Run
-from tests.lab.chaos.scene import CONT, INT, KILL, STOP, TERM, Scene
+from tests.lab.chaos.scene import (
+    INT,
+    KILL,
+    PROCESSES,
+    STOP,
+    TERM,
+    Act,
+    Scene,
+    hits,
+    pauses,
+    pauses_controller,
+    signals_controller,
+)
 from tests.lab.waiting import TimedOut, wait_until
 
 UNRESPONSIVE_S = 45.0
 """The ladder gives a supervisor that hears nothing 13 s beyond its grace."""
 
+LONG_S = 1.5 * DISCONNECT_S
+LATE_S = DISCONNECT_S + 20
 MOSTLY_KILLED = (KILL, KILL, TERM)
-
-Act = Callable[[Scene], Expectation]
 
 
 @dataclass(frozen=True)
@@ -29,48 +41,6 @@ class Kind:
     needs_launcher: bool = False
 
 
-PROCESSES: dict[str, Callable[[Scene, str], list[int]]] = {
-    "agent": lambda scene, node: scene.victim.agent_pids(node),
-    "supervisor": lambda scene, node: [scene.victim.supervisor(node)],
-    "guardian": lambda scene, node: [scene.victim.guardian(node)],
-    "torchrun": lambda scene, node: [scene.victim.torchrun(node)],
-    "ours": lambda scene, node: [each.pid for each in scene.victim.our_processes(node)],
-    "rank": lambda scene, node: [scene.victim.pids[scene.random_rank(node)]],
-    "shim": lambda scene, node: [scene.victim.shim(node, scene.random_rank(node))],
-}
-
-
-def hits(
-    *processes: str,
-    signals: Sequence[signal.Signals] = (KILL,),
-    then: Sequence[int] = (),
-    expect: Expectation,
-) -> Act:
-    """Send a signal to processes of a node at once, and then some to the controller."""
-
-    def act(scene: Scene) -> Expectation:
-        node = scene.random_node()
-        pids = [pid for name in processes for pid in PROCESSES[name](scene, node)]
-        scene.signal(node, scene.rng.choice(signals), pids, " and ".join(processes))
-        for signum in then:
-            scene.signal_controller(signum)
-        return expect
-
-    return act
-
-
-def pauses(process: str, seconds: float) -> Act:
-    def act(scene: Scene) -> Expectation:
-        node = scene.random_node()
-        pids = PROCESSES[process](scene, node)
-        scene.signal(node, STOP, pids, process)
-        scene.sleep(seconds)
-        scene.signal(node, CONT, pids, process)
-        return GOES_ON
-
-    return act
-
-
 # Connections and controllers
 
 
@@ -79,11 +49,6 @@ def _agents(scene: Scene) -> Expectation:
     for node in scene.random_nodes():
         scene.signal(node, signum, scene.victim.agent_pids(node), "its agent")
     return GOES_ON
-
-
-def _controller(scene: Scene) -> Expectation:
-    scene.signal_controller(KILL)
-    return ends(within_s=DISCONNECT_S + 20)
 
 
 def _attach(scene: Scene) -> Expectation:
@@ -113,36 +78,11 @@ def _stop_beside(scene: Scene) -> Expectation:
     return ends(130)
 
 
-def _interrupted(scene: Scene) -> Expectation:
-    signum = scene.rng.choice([INT, TERM])
-    scene.signal_controller(signum)
-    return ends(128 + signum)
-
-
 def _hurried(scene: Scene) -> Expectation:
     scene.signal_controller(INT)
     scene.sleep(0.02, 0.4)
     scene.signal_controller(INT)
     return ends(130)
-
-
-def _hung_up(scene: Scene) -> Expectation:
-    scene.signal_controller(signal.SIGHUP)
-    return ends(129, within_s=DISCONNECT_S + 20)
-
-
-def _controller_pauses(scene: Scene) -> Expectation:
-    scene.signal_controller(STOP)
-    scene.sleep(0.5, DISCONNECT_S / 2)
-    scene.signal_controller(CONT)
-    return GOES_ON
-
-
-def _controller_sleeps(scene: Scene) -> Expectation:
-    scene.signal_controller(STOP)
-    scene.sleep(1.5 * DISCONNECT_S)
-    scene.signal_controller(CONT)
-    return ends(1)
 
 
 def _nobody_left(scene: Scene) -> Expectation:
@@ -241,9 +181,13 @@ def _for_both(scene: Scene, expect: Expectation) -> Expectation:
     return expect
 
 
-def _lost_power(scene: Scene, node: str) -> None:
+def _cut_power(scene: Scene) -> str:
+    node = scene.random_node()
+    scene.note(f"{node} off")
+    scene.lab[node].power_off()
     for run in (scene.victim, scene.bystander):
         run.powerless.add(node)
+    return node
 
 
 def _unplugged(scene: Scene) -> Expectation:
@@ -276,16 +220,13 @@ def _cut_off(scene: Scene) -> Expectation:
 def _cut_off_for_long(scene: Scene) -> Expectation:
     scene.note("cut off from all hosts")
     with scene.lab.cut_off():
-        scene.sleep(1.5 * DISCONNECT_S)
+        scene.sleep(LONG_S)
     scene.bystander_expectation = GOES_ON if scene.bystander.shape.detached else ends(1)
     return ends(1)
 
 
 def _power(scene: Scene) -> Expectation:
-    node = scene.random_node()
-    scene.note(f"{node} off")
-    scene.lab[node].power_off()
-    _lost_power(scene, node)
+    node = _cut_power(scene)
     return _for_both(scene, ends(4, undo=scene.lab[node].power_on))
 
 
@@ -304,11 +245,9 @@ def _power_and_stop(scene: Scene) -> Expectation:
 
 
 def _reboot(scene: Scene) -> Expectation:
-    node = scene.random_node()
-    scene.note(f"{node} off and on")
-    scene.lab[node].power_off()
-    _lost_power(scene, node)
+    node = _cut_power(scene)
     scene.sleep(0, 1)
+    scene.note("on")
     scene.lab[node].power_on()
     return _for_both(scene, ends(1, 4))
 
@@ -360,15 +299,20 @@ DEAF_TO_US = ends(130, within_s=UNRESPONSIVE_S)
 KINDS = [
     Kind("agent killed", 12, _agents),
     Kind("agent stopped for a while", 2, pauses("agent", LOST_S + 1)),
-    Kind("controller killed", 3, _controller),
+    Kind("controller killed", 3, signals_controller(KILL, within_s=LATE_S)),
     Kind("controller killed, attach", 4, _attach),
     Kind("controller killed, stop", 3, _stop_after),
     Kind("stop from elsewhere", 3, _stop_beside),
-    Kind("Ctrl-C", 4, _interrupted, needs_launcher=True),
+    Kind("Ctrl-C", 4, signals_controller(INT, TERM), needs_launcher=True),
     Kind("Ctrl-C twice", 2, _hurried, needs_launcher=True),
-    Kind("terminal closed", 1, _hung_up, needs_launcher=True),
-    Kind("controller stopped for a while", 2, _controller_pauses),
-    Kind("controller stopped for long", 1, _controller_sleeps),
+    Kind(
+        "terminal closed",
+        1,
+        signals_controller(signal.SIGHUP, within_s=LATE_S),
+        needs_launcher=True,
+    ),
+    Kind("controller stopped for a while", 2, pauses_controller(0.5, DISCONNECT_S / 2, GOES_ON)),
+    Kind("controller stopped for long", 1, pauses_controller(LONG_S, LONG_S, ends(1))),
     Kind("supervisor killed", 8, hits("supervisor", signals=MOSTLY_KILLED, expect=ends(1))),
     Kind("supervisor stopped for a while", 3, pauses("supervisor", LOST_S / 3)),
     Kind("supervisor stopped", 1, hits("supervisor", signals=[STOP], expect=DEAF)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 from runner.host.process.cgroup import Cgroup
 from tests.lab.lab import Host, Lab, LabError, Process
 from tests.lab.launching import PROGRAMS, TORCHLESS, Controller, Launcher
-from tests.lab.waiting import PATIENCE, TimedOut, wait_until
+from tests.lab.waiting import TimedOut, wait_until
 
 CHATTER_SCRIPT = str(PROGRAMS / "chatter.py")
 LOST_S = 15.0  # the default
@@ -237,16 +236,6 @@ def foreign_processes(host: Host, others: list[Run]) -> list[Process]:
         for each in everybody
         if each.pid != 1 and each.pid not in family and not each.cmdline.startswith("sshd")
     ]
-
-
-def wait_growth(run: Run, before: dict[int, int], seconds: float) -> bool:
-    """Wait until every rank has written more than `before`; whether it did."""
-    deadline = time.monotonic() + seconds * PATIENCE
-    while time.monotonic() < deadline:
-        if all(size > before[rank] for rank, size in run.log_sizes().items()):
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def _bytes(path: Path) -> bytes:

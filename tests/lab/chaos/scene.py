@@ -1,14 +1,14 @@
-"""Scene of an event: a victim, a bystander, the hosts, and chance."""
+"""Scene of an event: a victim, a bystander, the hosts, and chance; and how signals hit them."""
 
 from __future__ import annotations
 
 import random
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tests.lab.chaos.judge import GOES_ON, Expectation
+from tests.lab.chaos.judge import GOES_ON, Expectation, ends
 from tests.lab.chaos.runs import Run
 from tests.lab.lab import Lab
 from tests.lab.launching import Launcher, Result
@@ -79,3 +79,68 @@ class Scene:
 
     def random_rank(self, node: str) -> int:
         return self.rng.choice([rank for at, rank in self.victim.ranks() if at == node])
+
+
+Act = Callable[[Scene], Expectation]
+PROCESSES: dict[str, Callable[[Scene, str], list[int]]] = {
+    "agent": lambda scene, node: scene.victim.agent_pids(node),
+    "supervisor": lambda scene, node: [scene.victim.supervisor(node)],
+    "guardian": lambda scene, node: [scene.victim.guardian(node)],
+    "torchrun": lambda scene, node: [scene.victim.torchrun(node)],
+    "ours": lambda scene, node: [each.pid for each in scene.victim.our_processes(node)],
+    "rank": lambda scene, node: [scene.victim.pids[scene.random_rank(node)]],
+    "shim": lambda scene, node: [scene.victim.shim(node, scene.random_rank(node))],
+}
+
+
+def hits(
+    *processes: str,
+    signals: Sequence[signal.Signals] = (KILL,),
+    then: Sequence[int] = (),
+    expect: Expectation,
+) -> Act:
+    """Send a signal to processes of a node at once, and then some to the controller."""
+
+    def act(scene: Scene) -> Expectation:
+        node = scene.random_node()
+        pids = [pid for name in processes for pid in PROCESSES[name](scene, node)]
+        scene.signal(node, scene.rng.choice(signals), pids, " and ".join(processes))
+        for signum in then:
+            scene.signal_controller(signum)
+        return expect
+
+    return act
+
+
+def pauses(process: str, seconds: float) -> Act:
+    def act(scene: Scene) -> Expectation:
+        node = scene.random_node()
+        pids = PROCESSES[process](scene, node)
+        scene.signal(node, STOP, pids, process)
+        scene.sleep(seconds)
+        scene.signal(node, CONT, pids, process)
+        return GOES_ON
+
+    return act
+
+
+def signals_controller(*signals: signal.Signals, within_s: float = 30.0) -> Act:
+    """Send one of some signals to the controller, which ends by it."""
+
+    def act(scene: Scene) -> Expectation:
+        signum = scene.rng.choice(signals)
+        scene.signal_controller(signum)
+        codes = [] if signum == KILL else [128 + signum]
+        return ends(*codes, within_s=within_s)
+
+    return act
+
+
+def pauses_controller(least: float, most: float, expect: Expectation) -> Act:
+    def act(scene: Scene) -> Expectation:
+        scene.signal_controller(STOP)
+        scene.sleep(least, most)
+        scene.signal_controller(CONT)
+        return expect
+
+    return act

@@ -17,7 +17,7 @@ from tests.lab.chaos.runs import Run, RunShape, launch
 from tests.lab.chaos.scene import Scene
 from tests.lab.lab import Lab
 from tests.lab.launching import Launcher
-from tests.lab.waiting import PATIENCE
+from tests.lab.waiting import TimedOut, wait_until
 
 TORCH_EVERY = 20
 LIST_EVERY = 15
@@ -101,7 +101,7 @@ class Session:
                 outcome.problems += self._finish(run)
         self._victim = self._bystander = None
         outcome.problems += self._check_ps()
-        outcome.problems += judge.await_clean(self._lab, [])[1]
+        outcome.problems += judge.await_clean(self._lab, [])
         if not outcome.problems:
             return None
         self._save_evidence(outcome, self._unlisted)
@@ -155,8 +155,7 @@ class Session:
         others = [each for each in (self._victim, self._bystander) if each and each is not run]
         run.request_end()
         problems = list(judge.await_controller(run, judge.ends(0))) if run.is_followed else []
-        _, left = judge.await_clean(self._lab, others)
-        return problems + left + self._check_ended(run)
+        return problems + judge.await_clean(self._lab, others) + self._check_ended(run)
 
     @staticmethod
     def _raise_if_any(problems: list[str]) -> None:
@@ -178,10 +177,10 @@ class Session:
         for _, wanted in both:
             wanted.undo()
         others = [run for run, wanted in both if wanted.fate is Fate.GOES_ON]
-        orphans, left = judge.await_clean(self._lab, others)
+        orphans = judge.await_clean(self._lab, others)
         outcome.seconds = time.monotonic() - happened
-        outcome.orphans = orphans
-        outcome.problems += left
+        outcome.orphans = len(orphans)
+        outcome.problems += orphans
         for run, wanted in both:
             if wanted.fate is Fate.GOES_ON:
                 outcome.problems += judge.check_goes_on(run)
@@ -195,12 +194,13 @@ class Session:
             run.wait_started()
         except Exception:  # noqa: BLE001 (then it ends)
             return judge.ends()
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            if any("stopping" in run.kinds(node) for node in self._lab.hosts):
-                return judge.ends()
-            time.sleep(0.05)
-        return judge.GOES_ON
+        try:
+            wait_until(
+                lambda: any("stopping" in run.kinds(node) for node in self._lab.hosts), "a stop", 1
+            )
+        except TimedOut:
+            return judge.GOES_ON
+        return judge.ends()
 
     def _check_ended(self, run: Run) -> list[str]:
         code = run.controller.process.poll()
@@ -224,13 +224,12 @@ class Session:
             for run in self._unlisted
             for problem in _check_row(run, rows.get(run.name), is_active=run in active)
         ]
-        if problems:
-            return problems  # _reset_lab closes the runs, after their evidence was saved
-        for run in self._unlisted:
-            if run not in active:
-                run.close()
-        self._unlisted = [run for run in self._unlisted if run in active]
-        return []
+        if not problems:  # else _reset_lab closes the runs, after their evidence was saved
+            for run in self._unlisted:
+                if run not in active:
+                    run.close()
+            self._unlisted = [run for run in self._unlisted if run in active]
+        return problems
 
     # After a violation
 
