@@ -66,15 +66,6 @@ def findings(launch: LocalLauncher) -> list[dict[str, str]]:
     return [row for row in found if row["check"] in ("gpus", "driver", "health")]
 
 
-def test_check_of_this_machine(launch: LocalLauncher, record_property: Figure) -> None:
-    """It finds the GPUs and the driver, and nothing that makes a launch refuse."""
-    found = findings(launch)
-    assert [row["message"] for row in found if row["level"] == "error"] == []
-    assert {row["check"] for row in found} == {"gpus", "driver", "health"}
-    warnings = [row["message"] for row in found if row["level"] == "warning"]
-    record_property("figure", "; ".join(warnings) or "no warning")
-
-
 def test_chosen_devices(launch: LocalLauncher, machine: Machine, record_property: Figure) -> None:
     """By index in the YAML, by UUID in the environment of the launch, and none."""
     index = {gpu.uuid: gpu.index for gpu in host_facts()["gpus"]}

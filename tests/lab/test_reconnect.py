@@ -16,12 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.wire.codec import decode
-from runner.core.wire.states import Reason, ReasonKind
 from tests.lab.inspecting import agent_of
 from tests.lab.lab import Lab
 from tests.lab.launching import PROGRAMS, Controller, Launcher
-from tests.lab.waiting import PATIENCE, wait_until_ended, wait_until_idle
+from tests.lab.waiting import PATIENCE, wait_until_ended
 
 pytestmark = [pytest.mark.promise(1, 6)]
 
@@ -112,26 +110,6 @@ def test_a_host_out_of_reach_of_the_controller_alone(
     assert done.err.count("connected again") == len(cut)
     whole(controller)
     lab.kill_all()  # the agents of the silent connections wait for a minute
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["killed", pytest.param("terminal closed", marks=pytest.mark.all)])
-def test_without_a_controller_a_run_goes_on_for_a_while(
-    lab: Lab, begin: Callable[..., Controller], how: str
-) -> None:
-    """SIGKILL and SIGHUP alike: after `disconnect_s` the hosts stop it, each by itself."""
-    controller = begin("disconnect_s=12", words=("daemon", "deaf"))
-    if how == "killed":
-        controller.kill()
-    else:
-        controller.send(signal.SIGHUP)
-        assert controller.process.wait(10 * PATIENCE) == 128 + signal.SIGHUP
-    assert all(lab[node].processes("rank.py") for node in BOTH)
-    for node, record in wait_until_ended(lab, controller.run_id, BOTH):
-        stopping = next(event for event in record if event["kind"] == "stopping")
-        reason = decode(Reason, stopping["reason"])
-        assert (reason.kind, reason.detail) == (ReasonKind.UNATTENDED, "12 s"), node
-    wait_until_idle(lab)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGHUP])

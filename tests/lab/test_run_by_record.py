@@ -234,6 +234,7 @@ def test_a_lost_run_is_lost_for_all_who_ask_and_proven_once_its_host_is_back(
     lab["node2"].unplug()
     done = launch.wait()
     assert (done.code, done.result["unverified"]) == (4, ["node2"]), done
+    assert "first failure: lost node2: nothing was heard from it for" in done.err
     lab["node2"].plug()
     wait_until(lambda: not lab["node2"].processes("sleep=600"), "its supervisor to end it")
     why = on_lab("why", "--run", "latest", "cluster.nodes.node2.port=1")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -170,45 +169,6 @@ def test_stop_works_whoever_is_dead(lab: Lab, on_lab: Launcher, detached: Start,
     assert f"run {run_id}: no process is left" in done.out
     assert lab.wait_idle() == {}
     on_lab.succeed("stop", "--run", run_id, "--cluster", "lab")
-
-
-@pytest.mark.slow
-@pytest.mark.promise(2)
-def test_stop_names_silent_hosts_and_finishes_later(
-    lab: Lab, on_lab: Launcher, detached: Start
-) -> None:
-    """Exit 5 while one is unplugged; the same command finishes the work when it is back."""
-    run_id = detached("deaf", "sleep=600", overrides=("lost_s=60",))
-    words = ("stop", "--run", run_id, "--cluster", "lab")
-    lab["node2"].unplug()
-    done = on_lab(*words, seconds=60)
-    assert done.code == 5, done
-    left = f"run {run_id} may still run on node2; when reachable again: python -m runner "
-    retry = shlex.split(done.out.partition(left)[2])
-    assert retry[:1] == ["stop"], done
-    alone = on_lab(*words, "cluster.only=[node2]", seconds=60)
-    assert alone.code == 5, alone
-    lab["node2"].plug()
-    done = on_lab.succeed(*retry, seconds=60)
-    assert lab.wait_idle() == {}
-    result = json.loads((on_lab.folder / "runs" / run_id / "result.json").read_text())
-    assert (result["state"], result["unverified"]) == ("stopped", [])
-
-
-@pytest.mark.all
-def test_a_terminal_that_closes_hurries_no_stop(
-    lab: Lab, on_lab: Launcher, detached: Start
-) -> None:
-    """The ranks have their grace all the same, and the hosts go on with the stop."""
-    run_id = detached("deaf", "sleep=600", overrides=("grace_s=4",))
-    stop = on_lab.start("stop", "--run", run_id, "--cluster", "lab")
-    stop.until(lambda: "stop requested by" in stop.err, "the stop")
-    stop.send(signal.SIGHUP)
-    assert stop.wait().code == 128 + signal.SIGHUP
-    for _, record in wait_until_ended(lab, run_id, NODES):
-        times = {event["kind"]: event["mono"] for event in record}
-        assert times["ended"] - times["stopping"] > 3.5  # type: ignore[operator]
-    assert lab.wait_idle() == {}
 
 
 @pytest.mark.slow

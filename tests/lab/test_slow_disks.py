@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from runner.core.wire.events import Ended, ProgramStarted
+from runner.core.wire.events import ProgramStarted
 from runner.core.wire.paths import PROGRAM_LOG
 from runner.core.wire.states import State
 from runner.host.storage.run_owner import RunSocket
@@ -168,14 +168,6 @@ def _until_it_says_so(run: SupervisedRun) -> None:
 
 def _answer(run: SupervisedRun) -> None:
     os.close(os.open(run.folder.stream_log(0, PROGRAM_LOG, "out"), os.O_RDONLY))
-
-
-def test_a_start_that_hangs_holds_up_nothing_else(stuck_start: SupervisedRun) -> None:
-    """The supervisor hears agents, and says why; the program starts once the disk answers."""
-    _until_it_says_so(stuck_start)
-    assert stuck_start.bodies(ProgramStarted) == []
-    _answer(stuck_start)
-    assert stuck_start.wait_ended() == Ended(State.SUCCEEDED)
 
 
 def test_a_start_that_hangs_can_be_stopped(stuck_start: SupervisedRun) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -48,31 +46,6 @@ def test_workdir_may_be_on_a_mount_that_executes_nothing(
     for rank, node in enumerate(("node1", "node2")):
         assert done.log(node, rank) == f"rank {rank}\n"
         assert any(event["kind"] == "rank_exited" for event in done.events if event["node"] == node)
-
-
-@pytest.mark.all
-@pytest.mark.slow
-@pytest.mark.promise(11)
-def test_host_with_a_slow_disk_answers_while_it_copies(on_lab: Launcher, tmp_path: Path) -> None:
-    """Each call on a file takes its agent 15 ms, so that the copy takes longer than `lost_s`."""
-    for number in range(1200):
-        (on_lab.folder / f"part{number}.py").write_text(f"x = {number}\n")
-    assert on_lab("deploy", "cluster=lab").code == 0
-    slow_python = tmp_path / "slow-python"
-    calls = "openat,fchmod,lstat,newfstatat,mkdir,rename,unlink,link,fsync"
-    delay = f"-e trace={calls} -e inject={calls}:delay_enter=15000"
-    slow_python.write_text(
-        f'#!/bin/sh\n[ "$(hostname)" = node2 ] || exec {sys.executable} "$@"\n'
-        f'exec strace -f -qq -o /dev/null {delay} {sys.executable} "$@"\n'
-    )
-    slow_python.chmod(0o755)
-    slow = f"cluster.host_python={slow_python}"
-    done = on_lab("cluster=lab", slow, *on_lab.rank_overrides("print=ran"))
-    assert done.code == 0, done
-    assert done.out.count("ran") == 2, done
-    assert "nothing was heard" not in done.err, done
-    started = {e["node"]: e["wall"] for e in done.events if e["kind"] == "program_started"}
-    assert started["node2"] - started["node1"] > 15, done
 
 
 @pytest.mark.promise(5)
