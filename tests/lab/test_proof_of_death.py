@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -28,13 +28,14 @@ pytestmark = [pytest.mark.promise(2)]
 
 HOLDER = """
 import ctypes, sys, time
+PTRACE_SEIZE = 0x4206
+PTRACE_O_TRACEEXIT = 0x40
 libc = ctypes.CDLL(None)
 libc.ptrace.argtypes = [ctypes.c_long] * 4
-assert libc.ptrace(int(sys.argv[2]), int(sys.argv[1]), 0, int(sys.argv[3])) == 0
+assert libc.ptrace(PTRACE_SEIZE, int(sys.argv[1]), 0, PTRACE_O_TRACEEXIT) == 0
 print("held", flush=True)
 time.sleep(600)
 """
-ATTACH, SEIZE, TRACE_EXIT = 16, 0x4206, 0x40
 
 
 def can_divide() -> bool:
@@ -65,27 +66,6 @@ WITHOUT_FIRST = pytest.mark.parametrize(
     "inside", [pytest.param("cgroup", marks=pytest.mark.all), "no cgroup"], indirect=True
 )
 """Of those where a cgroup makes it easy."""
-
-Hold = Callable[..., subprocess.Popen[str]]
-
-
-@pytest.fixture
-def hold() -> Iterator[Hold]:
-    """Trace a process, and sleep; whoever traces is killed in the end."""
-    holders: list[subprocess.Popen[str]] = []
-
-    def begin(pid: int, request: int, options: int = 0) -> subprocess.Popen[str]:
-        argv = [sys.executable, "-c", HOLDER, str(pid), str(request), str(options)]
-        process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
-        holders.append(process)
-        assert process.stdout
-        assert process.stdout.readline() == "held\n"
-        return process
-
-    yield begin
-    for process in holders:
-        process.kill()
-        process.communicate()
 
 
 def home(run: SupervisedRun) -> str:
@@ -204,27 +184,7 @@ def test_odd_ranks_end_with_the_grace(start: RunStarter, inside: Sequence[str], 
     gone(run)
 
 
-@pytest.mark.all
-@pytest.mark.parametrize("traced", [False, True])
-def test_stopped_rank_ends_with_the_grace(
-    start: RunStarter, inside: Sequence[str], hold: Hold, traced: bool
-) -> None:
-    """It never sees TERM; KILL needs no cooperation, and a debugger that sleeps keeps a zombie."""
-    run = start("deaf", "sleep=600", ranks=1, wrapper=inside)
-    run.wait_started()
-    (rank,) = run.bodies(RankStarted)
-    if traced:
-        hold(rank.pid, ATTACH)
-    else:
-        os.kill(rank.pid, signal.SIGSTOP)
-    run.send_command("stop")
-    ended = run.wait_ended()
-
-    assert (ended.state, ended.survivors, ended.verified) == (State.STOPPED, (), True)
-    gone(run)
-
-
-def test_rank_that_a_debugger_keeps_from_exiting_is_named(start: RunStarter, hold: Hold) -> None:
+def test_rank_that_a_debugger_keeps_from_exiting_is_named(start: RunStarter) -> None:
     """SIGKILL cannot pass a tracer that asked for the exit stop; we say so, and end.
 
     The cgroup stays with it, for `clean` to remove.
@@ -232,10 +192,15 @@ def test_rank_that_a_debugger_keeps_from_exiting_is_named(start: RunStarter, hol
     run = start("deaf", "sleep=600", ranks=1, grace_s=0.1)
     run.wait_started()
     rank = run.bodies(RankStarted)[0].pid
-    holder = hold(rank, SEIZE, TRACE_EXIT)
-    run.send_command("stop")
-    ended = run.wait_ended(KILL_TIMEOUT_S + 5)
-    holder.kill()
+    argv = [sys.executable, "-c", HOLDER, str(rank)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            assert holder.stdout
+            assert holder.stdout.readline() == "held\n"
+            run.send_command("stop")
+            ended = run.wait_ended(KILL_TIMEOUT_S + 5)
+        finally:
+            holder.kill()
     home_before = home(run)
 
     assert (ended.state, ended.survivors) == (State.STUCK, (rank,))

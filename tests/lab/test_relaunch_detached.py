@@ -183,6 +183,18 @@ def test_a_stop_during_the_pause_leaves_nothing(
 
 
 @pytest.mark.all
+def test_a_node_alone_starts_again(
+    lab: Lab, detached: Callable[..., tuple[str, str]], steps: Path
+) -> None:
+    """There is nobody to ask, and no port is needed."""
+    _, said = detached("fail=0:8:7", overrides=("cluster.only=[node2]", "task.nnodes=1"))
+    assert "if it fails, its host relaunches it" in said, said
+    wait_until(lambda: len(counted(steps, 0)) == STEPS, "the end", 40)
+    assert [line[1] for line in counted(steps, 0)] == [0] * 8 + [1] * (STEPS - 8)
+    wait_until_idle(lab)
+
+
+@pytest.mark.all
 def test_without_a_port_for_the_hub_that_is_said(
     lab: Lab, on_lab: Launcher, detached: Callable[..., tuple[str, str]], steps: Path
 ) -> None:

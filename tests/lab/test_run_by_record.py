@@ -243,28 +243,6 @@ def test_a_lost_run_is_lost_for_all_who_ask_and_proven_once_its_host_is_back(
     assert (told["state"], told["exit_code"], told["unverified"]) == ("lost", 4, [])
 
 
-def test_an_id_alone_is_no_record_of_a_run(on_lab: Launcher) -> None:
-    """Another user's run has the same id: it is asked about, and kept apart from one's own."""
-    words = ("cluster=local", "run_id=base", "cluster.nproc_per_node=1", "cluster.workdir=~/mine")
-    on_lab.succeed(*words, *on_lab.rank_overrides("print=mine"))
-    theirs = at_another_machine(on_lab)
-    there = "cluster.workdir=~/theirs"
-    detached(theirs, *words[:-1], there, first="print=theirs")
-    at = ("--cluster", "local", there)
-    refused = on_lab("stop", "base", *at)
-    assert (refused.code, "--yes" in refused.err) == (2, True), refused
-    on_lab.succeed("pull", "base", *at)
-    runs = on_lab.folder / "runs"
-    (apart,) = (path for path in runs.glob("base-*"))
-    for folder, text in ((runs / "base", "mine\n"), (apart, "theirs\n")):
-        assert [log.read_text() for log in folder.glob("logs/*/rank_0.out")] == [text]
-    assert on_lab("stop", "base", *at, "--yes").code == 0
-    assert "run base stopped" in on_lab("why", "base", *at).out
-    assert "run base succeeded" in on_lab("why", "base").out
-    (row,) = json.loads(on_lab("ps", "--all", *at, "--json").out)["runs"]
-    assert row["state"] == "stopped"
-
-
 def test_a_launch_goes_on_without_the_folder_it_was_typed_in(
     on_lab: Launcher, tmp_path: Path
 ) -> None:

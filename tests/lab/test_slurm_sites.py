@@ -44,16 +44,11 @@ def by_cgroup(lab_factory: LabFactory, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture
 def launcher(by_cgroup: Slurm, tmp_path: Path) -> Iterator[HpcLauncher]:
-    with user_of(by_cgroup, tmp_path / "project") as launcher:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    with contextlib.closing(HpcLauncher(folder, by_cgroup)) as launcher:
         yield launcher
     by_cgroup.clear()
-
-
-@contextlib.contextmanager
-def user_of(slurm: Slurm, folder: Path, inside: str = "") -> Iterator[HpcLauncher]:
-    folder.mkdir()
-    with contextlib.closing(HpcLauncher(folder, slurm, inside)) as launcher:
-        yield launcher
 
 
 def test_out_of_memory_is_told(launcher: HpcLauncher) -> None:
@@ -98,7 +93,9 @@ def test_run_on_a_home_that_lags(
         slurm.login.sh("echo there > probe")
         assert node.sh(look) == "none\n", "this home does not lag"
         folder = slurm.login.home / "project"
-        with user_of(slurm, folder, "/home/alice/project") as launcher:
+        folder.mkdir()
+        inside = "/home/alice/project"
+        with contextlib.closing(HpcLauncher(folder, slurm, inside)) as launcher:
             failed = launcher.run_ranks(f"print=hello sleep={LAG_S + 2} fail=1:7 sleep=300", HPC)
             assert "first failure: rank 1 on node2 exited with 7" in failed.err, failed
             assert failed.log("node2", 1) == "hello\n"

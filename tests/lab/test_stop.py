@@ -39,12 +39,19 @@ def begin(on_lab: Launcher) -> Callable[..., Controller]:
 
 
 @pytest.mark.over_openssh
+@pytest.mark.parametrize(("entry", "grace_s"), [("torchrun", 2), ("plain", 900)])
 def test_ctrl_c_ends_deaf_ranks_and_their_daemons(
-    lab: Lab, begin: Callable[..., Controller]
+    lab: Lab, begin: Callable[..., Controller], entry: str, grace_s: int
 ) -> None:
-    """Ranks that ignore INT and TERM, with a deaf child in its own session: gone, and proven."""
-    controller = begin("daemon", "deaf", entry="torchrun")
-    controller.send(signal.SIGINT)
+    """Ranks that ignore INT and TERM, with a deaf child in its own session: gone, and proven.
+
+    A second one skips the grace.
+    """
+    controller = begin("daemon", "deaf", overrides=(f"grace_s={grace_s}",), entry=entry)
+    controller.send()
+    if grace_s > 2:
+        controller.until(lambda: "stopping" in controller.err, "the first word")
+        controller.send()
     done = controller.wait()
     assert done.code == 130, done
     assert lab.wait_idle() == {}
@@ -67,18 +74,6 @@ def test_a_rank_saves_before_its_workers_are_told(on_lab: Launcher, entry: str) 
     for rank, node in enumerate(("node1", "node2")):
         assert f"rank {rank} SAVED" in done.log(node, rank), done
     assert proven_nodes(done.err) == 2
-
-
-def test_a_second_ctrl_c_hurries(lab: Lab, begin: Callable[..., Controller]) -> None:
-    """It skips the grace, and still proves the end."""
-    controller = begin("daemon", "deaf", overrides=("grace_s=900",))
-    controller.send()
-    controller.until(lambda: "stopping" in controller.err, "the first word")
-    controller.send()
-    done = controller.wait()
-    assert done.code == 130, done
-    assert proven_nodes(done.err) == 2
-    assert lab.wait_idle() == {}
 
 
 @pytest.mark.promise(12)
