@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -28,14 +28,15 @@ pytestmark = [pytest.mark.promise(2)]
 
 HOLDER = """
 import ctypes, sys, time
-PTRACE_SEIZE = 0x4206
-PTRACE_O_TRACEEXIT = 0x40
 libc = ctypes.CDLL(None)
 libc.ptrace.argtypes = [ctypes.c_long] * 4
-assert libc.ptrace(PTRACE_SEIZE, int(sys.argv[1]), 0, PTRACE_O_TRACEEXIT) == 0
+assert libc.ptrace(int(sys.argv[2]), int(sys.argv[1]), 0, int(sys.argv[3])) == 0
 print("held", flush=True)
 time.sleep(600)
 """
+ATTACH = 16
+SEIZE = 0x4206
+TRACE_EXIT = 0x40
 
 
 def can_divide() -> bool:
@@ -66,6 +67,19 @@ WITHOUT_FIRST = pytest.mark.parametrize(
     "inside", [pytest.param("cgroup", marks=pytest.mark.all), "no cgroup"], indirect=True
 )
 """Of those where a cgroup makes it easy."""
+
+
+@contextlib.contextmanager
+def traced(pid: int, request: int, options: int = 0) -> Iterator[None]:
+    """Trace a process, by a debugger that sleeps."""
+    argv = [sys.executable, "-c", HOLDER, str(pid), str(request), str(options)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            assert holder.stdout
+            assert holder.stdout.readline() == "held\n"
+            yield
+        finally:
+            holder.kill()
 
 
 def home(run: SupervisedRun) -> str:
@@ -184,6 +198,20 @@ def test_odd_ranks_end_with_the_grace(start: RunStarter, inside: Sequence[str], 
     gone(run)
 
 
+@pytest.mark.all
+def test_rank_that_a_debugger_holds_ends_with_the_grace(
+    start: RunStarter, inside: Sequence[str]
+) -> None:
+    """It is stopped, and sees no TERM; KILL needs no cooperation, and a zombie is left."""
+    run = start("deaf", "sleep=600", ranks=1, wrapper=inside)
+    run.wait_started()
+    with traced(run.bodies(RankStarted)[0].pid, ATTACH):
+        run.send_command("stop")
+        ended = run.wait_ended()
+    assert (ended.state, ended.survivors, ended.verified) == (State.STOPPED, (), True)
+    gone(run)
+
+
 def test_rank_that_a_debugger_keeps_from_exiting_is_named(start: RunStarter) -> None:
     """SIGKILL cannot pass a tracer that asked for the exit stop; we say so, and end.
 
@@ -192,15 +220,9 @@ def test_rank_that_a_debugger_keeps_from_exiting_is_named(start: RunStarter) -> 
     run = start("deaf", "sleep=600", ranks=1, grace_s=0.1)
     run.wait_started()
     rank = run.bodies(RankStarted)[0].pid
-    argv = [sys.executable, "-c", HOLDER, str(rank)]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as holder:
-        try:
-            assert holder.stdout
-            assert holder.stdout.readline() == "held\n"
-            run.send_command("stop")
-            ended = run.wait_ended(KILL_TIMEOUT_S + 5)
-        finally:
-            holder.kill()
+    with traced(rank, SEIZE, TRACE_EXIT):
+        run.send_command("stop")
+        ended = run.wait_ended(KILL_TIMEOUT_S + 5)
     home_before = home(run)
 
     assert (ended.state, ended.survivors) == (State.STUCK, (rank,))

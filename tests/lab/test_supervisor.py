@@ -135,6 +135,16 @@ def _start_records(folder: RunPaths) -> list[dict[str, Any]]:
     return [{**data, "rank": rank} for kind, rank, data in records if kind == "start"]
 
 
+def test_the_supervisor_ends_the_run_when_its_guardian_dies(start: RunStarter) -> None:
+    """No half of the pair works alone."""
+    run = start("daemon", "deaf", "sleep=600", grace_s=0.5)
+    run.wait_started()
+    stat = Path(f"/proc/{run.supervisor()}/stat").read_text()
+    os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
+    assert run.wait_ended().state is State.STOPPED
+    assert run.processes() == []
+
+
 def test_a_killed_program_takes_its_ranks_with_it(start: RunStarter) -> None:
     """SIGKILL of torchrun leaves no rank; the ranks' ends count as its consequence."""
     run = start("deaf", "sleep=600", grace_s=0.3)
