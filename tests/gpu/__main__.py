@@ -6,7 +6,8 @@ Arguments are pytest's. Exit code 1 if a check failed, 2 without a GPU.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -22,22 +23,16 @@ FLAGS = (
 MAX_DETAIL_LINES = 25
 
 
-@dataclass(frozen=True)
-class Row:
-    """One check: its figure is what was measured, why it was skipped, or how the failure begins."""
+class Table:
+    """Plugin of pytest that makes a row of each check, and keeps the ends of what failed.
 
-    check: str
-    result: str
-    figure: str
-    seconds: float
-    details: str = ""
-
-
-class RowCollector:
-    """Plugin of pytest that makes a row of each check."""
+    The figure of a check is what was measured, why it was skipped, or how the failure begins.
+    """
 
     def __init__(self) -> None:
-        self.rows: list[Row] = []
+        self.rows: list[str] = []
+        self.failures: list[str] = []
+        self.results: Counter[str] = Counter()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take the outcome of a check itself, or what went wrong around it."""
@@ -46,37 +41,17 @@ class RowCollector:
         words, _, parameters = report.location[2].removeprefix("test_").partition("[")
         check = words.replace("_", " ") + (f": {parameters[:-1]}" if parameters else "")
         figure = str(dict(report.user_properties).get("figure", ""))
-        details = report.longreprtext if report.failed else ""
         if report.skipped and isinstance(report.longrepr, tuple):
             figure = report.longrepr[2].removeprefix("Skipped: ")
         elif report.failed:
+            details = report.longreprtext.rstrip().splitlines()
             crash = getattr(report.longrepr, "reprcrash", None)
-            figure = (crash.message if crash else details).partition("\n")[0]
+            figure = crash.message.partition("\n")[0] if crash else details[0]
+            self.failures += ["", f"{check}:", "", "~~~text", *details[-MAX_DETAIL_LINES:], "~~~"]
+        figure = " ".join(figure.split()).replace("|", "\\|")
         result = "ok" if report.passed else report.outcome
-        self.rows.append(Row(check, result, figure, report.duration, details))
-
-
-def run_checks(*argv: str) -> tuple[int, list[Row]]:
-    collector = RowCollector()
-    code = pytest.main([*FLAGS.split(), *argv], plugins=[collector])
-    return 130 if code == pytest.ExitCode.INTERRUPTED else min(int(code), 1), collector.rows
-
-
-def render(machine: str, rows: list[Row]) -> str:
-    """Return what is pasted into an issue: machine, a row per check, the ends of what failed."""
-    results = [row.result for row in rows]
-    counts = ", ".join(f"{results.count(name)} {name}" for name in ("ok", "skipped", "failed"))
-    total = sum(row.seconds for row in rows)
-    lines = [f"`make gpu`: {counts} in {total:.0f} s", "", machine, ""]
-    lines += ["| check | result | figure | seconds |", "|---|---|---|--:|"]
-    for row in rows:
-        figure = " ".join(row.figure.split()).replace("|", "\\|")
-        lines.append(f"| {row.check} | {row.result} | {figure} | {row.seconds:.1f} |")
-    for row in rows:
-        if row.details:
-            end = row.details.rstrip().splitlines()[-MAX_DETAIL_LINES:]
-            lines += ["", f"{row.check}:", "", "~~~text", *end, "~~~"]
-    return "\n".join(lines) + "\n"
+        self.results[result] += 1
+        self.rows.append(f"| {check} | {result} | {figure} | {report.duration:.1f} |")
 
 
 def main() -> int:
@@ -85,9 +60,15 @@ def main() -> int:
     except NoGpuError as error:
         print(f"make gpu: {error}", file=sys.stderr)
         return 2
-    code, rows = run_checks(str(Path(__file__).parent), *sys.argv[1:])
-    print(f"\n{render(machine.describe(), rows)}", end="")
-    return code
+    table = Table()
+    began = time.monotonic()
+    code = pytest.main([*FLAGS.split(), str(Path(__file__).parent), *sys.argv[1:]], plugins=[table])
+    seconds = time.monotonic() - began
+    counts = ", ".join(f"{table.results[name]} {name}" for name in ("ok", "skipped", "failed"))
+    print(f"\n`make gpu`: {counts} in {seconds:.0f} s\n\n{machine.describe()}\n")
+    print("| check | result | figure | seconds |", "|---|---|---|--:|", sep="\n")
+    print(*table.rows, *table.failures, sep="\n")
+    return 130 if code == pytest.ExitCode.INTERRUPTED else min(int(code), 1)
 
 
 if __name__ == "__main__":

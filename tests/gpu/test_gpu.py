@@ -61,20 +61,6 @@ def test_facts_equal_those_of_nvidia_smi(machine: Machine, record_property: Figu
     record_property("figure", f"{len(facts['gpus'])} GPUs, CUDA {facts['driver'].cuda}")
 
 
-def findings(launch: LocalLauncher) -> list[dict[str, str]]:
-    found = json.loads(launch.verb("check", "--cluster", "local", "--json", launch.workdir).out)
-    return [row for row in found if row["check"] in ("gpus", "driver", "health")]
-
-
-def test_check_of_this_machine(launch: LocalLauncher, record_property: Figure) -> None:
-    """It finds the GPUs and the driver, and nothing that makes a launch refuse."""
-    found = findings(launch)
-    assert [row["message"] for row in found if row["level"] == "error"] == []
-    assert {row["check"] for row in found} == {"gpus", "driver", "health"}
-    warnings = [row["message"] for row in found if row["level"] == "warning"]
-    record_property("figure", "; ".join(warnings) or "no warning")
-
-
 def test_chosen_devices(launch: LocalLauncher, machine: Machine, record_property: Figure) -> None:
     """By index in the YAML, by UUID in the environment of the launch, and none."""
     index = {gpu.uuid: gpu.index for gpu in host_facts()["gpus"]}
@@ -224,7 +210,8 @@ def test_a_process_left_on_a_gpu(
             pids = {row[0] for row in smi("compute-apps=pid", f"--id={','.join(machine.uuids)}")}
             if not pids:
                 pytest.skip("the driver lists no processes here, as in some containers")
-            messages = " ".join(row["message"] for row in findings(launch))
+            check = launch.verb("check", "--cluster", "local", "--json", launch.workdir)
+            messages = " ".join(row["message"] for row in json.loads(check.out))
         finally:
             holder.terminate()
     assert [pid for pid in pids if f"process {pid} " not in messages] == [], messages

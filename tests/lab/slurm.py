@@ -9,8 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,14 @@ from tests.lab.lab.host import Host
 from tests.lab.launching import Controller, Launcher, Result
 from tests.lab.waiting import PATIENCE, wait_until
 
-DAEMONS = {
-    name: f"/usr/sbin/{name}" for name in ("munged", "slurmctld", "slurmd", "slurmdbd", "mariadbd")
-}
-ROOT, PYTHON = launching.ROOT, sys.executable
+DAEMONS = {name: f"/usr/sbin/{name}" for name in ("munged", "slurmctld", "slurmd")}
+ROOT = launching.ROOT
+PYTHON = sys.executable
 RUNNER = (PYTHON, "-m", "runner")
-LOGIN, COMPUTE = "login", ("node1", "node2", "node3")
-ETC, RUN = "/etc/slurm", "/run/slurm"
+LOGIN = "login"
+COMPUTE = ("node1", "node2", "node3")
+ETC = "/etc/slurm"
+RUN = "/run/slurm"
 START_S = 20
 
 HPC = "cluster=hpc"
@@ -76,38 +76,14 @@ BY_CGROUP = (
     "SelectTypeParameters=CR_Core_Memory",
     "JobAcctGatherType=jobacct_gather/linux",
     "JobAcctGatherFrequency=task=2",
-    "AccountingStorageType=accounting_storage/slurmdbd",
-    "AccountingStorageHost=127.0.0.1",
-    "AccountingStorageEnforce=associations,limits,qos",
 )
-"""One that has cgroups, accounts and their limits."""
+"""One that has cgroups."""
 
 CGROUP_CONFIG = """\
 CgroupPlugin=cgroup/v1
 CgroupMountpoint=/sys/fs/cgroup
 ConstrainRAMSpace=yes
 """
-DBD_CONFIG = f"""\
-AuthType=auth/munge
-DbdHost={LOGIN}
-DbdAddr=127.0.0.1
-SlurmUser=root
-PidFile={RUN}/slurmdbd.pid
-StorageType=accounting_storage/mysql
-StorageHost=localhost
-StorageUser=root
-StorageLoc=slurm_acct_db
-"""
-MYSQL = "mariadb --no-defaults --socket=/run/mysqld/mysqld.sock"
-ACCOUNTS = (
-    "add cluster lab",
-    "add account lab",
-    "add account spent",
-    "add user alice account=lab",
-    "add user alice account=spent",
-    "add user root account=lab",
-    "modify account spent set GrpTRESMins=cpu=0",
-)
 
 
 def missing() -> str:
@@ -136,12 +112,9 @@ class HpcLauncher(Launcher):
         self._inside = inside or str(folder)
         self._slurm = slurm
         self.env = {"PYTHONPATH": str(ROOT)}
-        self.write_cluster()
+        cluster = {"defaults": ["base"], "scheduler": "slurm", "nodes": 2, "python": PYTHON}
+        (self.conf / "cluster/hpc.yaml").write_text(yaml.safe_dump(cluster))
         os.chown(folder, ALICE, ALICE)
-
-    def write_cluster(self, **overrides: object) -> None:
-        values = {"defaults": ["base"], "scheduler": "slurm", "nodes": 2, "python": PYTHON}
-        (self.conf / "cluster/hpc.yaml").write_text(yaml.safe_dump({**values, **overrides}))
 
     def start(self, *overrides: str, env: Mapping[str, str] | None = None) -> Controller:
         variables = {**self.env, **(env or {})}
@@ -156,9 +129,10 @@ class Slurm:
     """A small Slurm cluster: a login node with the controller, compute nodes, and one home."""
 
     def __init__(self, lab: Lab, folder: Path, *, lines: Sequence[str] = BY_LOOK) -> None:
-        self.lab, self.login = lab, lab[LOGIN]
+        self.lab = lab
+        self.login = lab[LOGIN]
         self.nodes = {name: host for name, host in lab.hosts.items() if name != LOGIN}
-        self._etc, self._has_accounts = folder / "slurm", lines == BY_CGROUP
+        self._etc = folder / "slurm"
         self._processes: dict[tuple[str, str], subprocess.Popen[str]] = {}
         self._etc.mkdir()
         self._etc.chmod(0o755)
@@ -177,41 +151,17 @@ class Slurm:
             nodes="\n".join(nodes),
         )
         (self._etc / "slurm.conf").write_text(text)
-        if self._has_accounts:
+        if lines == BY_CGROUP:
             (self._etc / "cgroup.conf").write_text(CGROUP_CONFIG)
-            (self._etc / "slurmdbd.conf").write_text(DBD_CONFIG)
-            (self._etc / "slurmdbd.conf").chmod(0o600)
 
     def start(self) -> None:
         """Start all daemons, and wait until every node is idle."""
         for host in self.lab.hosts.values():
             self._start_munge(host)
-        if self._has_accounts:
-            self._start_accounting()
         self.start_controller()
         for name in self.nodes:
             self.start_node(name)
         wait_until(self.is_idle, "all nodes to be idle", START_S, detail=self.describe)
-
-    def _start_accounting(self) -> None:
-        places = [f"--datadir={RUN}/db", "--socket=/run/mysqld/mysqld.sock"]
-        install = "mariadb-install-db --no-defaults --auth-root-authentication-method=normal"
-        prepare = f"mkdir -p {RUN}/db /run/mysqld && {install} {places[0]} >/dev/null"
-        self.sh(prepare, user="root", timeout=60)
-        self._start(
-            self.login, "mariadbd", "--no-defaults", "--user=root", "--skip-networking", *places
-        )
-
-        def answers(command: str) -> Callable[[], object]:
-            ask = f"{command} >/dev/null 2>&1 && echo yes"
-            return lambda: self.sh(ask, user="root", check=False)
-
-        wait_until(answers(f"{MYSQL} -e 'show databases'"), "mariadb", START_S)
-        self.sh(f"{MYSQL} -e 'create database slurm_acct_db'", user="root")
-        self._start(self.login, "slurmdbd", "-D")
-        wait_until(answers("sacctmgr -n list cluster"), "slurmdbd", START_S)
-        for words in ACCOUNTS:
-            self.sh(f"sacctmgr --immediate {words}", user="root")
 
     def _start_munge(self, host: Host) -> None:
         if not self._runs(host, "munged"):
@@ -220,7 +170,11 @@ class Slurm:
             places = [f"--key-file={RUN}/munge.key", "--pid-file=/run/munge/pid"]
             places += ["--log-file=/run/munge/log", "--seed-file=/run/munge/seed"]
             self._start(host, "munged", "--foreground", "--force", *places)
-        wait_until(partial(self._has_munge, host), f"munge on {host.name}", START_S)
+
+        def answers() -> bool:
+            return "STATUS" in host.sh("munge -n | unmunge", check=False)
+
+        wait_until(answers, f"munge on {host.name}", START_S)
 
     def start_controller(self) -> None:
         self._start(self.login, "slurmctld", "-D")
@@ -273,13 +227,14 @@ class Slurm:
     def clear(self) -> None:
         """Cancel all jobs, and bring back what was broken."""
         self.lab.repair()
-        for daemon, host in (
-            ("slurmctld", self.login),
-            *(("slurmd", h) for h in self.nodes.values()),
-        ):
-            for name in ("munged", daemon):
-                if not self._runs(host, name):
-                    self._restart(host, name)
+        for host in self.lab.hosts.values():
+            if not self._runs(host, "munged"):
+                self._start_munge(host)
+        if not self._runs(self.login, "slurmctld"):
+            self.start_controller()
+        for name, host in self.nodes.items():
+            if not self._runs(host, "slurmd"):
+                self.start_node(name)
         self.sh("scancel --user=alice; scancel --user=root", user="root", check=False)
 
         def is_clear() -> bool:
@@ -291,14 +246,6 @@ class Slurm:
     def _runs(self, host: Host, daemon: str) -> bool:
         process = self._processes.get((host.name, daemon))
         return process is not None and process.poll() is None
-
-    def _restart(self, host: Host, daemon: str) -> None:
-        if daemon == "munged":
-            self._start_munge(host)
-        elif daemon == "slurmctld":
-            self.start_controller()
-        else:
-            self.start_node(host.name)
 
     def is_idle(self) -> bool:
         states = self.sh("sinfo -h -N -p main -o %t", check=False).split()
@@ -316,9 +263,6 @@ class Slurm:
 
     def sh(self, command: str, **options: Any) -> str:
         return self.login.sh(command, **options)
-
-    def _has_munge(self, host: Host) -> bool:
-        return "STATUS" in host.sh("munge -n | unmunge", check=False)
 
     def _start(self, host: Host, daemon: str, *flags: str) -> None:
         script = f'exec "$@" >>{self._log(host, daemon)} 2>&1'

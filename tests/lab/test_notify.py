@@ -100,23 +100,6 @@ def test_a_run_that_nobody_watches_is_told_of_by_its_hub(
 
 
 @pytest.mark.all
-def test_a_relaunched_run_is_told_of_once(lab: Lab, on_lab: Launcher, steps: Path) -> None:
-    """At its end: by the launch, and where nobody watches by the hub."""
-    relaunch = ("relaunch.max=1", "relaunch.backoff_s=0.1")
-    task = (*program("steps.py", str(steps), "6", "0.1", "fail=1:3:7"), PLAIN_ENTRY)
-    where = ("cluster=lab", "grace_s=1", notify(command(steps)), *task)
-    done = on_lab(*where, *relaunch)
-    assert done.code == 0, done
-    for left in steps.glob("[!t]*"):
-        left.unlink()
-    detached = on_lab(*where, *relaunch, "detach=true")
-    assert detached.code == 0, detached
-    wait_until(lambda: len(told(steps)) > 1, "the end", 60, detail=lambda: told(steps))
-    wait_until_idle(lab)
-    assert events_told(steps) == [("end", "succeeded", who) for who in ("launch", "node1")]
-
-
-@pytest.mark.all
 def test_a_stall_is_told_once(lab: Lab, on_lab: Launcher, steps: Path) -> None:
     """By the launch; the end is told then, too."""
     hanging = (*program("hanging.py", "wait", "2"), PLAIN_ENTRY)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -59,15 +60,22 @@ def test_ctrl_c_ends_a_setup(boot: tuple[str, ...], lab: Lab, on_lab: Launcher) 
     wait_until(lambda: lab.leftovers() == {}, "the setups to end")
 
 
+@pytest.mark.slow
 @pytest.mark.promise(1)
-def test_a_console_nobody_reads_keeps_no_verdict_back(lab: Lab, on_lab: Launcher) -> None:
-    """The result is on disk, and all of the log."""
+def test_a_console_nobody_reads_holds_up_nothing(lab: Lab, on_lab: Launcher) -> None:
+    """With a full pipe the supervisors still hear their controller; the result is on disk."""
+    disconnect_s = 15
     reading, writing = os.pipe()
-    words = on_lab.rank_overrides("lines=99000", "exit=9")
-    argv = [sys.executable, "-m", "runner", "cluster=lab", "cluster.only=[node1]", *words]
+    words = on_lab.rank_overrides("lines=99000", "touch=/dev/shm/up", "wait=/dev/shm/go", "exit=9")
+    limit = f"disconnect_s={disconnect_s}"
+    argv = [sys.executable, "-m", "runner", "cluster=lab", "cluster.only=[node1]", limit, *words]
     process = subprocess.Popen(argv, cwd=on_lab.folder, env=on_lab.env, stdout=writing)
     os.close(writing)
     try:
+        wait_until(lambda: lab["node1"].sh("ls /dev/shm/up", check=False), "the lines", 60)
+        time.sleep(disconnect_s + 2)
+        assert lab["node1"].processes("rank.py")
+        lab["node1"].sh("touch /dev/shm/go")
         assert process.wait(60 * PATIENCE) == 1
         run = on_lab.folder / "runs" / "latest"
         assert (run / "result.json").exists()

@@ -80,29 +80,6 @@ def test_a_forked_rank_is_like_an_executed_one(lab: Lab, on_lab: Launcher) -> No
         assert len({str(number) for number in numbers}) == len(numbers), numbers
 
 
-@pytest.mark.promise(14)
-def test_a_program_that_sets_what_torch_reads_while_it_is_imported(
-    lab: Lab, on_lab: Launcher, tmp_path: Path
-) -> None:
-    """It is seen at its import: its setting holds as it would anywhere."""
-    script = tmp_path / "train.py"
-    script.write_text(
-        "import os\n"
-        'os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"\n'
-        "import torch\n"
-        'print("debug", torch.distributed.get_debug_level().name, os.getpid())\n'
-    )
-    done = on_lab(*ONE_NODE, PRELOAD, f"task.script={script}")
-    assert done.code == 0, done
-    assert done.err.count("runner: task.preload: ") == 1, done
-    reason = "TORCH_DISTRIBUTED_DEBUG is set before torch is imported; set it in task.env"
-    assert reason in done.log("node1", 0, "err"), done
-    for rank in (0, 1):
-        last = done.log("node1", rank).splitlines()[-1]
-        record = rank_records(lab, done.folder.name)[rank]
-        assert last == f"debug DETAIL {record['pid']}", done
-
-
 @pytest.mark.parametrize(
     ("name", "reason"),
     [

@@ -206,29 +206,6 @@ def test_a_daemon_that_is_left_over_is_named(on_lab: Launcher) -> None:
 
 
 @pytest.mark.all
-def test_a_plain_program_is_told_to_end_and_then_its_workers(
-    on_lab: Launcher, tmp_path: Path
-) -> None:
-    """Ctrl-C: TERM reaches the program, and what it started when that has ended, once each."""
-    script = tmp_path / "parent.sh"
-    script.write_text(
-        "trap 'echo parent told; exit 0' TERM\n"
-        'sh -c \'trap "echo worker told; exit 0" TERM; echo worker on; '
-        "while :; do sleep 0.1; done' &\n"
-        "while :; do sleep 0.1; done\n"
-    )
-    going = on_lab.start("cluster=lab", PLAIN_ENTRY, f"task.command=[sh,{script}]", "grace_s=300")
-    going.until_printed("worker on", 2)
-    going.send()
-    done = going.wait(60)  # the grace would be longer
-    assert done.code == 130, done
-    for node, rank in BOTH.items():
-        told = [line for line in done.log(node, rank).splitlines() if "told" in line]
-        assert told == ["parent told", "worker told"]
-    assert "0 processes left" in done.err
-
-
-@pytest.mark.all
 def test_a_plain_rank_dies_with_those_who_watch_it(lab: Lab, on_lab: Launcher) -> None:
     """Supervisor and guardian killed at once: no launcher is there to end it in their stead."""
     words = on_lab.rank_overrides("deaf", "sleep=600")

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -34,7 +34,9 @@ assert libc.ptrace(int(sys.argv[2]), int(sys.argv[1]), 0, int(sys.argv[3])) == 0
 print("held", flush=True)
 time.sleep(600)
 """
-ATTACH, SEIZE, TRACE_EXIT = 16, 0x4206, 0x40
+ATTACH = 16
+SEIZE = 0x4206
+TRACE_EXIT = 0x40
 
 
 def can_divide() -> bool:
@@ -66,26 +68,18 @@ WITHOUT_FIRST = pytest.mark.parametrize(
 )
 """Of those where a cgroup makes it easy."""
 
-Hold = Callable[..., subprocess.Popen[str]]
 
-
-@pytest.fixture
-def hold() -> Iterator[Hold]:
-    """Trace a process, and sleep; whoever traces is killed in the end."""
-    holders: list[subprocess.Popen[str]] = []
-
-    def begin(pid: int, request: int, options: int = 0) -> subprocess.Popen[str]:
-        argv = [sys.executable, "-c", HOLDER, str(pid), str(request), str(options)]
-        process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
-        holders.append(process)
-        assert process.stdout
-        assert process.stdout.readline() == "held\n"
-        return process
-
-    yield begin
-    for process in holders:
-        process.kill()
-        process.communicate()
+@contextlib.contextmanager
+def traced(pid: int, request: int, options: int = 0) -> Iterator[None]:
+    """Trace a process, by a debugger that sleeps."""
+    argv = [sys.executable, "-c", HOLDER, str(pid), str(request), str(options)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            assert holder.stdout
+            assert holder.stdout.readline() == "held\n"
+            yield
+        finally:
+            holder.kill()
 
 
 def home(run: SupervisedRun) -> str:
@@ -205,26 +199,20 @@ def test_odd_ranks_end_with_the_grace(start: RunStarter, inside: Sequence[str], 
 
 
 @pytest.mark.all
-@pytest.mark.parametrize("traced", [False, True])
-def test_stopped_rank_ends_with_the_grace(
-    start: RunStarter, inside: Sequence[str], hold: Hold, traced: bool
+def test_rank_that_a_debugger_holds_ends_with_the_grace(
+    start: RunStarter, inside: Sequence[str]
 ) -> None:
-    """It never sees TERM; KILL needs no cooperation, and a debugger that sleeps keeps a zombie."""
+    """It is stopped, and sees no TERM; KILL needs no cooperation, and a zombie is left."""
     run = start("deaf", "sleep=600", ranks=1, wrapper=inside)
     run.wait_started()
-    (rank,) = run.bodies(RankStarted)
-    if traced:
-        hold(rank.pid, ATTACH)
-    else:
-        os.kill(rank.pid, signal.SIGSTOP)
-    run.send_command("stop")
-    ended = run.wait_ended()
-
+    with traced(run.bodies(RankStarted)[0].pid, ATTACH):
+        run.send_command("stop")
+        ended = run.wait_ended()
     assert (ended.state, ended.survivors, ended.verified) == (State.STOPPED, (), True)
     gone(run)
 
 
-def test_rank_that_a_debugger_keeps_from_exiting_is_named(start: RunStarter, hold: Hold) -> None:
+def test_rank_that_a_debugger_keeps_from_exiting_is_named(start: RunStarter) -> None:
     """SIGKILL cannot pass a tracer that asked for the exit stop; we say so, and end.
 
     The cgroup stays with it, for `clean` to remove.
@@ -232,10 +220,9 @@ def test_rank_that_a_debugger_keeps_from_exiting_is_named(start: RunStarter, hol
     run = start("deaf", "sleep=600", ranks=1, grace_s=0.1)
     run.wait_started()
     rank = run.bodies(RankStarted)[0].pid
-    holder = hold(rank, SEIZE, TRACE_EXIT)
-    run.send_command("stop")
-    ended = run.wait_ended(KILL_TIMEOUT_S + 5)
-    holder.kill()
+    with traced(rank, SEIZE, TRACE_EXIT):
+        run.send_command("stop")
+        ended = run.wait_ended(KILL_TIMEOUT_S + 5)
     home_before = home(run)
 
     assert (ended.state, ended.survivors) == (State.STUCK, (rank,))

@@ -77,9 +77,11 @@ def test_a_host_without_power_is_replaced(
 
 
 def test_a_rank_that_fails_once(begin: Callable[..., Controller], steps: Path) -> None:
-    """Without a spare, on the same nodes."""
-    done = begin("relaunch.max=1", when=("fail=1:7:3",), spare=False).wait()
+    """Without a spare, on the same nodes; only the end of all is told."""
+    target = f"notify=['echo $RUNNER_EVENT >> {steps}/told']"
+    done = begin("relaunch.max=1", target, when=("fail=1:7:3",), spare=False).wait()
     assert done.code == 0, done
+    assert (steps / "told").read_text() == "end\n"
     whole(steps)
     assert nodes_of(steps, 1) == ["node1", "node2"]
     assert "attempt 2 of 2: rank 1 on node2 exited with 3; on the same nodes" in done.err, done
@@ -87,13 +89,19 @@ def test_a_rank_that_fails_once(begin: Callable[..., Controller], steps: Path) -
     assert (done.folder / "logs" / "node2" / "attempt_1" / "rank_1.out").exists()
 
 
+@pytest.mark.parametrize("by", ["Ctrl-C", pytest.param("stop", marks=pytest.mark.all)])
 def test_the_pause_can_be_interrupted(
-    lab: Lab, begin: Callable[..., Controller], steps: Path
+    lab: Lab, begin: Callable[..., Controller], on_lab: Launcher, steps: Path, by: str
 ) -> None:
-    """Nothing is left, and no other attempt was begun."""
+    """Here or from elsewhere: nothing is left, and no other attempt was begun."""
     controller = begin("relaunch.backoff_s=300", when=("fail=0:3:3",))
     controller.until(lambda: "starting in 300 s" in controller.err, "the pause")
-    controller.send()
+    if by == "stop":
+        listed = f"{controller.run_id} .*restarting"
+        wait_until(lambda: re.search(listed, on_lab("ps", "--cluster", "lab4").out), "ps")
+        on_lab.succeed("stop", "--run", controller.run_id, "--cluster", "lab4")
+    else:
+        controller.send()
     done = controller.wait(60)  # the pause would be longer
     assert done.code == 130, done
     assert "first failure: rank 0 on node1 exited with 3" in done.err
@@ -115,23 +123,6 @@ def test_a_stop_from_elsewhere_ends_a_later_attempt(
     done = controller.wait()
     assert done.code == 130, done
     assert "attempt 3" not in done.err
-    assert lab.wait_idle() == {}
-
-
-@pytest.mark.all
-def test_a_stop_from_elsewhere_in_the_pause(
-    lab: Lab, begin: Callable[..., Controller], on_lab: Launcher
-) -> None:
-    """Nothing runs at that moment, and nothing starts any more."""
-    controller = begin("relaunch.backoff_s=300", when=("fail=0:3:3",))
-    controller.until(lambda: "starting in 300 s" in controller.err, "the pause")
-    listed = f"{controller.run_id} .*restarting"
-    wait_until(lambda: re.search(listed, on_lab("ps", "--cluster", "lab4").out), "ps")
-    stopped = on_lab("stop", "--run", controller.run_id, "--cluster", "lab4")
-    assert stopped.code == 0, stopped
-    done = controller.wait()
-    assert done.code == 130, done
-    assert "not relaunching: a stop was requested" in done.err
     assert lab.wait_idle() == {}
 
 

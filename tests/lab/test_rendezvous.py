@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import subprocess
 from collections.abc import Iterator
 
 import pytest
 
 from tests.lab.lab import Lab
-from tests.lab.launching import PROGRAMS, TORCHLESS, Launcher
+from tests.lab.launching import TORCHLESS, Launcher
 from tests.lab.waiting import wait_until
 
 UP = ("print=up", "sleep=600")
@@ -100,36 +99,3 @@ def test_why_a_program_never_began_is_shown_where_torch_assigns_the_ranks(
     assert "/no/such/program: No such file or directory" in done.log("node1", 0, "err")
     again = on_lab("logs", "--run", "latest")
     assert "/no/such/program: No such file or directory" in again.out + again.err, again
-
-
-@pytest.mark.all
-def test_options_of_torchruns_reach_torchrun(lab: Lab, on_lab: Launcher) -> None:
-    """All that work without GPUs; a signal that torchrun hands on is heard by every rank."""
-    running = on_lab.start(
-        "cluster=lab",
-        "rendezvous=c10d",
-        "cluster.nproc_per_node=2",
-        f"task.script={PROGRAMS / 'usr1.py'}",
-        "torchrun.extra=[--start-method=fork,--monitor-interval=0.2,--role=trainer,"
-        '"--signals-to-handle=SIGTERM,SIGUSR1"]',
-        "torchrun.rdzv_conf={join_timeout: 300}",
-    )
-    running.until_printed("] up", 4)
-    for name in ("node1", "node2"):
-        (torchrun,) = (
-            each
-            for each in lab[name].processes("torch.distributed.run")
-            if "-m torch.distributed.run" in each.cmdline
-        )
-        assert "--rdzv_conf=join_timeout=300,is_host=" in torchrun.cmdline
-        quieted = {each.pid for each in lab[name].processes("TORCH_CPP_LOG_LEVEL=ERROR")}
-        ranks = {each.pid for each in lab[name].processes("usr1.py") if each.ppid in quieted}
-        assert torchrun.pid in quieted, "it prints no stack trace when its store is gone"
-        assert ranks - quieted, "and its ranks are told nothing of that"
-        lab[name].kill(torchrun.pid, signal.SIGUSR1)
-    done = running.wait()
-    for rank, name in enumerate(("node1", "node1", "node2", "node2")):
-        said = done.log(name, rank)
-        assert "role trainer\n" in said, done
-        assert f"rank {rank} heard SIGUSR1\n" in said, done
-    assert done.code == 0, done

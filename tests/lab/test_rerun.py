@@ -130,18 +130,3 @@ def test_a_sweep_is_one_code_for_all_its_runs(lab: Lab, project: Launcher, tmp_p
 
     again = project(f"rerun={runs[1].name}")
     assert (again.code, again.log("node2", 0).strip()) == (0, "up"), again
-
-
-@pytest.mark.all
-@pytest.mark.promise(12)
-def test_what_hosts_have_on_record_is_not_launched(project: Launcher) -> None:
-    """Another machine has it from them alone."""
-    words = (PLAIN_ENTRY, "task.script=train.py", "task.args.lr=0.1", "run_id=first")
-    assert project(*ON, *words).code == 0
-    elsewhere = project.at_another_machine("elsewhere")
-    pulled = elsewhere("pull", "first", "--cluster", "lab", "--config-dir", str(project.conf))
-    assert pulled.code == 0, pulled
-    for typed in (["rerun=first"], ["rerun=first", "dry_run=offline"], ["check", "rerun=first"]):
-        refused = elsewhere(*typed)
-        assert refused.code == 2, refused
-        assert "this machine has that run from its hosts" in refused.err

@@ -18,14 +18,13 @@ from runner.host.process import procfs
 from runner.host.sampling import GpuReader, Sampler
 from tests.lab.fake_gpus import NAME, FakeGpu, HostGpus, LocalGpus
 from tests.lab.lab import Lab
-from tests.lab.launching import RANK_SCRIPT, Controller, Launcher
+from tests.lab.launching import RANK_SCRIPT, Launcher
 from tests.lab.waiting import wait_until
 
 pytestmark = [pytest.mark.promise(1)]
 
 GIB = 1 << 30
 BUSY = FakeGpu(98, 70 * GIB, 80 * GIB, 612.5, 700.0, 71, clock_reasons=0x4 | 0x1)
-RUNS = "~/.runner/runs"
 
 
 @pytest.fixture
@@ -53,11 +52,6 @@ def sampler() -> Iterator[Callable[[], Sampler]]:
         yield make
 
 
-def sample_of(line: str | bytes) -> Sample:
-    sample: Sample = decode(Sample, json.loads(line))
-    return sample
-
-
 def take(sampler: Sampler) -> Sample:
     """Return the next sample, once the drivers have answered or their time is up."""
     taken: list[Sample | None] = []
@@ -72,8 +66,9 @@ def take(sampler: Sampler) -> Sample:
 
 
 def on_host(lab: Lab, node: str, run_id: str) -> list[Sample]:
-    text = lab[node].sh(f"cat {RUNS}/{run_id}/{node}/attempt_0/samples.jsonl", check=False)
-    return [sample_of(line) for line in text.splitlines(keepends=True) if "{" in line]
+    path = f"~/.runner/runs/{run_id}/{node}/attempt_0/samples.jsonl"
+    lines = lab[node].sh(f"cat {path}", check=False).splitlines()
+    return [decode(Sample, json.loads(line)) for line in lines if "{" in line]
 
 
 def recorded(folder: Path) -> list[Sample]:
@@ -86,28 +81,14 @@ def recorded(folder: Path) -> list[Sample]:
     ]
 
 
-def begin(launcher: Launcher) -> Controller:
-    """Start ranks that run until they are told to end, on two hosts."""
-    words = launcher.rank_overrides("print=up", "wait=/dev/shm/go")
-    controller = launcher.start("cluster=lab", "sample_s=1", *words)
-    controller.until_printed("] up", 2)
-    return controller
-
-
-def finish(lab: Lab, controller: Controller) -> Path:
-    for node in ("node1", "node2"):
-        lab[node].sh("touch /dev/shm/go")
-    done = controller.wait()
-    assert done.code == 0, done
-    return done.folder
-
-
 def test_a_run_has_samples_whatever_the_driver_does(
     lab: Lab, on_lab: Launcher, gpus: HostGpus
 ) -> None:
     """While it is on, and on record afterwards; nothing is left, also of a driver that hangs."""
     gpus.set(BUSY, FakeGpu(utilization=None, power_w=None, clock_reasons=None))
-    controller = begin(on_lab)
+    words = on_lab.rank_overrides("print=up", "wait=/dev/shm/go")
+    controller = on_lab.start("cluster=lab", "sample_s=1", *words)
+    controller.until_printed("] up", 2)
     run_id = controller.run_id
 
     def newest() -> Sample:
@@ -135,17 +116,20 @@ def test_a_run_has_samples_whatever_the_driver_does(
     count = len(on_host(lab, "node1", run_id))
     wait_until(lambda: len(on_host(lab, "node1", run_id)) > count + 1, "more samples")
     assert newest().gpu_error == "the driver did not answer within 3 s"
-    folder = finish(lab, controller)
+    for node in ("node1", "node2"):
+        lab[node].sh("touch /dev/shm/go")
+    done = controller.wait()
+    assert done.code == 0, done
 
-    samples = recorded(folder)
+    samples = recorded(done.folder)
     assert {sample.node for sample in samples} == {"node1", "node2"}
     assert not any(sample.gpus or sample.gpu_error for sample in samples if sample.node == "node2")
     assert lab.wait_idle() == {}
-    for path in (folder / "hosts").rglob("samples.jsonl"):
+    for path in (done.folder / "hosts").rglob("samples.jsonl"):
         path.unlink()
     pulled = on_lab("pull", "--run", run_id)
     assert pulled.code == 0, pulled
-    assert recorded(folder) == samples
+    assert recorded(done.folder) == samples
 
 
 def test_a_driver_that_hangs_or_crashes_is_said(

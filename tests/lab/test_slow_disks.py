@@ -1,4 +1,4 @@
-"""Disks that do not answer: they end no run, and the host says so."""
+"""Slow and strange disks: one that does not answer ends no run, and the host says so."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from runner.core.wire.events import Ended, ProgramStarted
+from runner.core.wire.events import ProgramStarted
 from runner.core.wire.paths import PROGRAM_LOG
 from runner.core.wire.states import State
 from runner.host.storage.run_owner import RunSocket
 from tests.lab.lab import FreezableDisk, Host, Lab, LabFactory, NetworkDisk, Process
-from tests.lab.launching import RANK_SCRIPT, Controller, Launcher
-from tests.lab.supervising import RunStarter, SupervisedRun
+from tests.lab.launching import PLAIN_ENTRY, RANK_SCRIPT, Controller, Launcher
+from tests.lab.supervising import RunStarter
 from tests.lab.waiting import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.promise(11)]
+
+NOEXEC = "/run/noexec"
 
 FROZEN_S = 18.0
 """Longer than `lost_s`."""
@@ -148,41 +150,85 @@ def test_a_launch_that_waits_for_the_disk_can_be_stopped(disks: Lab, user: Launc
     wait_until(lambda: not folder.exists(), "its end")
 
 
-@pytest.fixture
-def stuck_start(start: RunStarter) -> SupervisedRun:
-    """A run whose program cannot start yet: its log is a pipe, whose open(2) waits for a reader."""
-    return start("print=up", ranks=1, start_as="stuck")
+def test_a_start_that_hangs_can_be_stopped(start: RunStarter) -> None:
+    """The supervisor hears agents, and says why; the program is not started any more.
 
-
-def _until_it_says_so(run: SupervisedRun) -> None:
-    """Renew the lease until the answer is that the disk does not answer."""
+    Its log is a pipe, whose open(2) waits for a reader.
+    """
+    run = start("print=up", ranks=1, start_as="stuck")
     agent = RunSocket(run.folder).connect()
     assert agent is not None
     agent.settimeout(10 * PATIENCE)
     with agent, agent.makefile("rb") as answers:
-        wait_s = 0.0
-        while wait_s < 0.3:
-            agent.send(b'{"command": "renew_lease"}\n')
-            wait_s = json.loads(answers.readline())["disk_wait_s"]
 
+        def until_it_says_so() -> None:
+            wait_s = 0.0
+            while wait_s < 0.3:
+                agent.send(b'{"command": "renew_lease"}\n')
+                wait_s = json.loads(answers.readline())["disk_wait_s"]
 
-def _answer(run: SupervisedRun) -> None:
+        until_it_says_so()
+        run.send_command("stop")
+        until_it_says_so()
     os.close(os.open(run.folder.stream_log(0, PROGRAM_LOG, "out"), os.O_RDONLY))
+    assert run.wait_ended().state is State.STOPPED
+    assert run.bodies(ProgramStarted) == []
 
 
-def test_a_start_that_hangs_holds_up_nothing_else(stuck_start: SupervisedRun) -> None:
-    """The supervisor hears agents, and says why; the program starts once the disk answers."""
-    _until_it_says_so(stuck_start)
-    assert stuck_start.bodies(ProgramStarted) == []
-    _answer(stuck_start)
-    assert stuck_start.wait_ended() == Ended(State.SUCCEEDED)
+@pytest.fixture
+def noexec_workdir(lab: Lab) -> Iterator[str]:
+    """A workdir on a mount on which two hosts execute no file."""
+    hosts = lab["node1"], lab["node2"]
+    for host in hosts:
+        host.sh(
+            f"mkdir {NOEXEC} && mount -t tmpfs -o noexec,mode=1777 noexec {NOEXEC}", user="root"
+        )
+    yield f"{NOEXEC}/runs"
+    for host in hosts:
+        host.sh(f"umount --lazy {NOEXEC} && rmdir {NOEXEC}", user="root")
 
 
-def test_a_start_that_hangs_can_be_stopped(stuck_start: SupervisedRun) -> None:
-    """The program is not started when the disk answers at last."""
-    _until_it_says_so(stuck_start)
-    stuck_start.send_command("stop")
-    _until_it_says_so(stuck_start)
-    _answer(stuck_start)
-    assert stuck_start.wait_ended().state is State.STOPPED
-    assert stuck_start.bodies(ProgramStarted) == []
+@pytest.mark.promise(3)
+@pytest.mark.parametrize(
+    "entry",
+    [
+        pytest.param("plain", id="plain"),
+        pytest.param("torchrun", id="torchrun", marks=[pytest.mark.all]),
+    ],
+)
+def test_workdir_may_be_on_a_mount_that_executes_nothing(
+    entry: str, on_lab: Launcher, noexec_workdir: str
+) -> None:
+    """Nothing of ours there is executed, and Python reads the program."""
+    (on_lab.folder / "train.py").write_text("import os\nprint('rank', os.environ['RANK'])\n")
+    task = ("task.script=train.py", f"task.entry={entry}", f"cluster.workdir={noexec_workdir}")
+    done = on_lab("cluster=lab", *task)
+    assert done.code == 0, done
+    for rank, node in enumerate(("node1", "node2")):
+        assert done.log(node, rank) == f"rank {rank}\n"
+        assert any(event["kind"] == "rank_exited" for event in done.events if event["node"] == node)
+
+
+@pytest.mark.promise(5)
+def test_hosts_with_one_home_have_the_release_on_it_once(
+    lab_factory: LabFactory, launcher: Launcher
+) -> None:
+    """One host receives the release for all, and `clean` leaves nothing."""
+    with lab_factory(n=3, shared_home=True) as lab:
+        lab.write_cluster(launcher.conf)
+        (launcher.folder / "data").write_bytes(os.urandom(3_000_000))
+        (launcher.folder / "show.py").write_text("import os; print(os.path.getsize('data'))")
+        deployed = launcher("deploy", "--cluster", "lab", "--json")
+        assert deployed.code == 0, deployed
+        sent = [size or 0 for size in json.loads(deployed.out)["sent"].values()]
+        assert [size > 2_000_000 for size in sorted(sent)] == [False, False, True]
+        assert len(lab["node1"].sh("ls ~/.runner/releases").split()) == 1
+        done = launcher("cluster=lab", PLAIN_ENTRY, "task.script=show.py")
+        assert (done.code, done.out.count("3000000")) == (0, 3), done
+        cleaned = launcher("clean", "--cluster", "lab", "--older-than", "0s", "--json")
+        assert cleaned.code == 0, cleaned
+        told = json.loads(cleaned.out).values()
+        assert [len(said["runs"]) for said in told] == [1, 1, 1]
+        assert sum(len(said["releases"]) for said in told) == 1
+        assert lab["node1"].sh("ls ~/.runner/pool") == ""
+        assert lab["node1"].sh("ls ~/.runner/runs") == ""

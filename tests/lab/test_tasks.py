@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pytest
-from _pytest.mark.structures import ParameterSet
 
 from tests.lab.by_hand import EXAMPLES, TASKS, TORCHRUN, program
 from tests.lab.lab import Lab
@@ -86,18 +85,15 @@ def by_hand(lab: Lab, training: Training, names: list[str]) -> str:
     return printed[0]
 
 
-def case(training: Training) -> ParameterSet:
-    """Return it with its name; `make test` has the one that is the usual one."""
-    return pytest.param(
-        training,
-        id=training.name,
-        marks=[pytest.mark.smoke] if training.name == "ddp" else [],
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.promise(14)
-@pytest.mark.parametrize("training", [case(each) for each in TRAININGS])
+@pytest.mark.parametrize(
+    "training",
+    [
+        pytest.param(each, id=each.name, marks=[pytest.mark.smoke] if each.name == "ddp" else [])
+        for each in TRAININGS
+    ],
+)
 def test_by_hand_and_by_the_runner(training: Training, lab: Lab, on_lab: Launcher) -> None:
     """On as many hosts, to the last digit."""
     names = ["node1", "node2"] if training.by_torchrun else ["node1"]

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -96,20 +95,17 @@ def test_one_look_tells_gpus_whose_they_are_and_runs(
     ]
     assert not any(line.endswith(" ") for line in lines)
     assert data.code == 0, data
-    _assert_documented(json.loads(data.out), running, mine[0][0])
     assert (one.code, one.out) == (3, ""), one
-
-
-def _assert_documented(data: dict[str, Any], running: str, pid: int) -> None:
-    assert data.keys() == {"v", "time", "nodes", "runs", "unreachable"}
-    assert data["nodes"].keys() == {"node1", "node2"}
-    assert [*data["unreachable"]] == ["node3"]
-    first, _ = data["nodes"]["node1"]["gpus"]
-    assert (first["utilization"], first["memory_used"]) == (93, 40 * GB)
-    (user,) = first["users"]
-    assert (user["pid"], user["run_id"]) == (pid, running)
-    assert data["nodes"]["node1"]["cpu"] is not None, "it needs two samples"
-    (run,) = data["runs"]
+    told = json.loads(data.out)
+    assert told.keys() == {"v", "time", "nodes", "runs", "unreachable"}
+    assert told["nodes"].keys() == {"node1", "node2"}
+    assert [*told["unreachable"]] == ["node3"]
+    first_gpu, _ = told["nodes"]["node1"]["gpus"]
+    assert (first_gpu["utilization"], first_gpu["memory_used"]) == (93, 40 * GB)
+    (user,) = first_gpu["users"]
+    assert (user["pid"], user["run_id"]) == (mine[0][0], running)
+    assert told["nodes"]["node1"]["cpu"] is not None, "it needs two samples"
+    (run,) = told["runs"]
     assert (run["run_id"], run["progress"]["step"]) == (running, 3)
 
 

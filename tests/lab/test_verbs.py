@@ -117,20 +117,6 @@ def test_ctrl_c_ends_it_on_every_host(lab: Lab, on_lab: Launcher) -> None:
     wait_until(lambda: not lab.leftovers(), "the hosts to be idle")
 
 
-@pytest.mark.all
-def test_a_host_that_falls_silent_is_lost_and_the_others_answer(lab: Lab, on_lab: Launcher) -> None:
-    """Exit 4, and whose answer is missing is said."""
-    line = "if [ $(hostname) = node2 ]; then sleep 600; fi; echo here"
-    running = on_lab.start("exec", "--cluster", "lab", "--quiet-equal", "--", line)
-    running.until(lambda: lab["node2"].processes("sleep\x00600"), "the command on node2")
-    lab["node2"].unplug()
-    done = running.wait()
-    assert done.code == 4, done
-    assert re.fullmatch(r"── node1 ──\nhere\n── node2: lost: [^\n]+ ──\n", done.out), done
-    lab["node2"].plug()
-    wait_until(lambda: not lab.leftovers(), "node2 to end it by itself")
-
-
 def test_a_host_out_of_reach_is_exit_3(lab: Lab, on_lab: Launcher) -> None:
     """It is named with what to change, and nothing is done on the others either."""
     words = ["--cluster", "lab", "--set", "cluster.nodes.node2.port=23"]

@@ -73,9 +73,6 @@ class Host:
         self._init_pid = 0
         self._is_plugged = True
 
-    def __repr__(self) -> str:
-        return f"<Host {self.name} {self.address} {'on' if self.is_on else 'off'}>"
-
     # Power
 
     @property
@@ -197,9 +194,6 @@ class Host:
         chmod = "" if mode is None else f"chmod {mode:o} {quoted_path}"
         script = f'mkdir -p "$(dirname {quoted_path})" && cat > {quoted_path}\n{chmod}'
         self.sh(f"set -e\n{script}", user=user, stdin=text)
-
-    def read(self, path: str, *, user: str = LOGIN_USER) -> str:
-        return self.sh(f"cat {shlex.quote(path.removeprefix('~/'))}", user=user)
 
     # Processes
 

@@ -44,35 +44,41 @@ class Lab:
     def __getitem__(self, name: str) -> Host:
         return self.hosts[name]
 
-    def cluster(self, names: Iterable[str] | None = None, **overrides: object) -> dict[str, Any]:
+    def cluster(
+        self,
+        names: Iterable[str] | None = None,
+        ssh: Mapping[str, object] | None = None,
+        **overrides: object,
+    ) -> dict[str, Any]:
         """Returns what a user would write in conf/cluster/NAME.yaml about these hosts.
 
         Args:
             names: The nodes, in order; all hosts unless given.
-            overrides: Laid over the result: mappings key by key (`ssh={"user": "root"}`), the rest
-                whole.
+            ssh: Laid over the usual settings, key by key.
+            overrides: Laid over the result.
         """
         chosen = [self.hosts[name] for name in (names if names is not None else self.hosts)]
-        cluster: dict[str, Any] = {
+        usual = {
+            "user": LOGIN_USER,
+            "key": str(self.key),
+            "known_hosts": str(self.known_hosts),
+            "config": "/dev/null",
+        }
+        return {
             "defaults": ["base"],
             "transport": self.transport,
             "nodes": {host.name: {"host": host.address} for host in chosen},
-            "ssh": {
-                "user": LOGIN_USER,
-                "key": str(self.key),
-                "known_hosts": str(self.known_hosts),
-                "config": "/dev/null",
-            },
             "python": sys.executable,
+            **overrides,
+            "ssh": {**usual, **(ssh or {})},
         }
-        return _overlay(cluster, overrides)
 
     def write_cluster(
         self,
         folder: Path,
         name: str = "lab",
         names: Iterable[str] | None = None,
-        **overrides: object,
+        **overrides: Any,
     ) -> Path:
         """Writes `cluster(...)` to FOLDER/cluster/NAME.yaml, and returns that path."""
         path = folder / "cluster" / f"{name}.yaml"
@@ -140,14 +146,3 @@ class Lab:
         """Returns what each host has, by name; hosts with nothing are not named."""
         found = {name: query(host) for name, host in self.hosts.items()}
         return {name: items for name, items in found.items() if items}
-
-
-def _overlay(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    result = dict(base)
-    for key, value in overrides.items():
-        base_value = result.get(key)
-        if isinstance(base_value, Mapping) and isinstance(value, Mapping):
-            result[key] = _overlay(base_value, value)
-        else:
-            result[key] = value
-    return result
