@@ -180,6 +180,15 @@ def test_a_damaged_record(
 
 
 @pytest.mark.promise(12)
+@pytest.mark.usefixtures("first")
+def test_a_record_that_came_from_hosts_is_not_repeated(wrong: Callable[..., str]) -> None:
+    """What a host says is not executed."""
+    Path("runs/first/overrides.yaml").unlink()
+    told = "rerun: this machine has that run from its hosts: no launch here made the record"
+    assert told in wrong("rerun=first")
+
+
+@pytest.mark.promise(12)
 def test_record_has_no_say_in_what_hydra_calls(composer: Composer, first: LaunchRequest) -> None:
     """A host could have written it: callbacks, sweepers and defaults in it are dropped."""
     del first

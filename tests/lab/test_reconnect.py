@@ -1,4 +1,7 @@
-"""Lost connections: ranks train on, the controller finds them again, no byte lost or doubled."""
+"""Lost connections: ranks train on, the controller finds them again, no byte is lost or doubled.
+
+A killed controller, a closed terminal and a pulled cable are the same case, and three tests.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from runner.core.wire.codec import decode
+from runner.core.wire.states import Reason, ReasonKind
+from tests.lab.inspecting import agent_of
 from tests.lab.lab import Lab
 from tests.lab.launching import PROGRAMS, Controller, Launcher
-from tests.lab.waiting import PATIENCE, wait_until_ended
+from tests.lab.waiting import PATIENCE, wait_until_ended, wait_until_idle
 
 pytestmark = [pytest.mark.promise(1, 6)]
 
@@ -64,6 +70,23 @@ def whole(controller: Controller) -> None:
         assert kept == wanted, (rank, len(kept))
 
 
+def test_a_killed_agent_is_replaced(lab: Lab, begin: Callable[..., Controller]) -> None:
+    """Again and again: the run does not notice, and every byte arrives once."""
+    controller = begin()
+    for number in range(3):
+        for node in BOTH:
+            lab[node].kill(agent_of(lab, node).pid)
+        controller.until(
+            lambda n=number: controller.err.count("connected again") >= 2 * (n + 1),  # type: ignore[misc]
+            "both agents again",
+        )
+    let_go(lab)
+    done = controller.wait()
+    assert done.code == 0, done
+    assert "node2: the connection to it broke" in done.err
+    whole(controller)
+
+
 @pytest.mark.slow
 @pytest.mark.over_openssh
 @pytest.mark.parametrize(
@@ -89,6 +112,26 @@ def test_a_host_out_of_reach_of_the_controller_alone(
     assert done.err.count("connected again") == len(cut)
     whole(controller)
     lab.kill_all()  # the agents of the silent connections wait for a minute
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["killed", pytest.param("terminal closed", marks=pytest.mark.all)])
+def test_without_a_controller_a_run_goes_on_for_a_while(
+    lab: Lab, begin: Callable[..., Controller], how: str
+) -> None:
+    """SIGKILL and SIGHUP alike: after `disconnect_s` the hosts stop it, each by itself."""
+    controller = begin("disconnect_s=12", words=("daemon", "deaf"))
+    if how == "killed":
+        controller.kill()
+    else:
+        controller.send(signal.SIGHUP)
+        assert controller.process.wait(10 * PATIENCE) == 128 + signal.SIGHUP
+    assert all(lab[node].processes("rank.py") for node in BOTH)
+    for node, record in wait_until_ended(lab, controller.run_id, BOTH):
+        stopping = next(event for event in record if event["kind"] == "stopping")
+        reason = decode(Reason, stopping["reason"])
+        assert (reason.kind, reason.detail) == (ReasonKind.UNATTENDED, "12 s"), node
+    wait_until_idle(lab)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGHUP])

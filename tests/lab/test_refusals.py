@@ -58,6 +58,21 @@ def test_a_refusal_is_one_clear_message(name: str, lab: Lab, on_lab: Launcher) -
     assert not (on_lab.folder / "runs").exists()
 
 
+def test_unknown_host_keys(lab: Lab, launcher: Launcher, tmp_path: Path) -> None:
+    """`strict` refuses them with fingerprint and next step; `accept-new` learns them once."""
+    known = tmp_path / "known"
+    lab.write_cluster(launcher.conf, names=["node1", "node2"], ssh={"known_hosts": str(known)})
+    done = launcher("cluster=lab", "task=env", "dry_run=true")
+    assert done.code == 3, done
+    assert done.err.count("SHA256:") == 2
+    assert "node[1-2]: its port 22 shows a host key that is not known" in done.err
+    assert done.err.count("accept-new") == 1
+    done = launcher("cluster=lab", "task=env", "dry_run=true", "cluster.ssh.host_keys=accept-new")
+    assert done.code == 0, done
+    assert len(known.read_text().splitlines()) == 2
+    assert launcher("cluster=lab", "task=env", "dry_run=true").code == 0
+
+
 def test_a_start_that_failed_names_what_there_is(lab: Lab, on_lab: Launcher) -> None:
     """No files of ranks that never ran, nothing to pull, and a cure."""
     ranks = on_lab.rank_overrides("print=up")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 
 from runner.control.run.download import pull
 from runner.core.results import PullResult
-from runner.core.wire.files import FILE_KINDS, RemoteFile
+from runner.core.wire.files import FILE_KINDS, RemoteFile, validate
 from tests.unit.control.lying_host import HONEST_ANSWERS, LIAR, Answer, Pool
 
 pytestmark = [pytest.mark.promise(12)]
@@ -21,23 +21,25 @@ Pulled = Callable[..., PullResult]
 BAD = ("", ".", "..", "/etc/passwd", "../x", "a/../b", "a//b", "a/", "a\0b", "\ud800")
 
 
-def row(path: str, size: int = 0, kind: str = "output") -> list[Any]:
-    return [kind, path, size, 5, 0o644]
-
-
 @pytest.fixture
 def pulled(monkeypatch: pytest.MonkeyPatch) -> Pulled:
     """Brings a run into a folder from a host that names these files, and sends such contents."""
 
-    def bring(folder: Path, rows: list[Any], contents: Mapping[str, bytes] = {}) -> PullResult:
+    def bring(
+        folder: Path,
+        rows: list[Any],
+        contents: dict[str, bytes] | None = None,
+    ) -> PullResult:
         payload = zlib.compress(json.dumps(rows).encode())
         listed = [Answer("inventory", {"omitted_count": 0, "skipped": []}, payload)]
 
         def streamed(asked: dict[str, Any]) -> list[Answer]:
             answers = []
             for _, path, offset, _, _ in asked["files"]:
-                file = {"file": path, "offset": offset, "eof": True}
-                answers.append(Answer("data", file, contents[path][offset:]))
+                content = (contents or {})[path]
+                answers.append(
+                    Answer("data", {"file": path, "offset": offset, "eof": True}, content[offset:])
+                )
             return [*answers, Answer("streamed", {})]
 
         monkeypatch.setitem(HONEST_ANSWERS, "inventory", lambda _: listed)
@@ -49,35 +51,71 @@ def pulled(monkeypatch: pytest.MonkeyPatch) -> Pulled:
     return bring
 
 
+def row(path: str, size: int = 0, kind: str = "output") -> list[Any]:
+    return [kind, path, size, 5, 0o644]
+
+
 def everything(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
 
 
 def test_a_path_that_leads_out_is_refused(pulled: Pulled, tmp_path: Path) -> None:
     """All of that host's, for such a host is not to be trusted."""
-    told = pulled(tmp_path / "run", [row("fine"), row("../x")])
-    assert not told.is_complete
-    assert "unexpected reply" in str(told.problems)
+    for kind in FILE_KINDS:
+        for path in BAD:
+            told = pulled(tmp_path / "run", [row(path, kind=kind)])
+            assert not told.is_complete
+            assert "unexpected reply" in str(told.problems), (kind, path)
     assert everything(tmp_path) == set()
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [
+        ("record", "work/x"),
+        ("log", "rank_0.out"),
+        ("log", "attempt_0/rank_0.out\n"),
+        ("nothing", "x"),
+    ],
+)
+def test_only_what_a_run_has_is_fetched(kind: str, path: str) -> None:
+    """Records and logs are known by name."""
+    with pytest.raises(ValueError, match="of a run"):
+        validate(kind, path)
 
 
 @pytest.mark.parametrize(
     "bad",
     [
-        *(row(path, kind=kind) for kind in FILE_KINDS for path in BAD),
-        row("work/x", kind="record"),
-        row("rank_0.out", kind="log"),
-        row("attempt_0/rank_0.out\n", kind="log"),
-        row("x", kind="nothing"),
-        *(None, [], row("a", -1), row("a", 1 << 80), ["output", "a", float("inf"), 0, 0]),
-        *([*row("a"), "/etc/passwd"], [["output"], "a", 0, 0, 0]),
+        None,
+        [],
+        ["output", "a", -1, 0, 0],
+        ["output", "a", 1 << 80, 0, 0],
+        ["output", "a", float("inf"), 0, 0],
+        ["output", "a", 0, 0, 0, "/etc/passwd"],
+        [["output"], "a", 0, 0, 0],
     ],
-    ids=str,
 )
-def test_only_what_a_run_has_is_fetched(bad: Any) -> None:
-    """Records and logs are known by name; anything else than a row is a ValueError."""
+def test_no_file_at_all(bad: Any) -> None:
+    """Anything else than a row is a ValueError."""
     with pytest.raises(ValueError, match=r"."):
         RemoteFile.from_row(bad)
+
+
+def test_nothing_is_written_through_a_link(pulled: Pulled, tmp_path: Path) -> None:
+    """That was there: a host's own is not made here."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    elsewhere = tmp_path / "other"
+    elsewhere.mkdir()
+    (elsewhere / "outputs").symlink_to(outside)
+    (elsewhere / "logs").mkdir()
+    (elsewhere / "logs" / LIAR).mkdir()
+    (elsewhere / "logs/b/rank_0.out").symlink_to(outside / "log")
+    rows = [row("c", 3), row("attempt_0/rank_0.out", 3, kind="log")]
+    told = pulled(elsewhere, rows, {"c": b"bad", "attempt_0/rank_0.out": b"bad"})
+    assert told.failed_count == 2
+    assert everything(outside) == set()
 
 
 @pytest.mark.promise(5)

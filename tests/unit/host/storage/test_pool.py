@@ -177,6 +177,18 @@ def test_copy_is_what_was_pushed(
     assert is_intact(tmp_path, TREE)
 
 
+def test_release_with_a_file_of_another_size_is_not_run(tmp_path: Path, work: Path) -> None:
+    """It is named, and the next launch sends it again."""
+    store(tmp_path, TREE)
+    TREE.content_path(tmp_path, "a").write_bytes(b"exit(1)")
+
+    with pytest.raises(ValueError, match=r"\(a\) has another size than it had; start again"):
+        check_out(str(tmp_path), TREE.name, str(work))
+    assert not pool.has_release(str(tmp_path), TREE.name)
+    assert store(tmp_path, TREE) == ["a"]
+    assert is_intact(tmp_path, TREE)
+
+
 @pytest.fixture
 def kept(tmp_path: Path) -> list[Made]:
     """Three releases with one file in common, the oldest first."""

@@ -139,6 +139,33 @@ def test_a_run_is_stopped_after_the_others_had_their_time(noted: Noted) -> None:
     assert words == ["no rank made progress for 45 s (watch.stall_s is 40)"]
 
 
+def test_what_a_dump_causes_is_no_progress(noted: Noted) -> None:
+    """A rank whose wait its signal cuts prints that; what it prints later is its own."""
+    monitor = noted.monitor(stop_on_stall=True)
+    noted.sizes = {"rank_0.out": 0}
+
+    def sample(*, prints: bool) -> float:
+        assert noted.sizes
+        noted.now += 5
+        noted.sizes = {"rank_0.out": noted.sizes["rank_0.out"] + prints}
+        monitor.sample()
+        return monitor.stalled_s
+
+    for _ in range(8):
+        assert sample(prints=False) < 40
+    monitor.dump("asked for by ada")
+    assert sample(prints=True) == 40
+    check(monitor, 40.0)
+    assert sample(prints=True) == 45
+    check(monitor, 45.0)  # both dumps were made at once
+    noted.now += 2
+    check(monitor, 47.0)  # they have settled: what they print from now on is their own
+    assert sample(prints=True) == 0
+    check(monitor, 0.0)
+    assert noted.bodies == [Stalled(40.0, stops_run=True, dump_time="then"), ProgressResumed()]
+    assert not noted.failures
+
+
 def test_a_freeze_of_the_machine_is_no_standstill(noted: Noted) -> None:
     """Samples that are far apart: we stood still ourselves, or the disk did not answer."""
     noted.sizes = {}
