@@ -122,8 +122,7 @@ class RerunCode:
 
     def keep(self, pool: CodePool) -> CodeKeeper | None:
         """Begin to copy it into the pool of the new run, if it is here."""
-        content = self.content()
-        return CodeKeeper(pool, content) if content else None
+        return CodeKeeper(pool, self._stored) if self._stored else None
 
     def content(self) -> PushSource | None:
         """Return the kept release, or the code here if it is the same."""
