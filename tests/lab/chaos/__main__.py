@@ -87,7 +87,7 @@ def run_part(options: argparse.Namespace) -> int:
         project.mkdir()
         launcher = Launcher(project)
         lab.write_cluster(launcher.conf, ssh={"user": USER})
-        session = Session(lab, launcher, options.seed, evidence, options.part)
+        session = Session(lab, launcher, options.seed, evidence, str(options.part))
 
         def on_outcome(outcome: Outcome) -> None:
             print(outcome.line(), *outcome.problems, sep="\n      ", flush=True)

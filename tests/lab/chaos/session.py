@@ -56,7 +56,7 @@ class Session:
     """Events on one lab, one after the other; each is decided by the seed and its number."""
 
     def __init__(
-        self, lab: Lab, launcher: Launcher, seed: int, evidence: Path, part: int = 0
+        self, lab: Lab, launcher: Launcher, seed: int, evidence: Path, part: str = "0"
     ) -> None:
         self._lab, self._launcher, self._part = lab, launcher, part
         self._seed, self._evidence = seed, evidence
