@@ -236,7 +236,6 @@ class Facts:
     run_stopped: bool = False  # whether a stop of this run was requested here
     has_tasks: bool = False  # whether the shipped tasks with the requested hash are here
     has_release: bool = False  # whether the release is here
-    machine: str = ""  # the kind of processor, as `uname -m` prints it
     shm_free: Optional[int] = None  # bytes, in /dev/shm
     tmp: str = ""  # the folder for temporary files: TMPDIR as the setup leaves it, or /tmp
     tmp_free: Optional[int] = None  # bytes, there

@@ -117,7 +117,6 @@ def _static_facts(request: FactsRequest) -> Facts:
         ssh_address=ssh_server_address(os.environ),
         workdir=absolute(request.workdir, home),
         project=absolute(request.project, home) if request.project else "",
-        machine=os.uname().machine,
     )
 
 

@@ -71,9 +71,8 @@ def render_page(
     *,
     before: RunData | None = None,
     defaults: Mapping[str, str] | None = None,
-    refresh_s: int = 0,
 ) -> str:
-    """Return the page of these runs; a browser reads it again every `refresh_s` while one is on.
+    """Return the page of these runs.
 
     One run is compared with that `before`. `defaults` are the texts of keys nobody has to set.
     """
@@ -103,7 +102,6 @@ def render_page(
     return template.render(
         runs=runs,
         policy=policy,
-        refresh_s=refresh_s,
         style=style,
         script=script,
         charts={"metrics": _metric_charts(runs)[:MAX_METRICS], "load": _load_charts(runs)},

@@ -62,9 +62,8 @@ def test_it_says_why_a_run_failed_and_what_differs_from_the_run_before() -> None
     assert "task.script" not in set_keys
 
 
-def test_a_run_that_hangs_is_read_again_and_shows_where_it_waits() -> None:
-    page = render_page([replace(failed_run(), verdict=None, ended_at=None)], refresh_s=5)
-    assert '<meta http-equiv="refresh" content="5">' in page
+def test_a_run_that_hangs_shows_where_it_waits() -> None:
+    page = render_page([replace(failed_run(), verdict=None, ended_at=None)])
     shown = page[page.index("<h2>No rank made progress any more</h2>") : page.index("<dl>")]
     assert TRACEBACK[-1] in shown
 
