@@ -14,7 +14,7 @@ from contextlib import closing
 import pytest
 
 from tests.lab.forkserver import RUNNER_ARGV
-from tests.lab.inspecting import events_by_node, guardian_and_supervisor
+from tests.lab.inspecting import events_by_node, guardian_and_supervisor, own_processes
 from tests.lab.lab import Lab
 from tests.lab.launching import Launcher
 from tests.lab.terminal import Terminal
@@ -39,8 +39,11 @@ def detached(on_lab: Launcher) -> Start:
     return start
 
 
-def has_session(lab: Lab) -> bool:
-    return any("@notty" in str(host.processes()) for host in lab.hosts.values())
+def await_end_of_agents(lab: Lab) -> None:
+    """Wait until guardian and supervisor alone are left, which an agent outlives by a moment."""
+    wait_until(
+        lambda: all(len(own_processes(lab, node)) == 2 for node in NODES), "the end of its agents"
+    )
 
 
 def test_a_detached_run_outlives_everything(lab: Lab, on_lab: Launcher) -> None:
@@ -51,7 +54,7 @@ def test_a_detached_run_outlives_everything(lab: Lab, on_lab: Launcher) -> None:
     run_id = done.folder.name
     assert f"run {run_id} goes on without this terminal" in done.err
     assert f"python -m runner attach --run {run_id}\n" in done.err
-    wait_until(lambda: not has_session(lab), "the end of its sessions")
+    await_end_of_agents(lab)
     listed = on_lab("ps", "--cluster", "lab")
     assert re.search(rf"^{run_id} +rank ", listed.out, re.MULTILINE), listed
     assert "running" in listed.out
@@ -142,7 +145,7 @@ def test_stop_works_whoever_is_dead(lab: Lab, on_lab: Launcher, detached: Start,
     run_id = detached("daemon", "deaf", "print=deaf", "sleep=600")
     guardian, supervisor = guardian_and_supervisor(lab, "node2")
     # The agent of the launch would end the run of a dead supervisor, as one of `stop` has to.
-    wait_until(lambda: not has_session(lab), "the end of the launch's sessions")
+    await_end_of_agents(lab)
     homes = [lab[node].home for node in NODES]
     pattern = f".runner/runs/{run_id}/*/attempt_0/rank_*.out"
     wait_until(
