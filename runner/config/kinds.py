@@ -209,7 +209,6 @@ def _variable_name(name: str, *, is_removed: bool = False) -> str:
 
 
 def is_settable(name: str) -> bool:
-    """Return whether a user may set this variable of ranks."""
     return name not in RESERVED_ENV and not LAUNCHER_ENV.fullmatch(name)
 
 
@@ -255,6 +254,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "environment": Kind("a mapping such as {NAME: value}", _variable, each="a text or null"),
     "file here": Kind("the path of a file here, or null", PATH, NULL),
+    "folders": Kind("a list of folders", partial(_texts, form=r"\w[\w.-]*(/\w[\w.-]*)*")),
     "gpus": Kind("a whole number from 0, a list of devices such as [0, 2], or auto", _gpus, AUTO),
     "interval": Kind("seconds, 1 to 3600", partial(_seconds, least=1, most=3600)),
     "jump hosts": Kind("a text, a list of texts or null", partial(_texts, separator=",")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,7 @@ class RecordedRun:
         code = CodeRef()
         if spec.task.shipped_file:
             code = CodeRef(tasks_hash=plan.tasks_hash if is_same_program else "")
+            code = replace(code, keep_place=plan.keep_place if is_same_program else "")
         elif spec.pushes_code and plan.release:
             script = plan.script if is_same_program else ""
             code = CodeRef(
@@ -75,6 +76,7 @@ class RecordedRun:
                 script=script,
                 commit=plan.commit,
                 python_path=plan.python_path,
+                keep_place=plan.keep_place if is_same_program else "",
             )
         elif spec.pushes_code:
             notes.append(f"run {plan.run_id} had no release: the code you stand in is what runs")

@@ -329,7 +329,10 @@ def _check_entry(problems: Problems, spec: Spec) -> None:
 
 
 def _check_run(problems: Problems, spec: Spec) -> None:
-    """Report what cannot be watched, debugged or told."""
+    """Report what cannot be kept, watched, debugged or told."""
+    if spec.task.keep and not (spec.pushes_code or spec.task.shipped_file):
+        message = f"ranks run in {spec.cluster.project} on the hosts, where folders stay anyway"
+        problems.report("task.keep", message, "leave it out; it is for code that is pushed")
     if spec.watch.relaunches and not spec.relaunch.max:
         hint = "set relaunch.max to 1 or more, or watch.action=stop"
         problems.report("watch.action", "restart needs a number of relaunches", hint)

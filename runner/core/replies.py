@@ -48,6 +48,7 @@ REPLIES: dict[str, dict[str, Field]] = {
         "runs": Field(tuple[str, ...], RUN_ID),
         "releases": _TEXTS,
         "environments": _TEXTS,
+        "kept": _TEXTS,
         "in_use": _TEXTS,
         "bytes": _SIZE,
     },

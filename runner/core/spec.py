@@ -325,6 +325,9 @@ class Task:
     outputs: tuple[str, ...] = setting(
         "files to bring home from where ranks run; `**`: any folders", "patterns of files", ()
     )
+    keep: tuple[str, ...] = setting(
+        "folders where ranks run that outlive a run, such as [checkpoints]", "folders", ()
+    )
     decides: str = setting(
         "for entry plain: the node that decides the end of the run", "node or master", ""
     )

@@ -15,7 +15,7 @@ import click
 from runner.checks.base import CheckContext, evaluate_checks
 from runner.config.words import key_of
 from runner.control.code.snapshot import Snapshot
-from runner.control.code.source import CodeOnHosts
+from runner.control.code.source import CodeOnHosts, code_of
 from runner.control.rpc.wait import Broadcast
 from runner.control.run.attempts import without_pulls
 from runner.control.run.preparation import Preparation
@@ -110,7 +110,7 @@ def _run_preflight(composed: LaunchRequest) -> dict[str, list[Finding]]:
         take = Snapshot.take if spec.pushes_code else CodeOnHosts
         source = take(spec, Path.cwd())
         preparation = Preparation(spec, source)
-        code = source.code if spec.pushes_code else CodeRef()
+        code = code_of(composed, source) if spec.pushes_code else CodeRef()
 
         def request(node: Node) -> FactsRequest:
             asked = facts_request(spec, node, code)

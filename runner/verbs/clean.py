@@ -19,7 +19,7 @@ from runner.verbs.shared.confirmation import confirm
 from runner.verbs.shared.selection import Selection, open_pool
 from runner.verbs.shared.verb import json_option, parse_duration, verb
 
-REMOVED = ("runs", "releases", "environments")
+REMOVED = ("runs", "releases", "environments", "kept")
 """What a host says it has removed, or would."""
 
 
@@ -38,17 +38,25 @@ REMOVED = ("runs", "releases", "environments")
 @click.option(
     "-y", "--yes", is_flag=True, help="remove runs that are not on record here without asking"
 )
+@click.option("--keep", is_flag=True, help="remove the folders of task.keep as well")
 @json_option
-def clean(selection: Selection, older_than: str, dry_run: bool, yes: bool, json_: bool) -> int:
+def clean(
+    selection: Selection, older_than: str, dry_run: bool, yes: bool, keep: bool, json_: bool
+) -> int:
     """Remove old runs, releases and prepared environments from every host.
 
-    With their logs and the files of their ranks; never what is in use.
+    With their logs and the files of their ranks; never what is in use, nor folders of task.keep.
     """
     older_than_s = parse_duration("--older-than", older_than, allow_bare=False)
     composed = selection.contact()
     spec = composed.spec
     others = [node.name for node in spec.nodes]
-    request: dict[str, Any] = {"older_than_s": older_than_s, "dry_run": True, "others": others}
+    request: dict[str, Any] = {
+        "older_than_s": older_than_s,
+        "dry_run": True,
+        "others": others,
+        "with_kept": keep,
+    }
     with open_pool(composed) as pool:
         pool.collect_facts(lambda node: workdir_request(spec, node), workdir_problems)
         pool.console.phase("cleaning")

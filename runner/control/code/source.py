@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import runner
+from runner.control.code import worktree
 from runner.control.code.pool import STORE, CodeKeeper, CodePool, PushSource, find_release
 from runner.control.code.snapshot import Snapshot, python_path
 from runner.core.errors import ConfigError, NotReady, Problem
-from runner.core.launch_request import RecordedCode
+from runner.core.launch_request import LaunchRequest, RecordedCode
 from runner.core.spec import SHIPPED_TASKS, Spec, Task, are_local
 from runner.core.wire.facts import Facts
 from runner.core.wire.files import release_hash, tasks_digest
@@ -164,6 +166,18 @@ class RerunCode:
 
 CodeSource = Snapshot | RerunCode | CodeOnHosts
 """Where the code that the ranks run comes from."""
+
+
+def code_of(request: LaunchRequest, source: CodeSource) -> CodeRef:
+    """Return the code of a run, with the place of what its task keeps: that of a run it repeats."""
+    code = source.code
+    if code.keep_place or not request.spec.task.keep:
+        return code
+    words = [worktree.project_name(Path.cwd()), request.spec.task.name]
+    if request.sweep:
+        words[1] += f".{request.sweep.number}"
+    place = "/".join(re.sub(r"[^\w.-]+", "-", word).strip(".-") or "task" for word in words)
+    return replace(code, keep_place=place)
 
 
 def _check_tasks(recorded: RecordedCode, spec: Spec) -> None:

@@ -91,6 +91,11 @@ def scan(cwd: Path) -> WorkTree:
     return tree
 
 
+def project_name(cwd: Path) -> str:
+    """Return the name of the top folder of a project."""
+    return (_git_top(cwd) or cwd).name
+
+
 def why_absent(folder: Path, path: str) -> str:
     """Return which rule ignores a file below a folder, "" for none, or no file."""
     if not (folder / path).exists():

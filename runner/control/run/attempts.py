@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.code.snapshot import Snapshot
-from runner.control.code.source import CodeOnHosts, CodeSource, RerunCode
+from runner.control.code.source import CodeOnHosts, CodeSource, RerunCode, code_of
 from runner.control.record.said_notes import unsaid
 from runner.control.run.hosts import HostPool
 from runner.control.run.preparation import Preparation
@@ -41,6 +42,9 @@ OTHER_RUNS_TIMEOUT_S = 2.0
 NOTICE_S = 10.0
 """Hosts expect a relaunch for so long after each announcement in the pause."""
 
+RESUMES = re.compile(r"-{0,2}(resume|load|restore|init|ckpt|checkpoint)([-_.]?\w+)*(=(?!/).*)?\Z")
+"""An argument by which a program goes on where an earlier run ended."""
+
 PREPARE_S = 120.0
 """And for so long while the next attempt is prepared: facts, setups, code."""
 
@@ -69,6 +73,14 @@ def launch_notes(request: LaunchRequest, source: CodeSource) -> list[str]:
         notes.append(f"{typed[-1]} is not used: {text}; task.entry=torchrun starts {ranks} ranks")
     files: Sequence[str] = request.file_notes
     code: Sequence[str] = source.notes
+    resumed = next(filter(RESUMES.match, spec.task.words), "")
+    is_copy = spec.pushes_code or spec.task.shipped_file
+    if resumed and is_copy and not spec.task.keep:
+        text = "each run has a fresh copy of the code, without what earlier runs wrote there"
+        code = [
+            *code,
+            f"{resumed.partition('=')[0]}: {text}; task.keep=[checkpoints] keeps such a folder",
+        ]
     if not spec.dry_run:
         files = unsaid(f"files of {spec.cluster.name}", files)
         code = code if request.recorded_code else unsaid("code", code)
@@ -230,12 +242,12 @@ class Attempts:
 
     def facts_request(self, node: Node) -> FactsRequest:
         """Return what to ask a node before an order."""
-        request = facts_request(self._pool.spec, node, self._source.code)
+        request = facts_request(self._pool.spec, node, code_of(self._request, self._source))
         request = replace(request, prepare=self._preparation.request(node))
         return replace(request, run_id="") if self._starts else request  # it may be there
 
     def _build_plan(self, spec: Spec, facts: dict[str, Facts], number: int = 0) -> Plan:
-        code = self._source.code
+        code = code_of(self._request, self._source)
         return build_plan(
             spec,
             facts,

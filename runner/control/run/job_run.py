@@ -17,7 +17,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from runner.control.code.pool import STORE, CodePool
-from runner.control.code.source import CodeSource
+from runner.control.code.source import CodeSource, code_of
 from runner.control.history import files
 from runner.control.history.run_reader import read_events
 from runner.control.record import run_index
@@ -73,7 +73,7 @@ def submit(request: LaunchRequest, source: CodeSource, store: RunStore, script: 
         backend="",
         master_addr="",
         master_port=0,
-        **asdict(source.code),
+        **asdict(code_of(request, source)),
     )
     request = replace(request, launched_at=time.time(), launched_from=str(Path.cwd()))
     with store.required():

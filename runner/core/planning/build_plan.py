@@ -276,6 +276,8 @@ def _order(
         min_nodes=spec.min_nodes or 0,
         max_nodes=spec.max_nodes or 0,
         release=attempt.code.release,
+        keep=spec.task.keep,
+        keep_place=attempt.code.keep_place if spec.task.keep else "",
         grace_s=spec.grace_s,
         disconnect_s=spec.disconnect_s,
         hub=chosen.hub,

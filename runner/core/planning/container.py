@@ -11,7 +11,7 @@ from runner.core.errors import Problem
 from runner.core.spec import Mount, Node, Spec
 from runner.core.wire.container import ALL_GPUS, Container, is_of_engine
 from runner.core.wire.facts import Facts
-from runner.core.wire.paths import RunPaths, tasks_folder
+from runner.core.wire.paths import RunPaths, kept_folder, tasks_folder
 from runner.core.wire.plan import NodePlan
 
 SHORT = {"d": "detach", "i": "interactive", "t": "tty", "u": "user", "v": "volume"}
@@ -102,7 +102,10 @@ def wrap(spec: Spec, node: Node, facts: Facts, plan: NodePlan, tasks_hash: str) 
     container = replace(
         container,
         labels=(f"runner.run={spec.run_id}", f"runner.node={node.name}"),
-        mounts=(*_run_mounts(spec, facts, run_paths, tasks_hash), *container.mounts),
+        mounts=(
+            *_run_mounts(spec, facts, run_paths, tasks_hash, order.keep_place),
+            *container.mounts,
+        ),
         options=(*pinned, *container.options),
         uid=facts.uid,
         gid=facts.gid,
@@ -141,7 +144,9 @@ def _mount_record(mount: Mount) -> str:
     return ",".join(fields)
 
 
-def _run_mounts(spec: Spec, facts: Facts, run_paths: RunPaths, tasks_hash: str) -> list[str]:
+def _run_mounts(
+    spec: Spec, facts: Facts, run_paths: RunPaths, tasks_hash: str, keep_place: str
+) -> list[str]:
     """Return what a container sees of its host, in the same places: the run and its code.
 
     The private copy of a release is in the folder of the run.
@@ -152,6 +157,9 @@ def _run_mounts(spec: Spec, facts: Facts, run_paths: RunPaths, tasks_hash: str) 
         mounts.append(Mount(folder, folder, read_only=True))
     elif not spec.pushes_code:
         mounts.append(Mount(facts.project, facts.project))
+    if keep_place:
+        kept = kept_folder(facts.workdir, keep_place, "").rstrip("/")
+        mounts.append(Mount(kept, kept))
     return [_mount_record(mount) for mount in mounts]
 
 

@@ -65,6 +65,7 @@ def facts_request(spec: Spec, node: Node, code: CodeRef) -> FactsRequest:
         workdir=spec.cluster.workdir,
         tasks_hash=code.tasks_hash,
         release=code.release,
+        keep_place=code.keep_place if task.keep else "",
         reserve_port=has_store,
         spare_ports=min(spec.relaunch.max, MAX_SPARE_PORTS) if has_store else 0,
         reserve_hub_port=is_master and has_peers,
@@ -184,6 +185,10 @@ def _code_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
     if facts.run_exists:
         message = f"run_id: there is a run {spec.run_id} below {facts.workdir} already"
         yield Problem(node.name, message, "choose another run_id, or leave it out")
+    if facts.kept_by:
+        message = f"task.keep: run {facts.kept_by} writes to the folders of this task"
+        hint = f"wait for its end, or: {this_program()} stop --run {facts.kept_by}"
+        yield Problem(node.name, message, hint)
     if spec.task.shipped_file:
         return
     if not facts.project_exists:

@@ -72,6 +72,7 @@ class FactsRequest:
     workdir: str = USUAL_WORKDIR
     tasks_hash: str = ""  # of the shipped tasks
     release: str = ""  # the hash of the release that the run works in
+    keep_place: str = ""  # PROJECT/TASK, if the task keeps folders
     reserve_port: bool = False  # for the rendezvous
     spare_ports: int = 0  # and so many for that of later attempts
     reserve_hub_port: bool = False  # for the supervisors' hub
@@ -236,6 +237,7 @@ class Facts:
     run_stopped: bool = False  # whether a stop of this run was requested here
     has_tasks: bool = False  # whether the shipped tasks with the requested hash are here
     has_release: bool = False  # whether the release is here
+    kept_by: str = ""  # the run that has the folders which the task keeps, if it is another
     shm_free: Optional[int] = None  # bytes, in /dev/shm
     tmp: str = ""  # the folder for temporary files: TMPDIR as the setup leaves it, or /tmp
     tmp_free: Optional[int] = None  # bytes, there

@@ -94,6 +94,8 @@ class Order:
     max_nodes: int = field(default=0, metadata=COUNT)
     is_standby: bool = False  # whether it is that of a spare, which starts nothing
     release: str = ""  # copied into the run's `work` first; "" for none
+    keep: Tuple[str, ...] = ()  # folders below `cwd` that outlive the run
+    keep_place: str = ""  # where these are, below `workdir/keep`: PROJECT/TASK
     grace_s: float = 15.0  # between TERM and KILL
     disconnect_s: float = 0.0  # without a controller, before the run is stopped; 0: never
     detached: bool = False  # whether the hub has begun the attempt, and no launch watches it

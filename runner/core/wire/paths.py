@@ -21,7 +21,9 @@ USUAL_WORKDIR = "~/.runner"
 
 RELEASES = "releases"
 POOL = "pool"
-"""The folders of the code that was pushed: manifests, and contents of files by their sha256."""
+KEEP = "keep"
+"""The folders of the code that was pushed, manifests and contents of files by their sha256; and of
+what tasks keep."""
 
 PROGRAM_LOG = "program"
 """The stem of the log files of the launcher process (torchrun); ranks have `rank_R`."""
@@ -159,3 +161,8 @@ def release_file(workdir: str, name: str) -> str:
 def content_file(workdir: str, digest: str) -> str:
     """Return the content of files with that sha256 on a host."""
     return posixpath.join(workdir, POOL, digest)
+
+
+def kept_folder(workdir: str, place: str, name: str) -> str:
+    """Return the folder on a host to which the link `name` of a task leads that keeps it."""
+    return posixpath.join(workdir, KEEP, place, name)

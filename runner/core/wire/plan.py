@@ -78,12 +78,13 @@ class Plan:
     rendezvous_reason: str = ""  # for that address, or for `etcd_endpoint`
     etcd_endpoint: str = ""  # HOST:PORT, "" for none
     secrets: Tuple[str, ...] = ()  # names of secret variables, never their values
-    release: str = ""  # "" if the code is the hosts' own; see `CodeRef` for the next five
+    release: str = ""  # "" if the code is the hosts' own; see `CodeRef` for the next six
     commit: str = ""
     subdirectory: str = ""
     script: str = ""
     tasks_hash: str = ""
     python_path: Tuple[str, ...] = ()
+    keep_place: str = ""
     image: str = ""  # that ranks run in, "" without containers
     outputs: Tuple[str, ...] = ()  # paths or patterns of what the task leaves to be downloaded
     notes: Tuple[str, ...] = ()  # decisions that the user should read
@@ -251,3 +252,4 @@ class CodeRef:
     script: str = ""  # `task.script` relative to that; "" if it is used as it is
     commit: str = ""  # of git, with "+" if files differ from it
     python_path: Tuple[str, ...] = ()  # what Python sees first, relative to where ranks run
+    keep_place: str = ""  # PROJECT/TASK, by which hosts have the folders of `task.keep`

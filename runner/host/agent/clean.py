@@ -25,6 +25,7 @@ class Handler(RequestHandler):
             frame.data.get("others", ()),
             frame.data.get("only"),
             dry_run=bool(frame.data["dry_run"]),
+            with_kept=bool(frame.data["with_kept"]),
         )
         self.context.answer(frame, "cleaned", **removed)
 

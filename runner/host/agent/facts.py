@@ -13,6 +13,7 @@ from runner.core.wire.paths import RunPaths
 from runner.host.agent.server import RequestHandler, clocks
 from runner.host.facts.collect import collect
 from runner.host.process.jobs import in_loop
+from runner.host.storage import keep
 
 if TYPE_CHECKING:
     from runner.host.agent import push
@@ -35,6 +36,7 @@ class Handler(RequestHandler):
         facts = replace(
             result.facts,
             run_exists=os.path.isdir(folder.root),
+            kept_by=keep.other_user(workdir, request.keep_place, request.run_id),
             run_stopped=os.path.lexists(folder.stop_marker),
             has_release=is_stored and self._pin(request.release),
         )

@@ -1,6 +1,7 @@
 """Fetch requests: the inventory of a run's files, and chunks of them.
 
-Symbolic links are named and never followed, so that nothing outside the run's folder is read.
+Symbolic links are named and never followed, so that nothing outside the run's folder is read; but
+for those of `task.keep`.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import json
 import os
 import stat
 import zlib
-from typing import Collection, List, Optional, Sequence, Tuple
+from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from runner.core.wire import files
 from runner.core.wire.codec import Frame
 from runner.core.wire.files import CHUNK, MAX_LIST, RemoteFile
-from runner.core.wire.paths import RunPaths
+from runner.core.wire.paths import RunPaths, kept_folder
 from runner.host.agent.server import RequestHandler, error_text
 from runner.host.process.jobs import checkpoint
 
@@ -49,14 +50,15 @@ class Handler(RequestHandler):
     def on_fetch(self, frame: Frame) -> None:
         """Send files from an offset to a size, one after the other."""
         folder = self.context.run_folder(frame)
-        output_folder, _ = working_folder(folder)
+        outputs = Outputs.of(folder)
         for kind, path, offset, size, mtime_ns in frame.data["files"]:
             try:
                 files.validate(kind, path)
-                base = output_folder if kind == files.OUTPUT else folder.root
-                if not base:
-                    raise ValueError("its working folder is not on record")
-                descriptor = open_below(base, path)
+                base = folder.root
+                below = path
+                if kind == files.OUTPUT:
+                    base, below = outputs.locate(path)
+                descriptor = open_below(base, below)
                 try:
                     self._send_file(frame, descriptor, path, offset, size, mtime_ns)
                 finally:
@@ -119,11 +121,17 @@ class Inventory:
                     if legal.fullmatch(f"{attempt}/{name}"):
                         self._add_if_file(kind, folder.root, f"{attempt}/{name}")
         if files.OUTPUT in kinds:
-            base, of_task = working_folder(folder)
-            wanted = patterns or of_task
-            with contextlib.suppress(FileNotFoundError):  # removed, or never made
-                if base and wanted:
-                    self._find_outputs(base, wanted)
+            outputs = Outputs.of(folder)
+            wanted = patterns or outputs.patterns
+            for name in ("", *outputs.kept) if outputs.cwd and wanted else ():
+                state = files.compile_globs(wanted)
+                for part in name.split("/") if name else ():
+                    state = files.step_globs(state, part)
+                if name and patterns:  # of any run, since they are asked for by name
+                    self._checked_out_ns = 0
+                with contextlib.suppress(FileNotFoundError):  # removed, or never made
+                    if state:
+                        self._find_outputs(outputs, name, state)
 
     def _add_if_file(self, kind: str, root: str, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -131,10 +139,11 @@ class Inventory:
             if stat.S_ISREG(status.st_mode):
                 self._add(kind, path, status)
 
-    def _find_outputs(self, base: str, patterns: Sequence[str]) -> None:
-        """Find what matches, as deep as the patterns lead."""
-        base = os.path.realpath(base)
-        states = {base: files.compile_globs(patterns)}
+    def _find_outputs(self, outputs: Outputs, kept: str, state: files.GlobState) -> None:
+        """Find what matches in the working folder or in one that is kept, as deep as it leads."""
+        base = os.path.realpath(outputs.kept.get(kept, outputs.cwd))
+        prefix = f"{kept}/" if kept else ""
+        states = {base: state}
         for folder, subfolders, names, folder_fd in os.fwalk(base, onerror=self._on_error):
             state = states.pop(folder)
             entries = sorted((*subfolders, *names))
@@ -150,8 +159,8 @@ class Inventory:
                 if matching and stat.S_ISDIR(status.st_mode):
                     subfolders.append(name)
                     states[place] = matching
-                elif matching:
-                    self._add_output(place[len(base) + 1 :], status, matching)
+                elif matching and prefix + place[len(base) + 1 :] not in outputs.kept:
+                    self._add_output(prefix + place[len(base) + 1 :], status, matching)
 
     def _on_error(self, error: OSError) -> None:
         if error.errno != errno.ENOENT:
@@ -186,17 +195,45 @@ class Inventory:
             self.omitted_count += 1
 
 
-def working_folder(folder: RunPaths) -> Tuple[str, Tuple[str, ...]]:
-    """Return the working folder of a run's ranks ("" if unknown), and the patterns to fetch."""
+class Outputs(NamedTuple):
+    """Where the files are that a run's ranks leave, and which of them are wanted."""
+
+    cwd: str = ""  # "" if it is not on record
+    patterns: Tuple[str, ...] = ()
+    kept: Mapping[str, str] = {}  # where the links of the folders lead that outlive a run, by path
+
+    @staticmethod
+    def of(folder: RunPaths) -> Outputs:
+        """Return what is on record."""
+        order = _read_json(folder.order)
+        plan = _read_json(folder.plan)
+        texts = (each for each in plan.get("outputs", ()) if isinstance(each, str))
+        patterns = tuple(text for text in texts if not files.glob_problem(text))
+        workdir = str(order.get("workdir", ""))
+        place = str(order.get("keep_place", ""))
+        kept = {name: kept_folder(workdir, place, name) for name in map(str, order.get("keep", ()))}
+        return Outputs(str(order.get("cwd", "")), patterns, kept)
+
+    def locate(self, path: str) -> Tuple[str, str]:
+        """Return the folder of an output, and its path below that; ValueError where it is unknown.
+
+        The links of kept folders are the only ones that are followed.
+        """
+        for name, place in self.kept.items():
+            if path.startswith(f"{name}/"):
+                return place, path[len(name) + 1 :]
+        if not self.cwd:
+            raise ValueError("its working folder is not on record")
+        return self.cwd, path
+
+
+def _read_json(path: str) -> Dict[str, Any]:
     try:
-        with open(folder.order, encoding="utf-8") as file:
-            cwd = json.load(file)["cwd"]
-        with open(folder.plan, encoding="utf-8") as file:
-            patterns = json.load(file).get("outputs", ())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return "", ()
-    valid = (each for each in patterns if isinstance(each, str) and not files.glob_problem(each))
-    return str(cwd), tuple(valid)
+        with open(path, encoding="utf-8") as file:
+            data = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}
 
 
 def open_below(base: str, path: str) -> int:

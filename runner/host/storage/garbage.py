@@ -13,6 +13,7 @@ from runner.core.wire.paths import RunPaths, is_run_id
 from runner.host.container import begin_removal, removal_problem
 from runner.host.process import bounded_child, cgroup, procfs
 from runner.host.storage import environment, pool, run_owner
+from runner.host.storage.keep import remove_kept
 from runner.host.storage.permissions import remove_tree
 from runner.host.storage.run_folder import EventLog, mtime, read_events, read_order, read_state
 from runner.host.storage.run_list import host_folders
@@ -28,10 +29,12 @@ def collect_garbage(
     only: Optional[Collection[str]] = None,
     *,
     dry_run: bool,
+    with_kept: bool = False,
 ) -> Dict[str, Any]:
     """Remove what ended or was last used more than `older_than_s` ago.
 
-    That is runs of this node, releases, and environments that were prepared.
+    That is runs of this node, releases, and environments that were prepared; and what tasks keep,
+    if asked.
 
     Each of several hosts that share a disk removes its own part of a run. What is in use stays,
     however old: a run whose supervisor or processes live, a release that an agent has pinned.
@@ -40,7 +43,7 @@ def collect_garbage(
     of which another user has files.
     """
     cutoff = time.time() - older_than_s
-    names = ("runs", "releases", "environments", "in_use")
+    names = ("runs", "releases", "environments", "kept", "in_use")
     removed: Dict[str, Any] = {**{name: [] for name in names}, "bytes": 0}
     tagged = procfs.tagged_runs()  # whatever begins later has a supervisor
     for run_id, folder in _own_runs(workdir, node, others):
@@ -68,6 +71,9 @@ def collect_garbage(
     for path in environment.find_unused(workdir, cutoff):
         removed["environments"].append(os.path.basename(path))
         removed["bytes"] += environment.remove(path, dry_run=dry_run)
+    for place, size in remove_kept(workdir, cutoff, dry_run=dry_run) if with_kept else ():
+        removed["kept"].append(place)
+        removed["bytes"] += size
     removed["runs"] = list(dict.fromkeys(removed["runs"]))  # of a job, all nodes have parts here
     return removed
 

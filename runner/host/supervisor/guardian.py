@@ -19,6 +19,7 @@ from runner.core.wire.paths import RunPaths
 from runner.host.peers.group import tell_death
 from runner.host.peers.state import Phase
 from runner.host.process import procfs, subreaper
+from runner.host.storage.keep import link_kept
 from runner.host.storage.permissions import remove_tree
 from runner.host.storage.pool import check_out
 from runner.host.storage.run_folder import (
@@ -65,6 +66,7 @@ def prepare(
         if order.release and not has_work:
             check_out(order.workdir, order.release, folder.work)
             write_atomic(folder.checked_out, "")
+        link_kept(order)
         return spawn(open_log(folder))
     except BaseException:
         made = (folder.work, folder.attempt_folder(order.attempt))

@@ -63,13 +63,14 @@ class CleanResult:
     runs: tuple[str, ...]
     releases: tuple[str, ...]
     environments: tuple[str, ...]
-    kept: tuple[str, ...]  # runs that are old enough, but in use
+    kept: tuple[str, ...]  # tasks whose folders outlived their runs
+    in_use: tuple[str, ...]  # runs that are old enough
     size: int  # bytes on the host's disk
 
     @staticmethod
     def from_reply(reply: Mapping[str, Any]) -> CleanResult:
         """Return the result in a host's reply."""
-        names = ("runs", "releases", "environments", "in_use", "bytes")
+        names = ("runs", "releases", "environments", "kept", "in_use", "bytes")
         return CleanResult(*(reply[name] for name in names))
 
 
@@ -94,21 +95,22 @@ def render_clean(
         )
         if result.environments:
             counts += f" and {counted(len(result.environments), 'environment')}"
+        if result.kept:
+            counts += f" and what {counted(len(result.kept), 'task')} kept"
         size = format_size(sum(results[name].size for name in names))
         freed = f"{size}{' in all' if len(names) > 1 else ''}"
-        kept = (
-            f"; kept, with files of others or in use: {', '.join(result.kept)}"
-            if result.kept
-            else ""
-        )
-        lines.append(f"{fold_names(names)}: {counts} {verb}, {freed}{kept}")
+        left = ""
+        if result.in_use:
+            left = f"; kept, with files of others or in use: {', '.join(result.in_use)}"
+        lines.append(f"{fold_names(names)}: {counts} {verb}, {freed}{left}")
         if dry_run:
             removed = [runs[name] for name in result.runs]
             lines += [f"  {line}" for line in run_lines(removed, reader)]
             lines += [f"  release {name}" for name in result.releases]
             lines += [f"  environment {name}" for name in result.environments]
+            lines += [f"  folders of task {place}" for place in result.kept]
     if not any(
-        result.runs or result.releases or result.environments for result in results.values()
+        each.runs or each.releases or each.environments or each.kept for each in results.values()
     ):
         less = "" if older_than.startswith("0") else "; --older-than 0s is whatever has ended"
         lines.append(f"nothing unused is older than {older_than}{less}")

@@ -20,7 +20,7 @@ from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.attempt.node_monitor import OrderSender
 from runner.control.attempt.stop import user_at_host
 from runner.control.code.pool import STORE, CodeKeeper, CodePool
-from runner.control.code.source import CodeSource, shipped_tasks
+from runner.control.code.source import CodeSource, code_of, shipped_tasks
 from runner.control.record import run_index
 from runner.control.record.run_store import RunStore
 from runner.control.record.said_notes import unsaid
@@ -138,7 +138,7 @@ def _dry_run(request: LaunchRequest, source: CodeSource) -> None:
         spec, facts, assumptions = assumed_facts(request.spec, fold_names)
         for text in launch_notes(request, source):
             note(text)
-        plan = build_plan(spec, facts, code=source.code, fold_names=fold_names)
+        plan = build_plan(spec, facts, code=code_of(request, source), fold_names=fold_names)
         plan = replace(plan, rendezvous_reason="assumed")
     else:
         with _open_pool(request) as pool:

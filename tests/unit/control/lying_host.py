@@ -315,7 +315,14 @@ def probed(request: dict[str, Any]) -> list[Answer]:
 
 LOG = b'{"step": 1, "rate": 2.5}\nTraceback (most recent call last):\n'
 EXITED = {"code": 0, "survivors": [], "timed_out": False}
-CLEANED = {"runs": [RUN_ID], "releases": [], "environments": [], "in_use": [], "bytes": 7}
+CLEANED = {
+    "runs": [RUN_ID],
+    "releases": [],
+    "environments": [],
+    "kept": [],
+    "in_use": [],
+    "bytes": 7,
+}
 HONEST_ANSWERS: dict[str, Callable[[dict[str, Any]], list[Answer]]] = {
     "chunk": lambda _: [Answer("taken", {"bytes": 7}), Answer("in_progress", {})],
     "clean": lambda _: [Answer("cleaned", CLEANED)],
