@@ -100,3 +100,24 @@ def torch(context: CheckContext) -> Iterator[Finding]:
             yield error(name, f"{message}: they cannot work together", hint)
         else:
             yield warning(name, message, hint)
+
+
+@check(45)
+def imports(context: CheckContext) -> Iterator[Finding]:
+    """Warn where the interpreter lacks what the first lines of the program import."""
+    for node, facts in context.ready:
+        if names := facts.python.missing:
+            message = (
+                f"{facts.python.executable} has no {', '.join(names)}, which the program imports"
+            )
+            hint = f"there: {facts.python.executable} -m pip install {' '.join(names)}"
+            yield warning(node.name, f"{message}", f"{hint}; or see cluster.environment")
+
+
+@check(47)
+def paths(context: CheckContext) -> Iterator[Finding]:
+    """Warn where a path among the arguments of the program is not there."""
+    for node, facts in context.ready:
+        if facts.missing_paths:
+            message = f"an argument names what is not there: {', '.join(facts.missing_paths)}"
+            yield warning(node.name, message, "copy it there, unless the program makes it")

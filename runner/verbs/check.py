@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import re
 import secrets
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import click
 
@@ -99,6 +101,34 @@ def check(selection: Selection, smoke: bool, bandwidth: bool, json_: bool) -> in
     return NotReady.exit_code if has_errors else 0
 
 
+def _imports(spec: Spec, paths: Collection[str]) -> Iterator[str]:
+    """Yield what the program imports first, and neither Python nor the project brings."""
+    name = spec.task.target
+    if spec.task.kind == "module":
+        name = f"{name.replace('.', '/')}.py"
+    try:
+        tree = ast.parse(Path(name).read_bytes())
+    except (OSError, SyntaxError, ValueError):  # it is elsewhere, or no program of Python
+        return
+    own = {part.removesuffix(".py") for path in paths for part in PurePosixPath(path).parts}
+    found: list[str] = []
+    for line in tree.body:
+        if isinstance(line, ast.Import):
+            found += [alias.name for alias in line.names]
+        elif isinstance(line, ast.ImportFrom) and not line.level:
+            found.append(str(line.module))
+    tops = dict.fromkeys(name.partition(".")[0] for name in found)
+    yield from (top for top in tops if top not in sys.stdlib_module_names and top not in own)
+
+
+def _paths(spec: Spec) -> Iterator[str]:
+    """Yield the absolute paths among the arguments of the program."""
+    for word in spec.task.words:
+        _, _, value = word.rpartition("=")
+        if re.fullmatch(r"(/|~/)[\w./@+-]+", value):
+            yield value
+
+
 def _run_preflight(composed: LaunchRequest) -> dict[str, list[Finding]]:
     """Return the findings of every check that is not left out; nothing is started or changed.
 
@@ -111,11 +141,19 @@ def _run_preflight(composed: LaunchRequest) -> dict[str, list[Finding]]:
         source = take(spec, Path.cwd())
         preparation = Preparation(spec, source)
         code = code_of(composed, source) if spec.pushes_code else CodeRef()
+        modules = tuple(_imports(spec, source.paths)) if isinstance(source, Snapshot) else ()
 
         def request(node: Node) -> FactsRequest:
             asked = facts_request(spec, node, code)
             prepare = preparation.request(node)
-            return replace(asked, run_id="", gpu_health=True, prepare=prepare)
+            return replace(
+                asked,
+                run_id="",
+                gpu_health=True,
+                prepare=prepare,
+                modules=modules,
+                paths=tuple(_paths(spec)),
+            )
 
         facts, unreachable = pool.collect_available_facts(request)
         offsets = {name: session.clock_offset for name, session in pool.sessions.items()}

@@ -44,6 +44,23 @@ def test_a_cluster_that_is_well(lab: Lab, on_lab: Launcher) -> None:
     assert lab.wait_idle() == {}
 
 
+def test_what_the_program_needs_there(lab: Lab, on_lab: Launcher) -> None:
+    """What it imports first, but for its own modules, and the paths among its arguments."""
+    (on_lab.folder / "own.py").touch()
+    (on_lab.folder / "train.py").write_text(
+        "import json, own\nimport torch\nfrom nowhere_x import y\n"
+    )
+    lab["node1"].sh("mkdir ~/data")
+    words = ("task.script=train.py", "task.args={data: ~/data, lr: 1/2}")
+    done = on_lab("check", "cluster=lab", *words, "--json")
+    (missing,) = {row["message"] for row in found(done, check="imports")}
+    assert "has no nowhere_x, which the program imports" in missing
+    (row,) = found(done, check="paths")
+    assert (row["node"], row["level"]) == ("node2", "warning")
+    assert "what is not there: ~/data" in row["message"]
+    assert lab.wait_idle() == {}
+
+
 def test_a_host_that_does_not_answer(lab: Lab, on_lab: Launcher) -> None:
     """It is named with the reason and what to do; the other is judged."""
     lab["node2"].unplug()

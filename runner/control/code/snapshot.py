@@ -101,6 +101,11 @@ class Snapshot:
             python_path=self._python_path,
         )
 
+    @property
+    def paths(self) -> Collection[str]:
+        """What is pushed, by paths relative to the top."""
+        return self._source_tree.entries
+
     def keep(self, pool: CodePool) -> CodeKeeper:
         """Begin to copy it into a pool, from where it is read later: files may change here."""
         self._pool = pool

@@ -87,7 +87,9 @@ class FactsRequest:
     pull: str = "never"  # whether its image may be pulled: missing, always
     pull_timeout_s: float = 0.0
     container_start_s: float = 0.0
-    gpu_health: bool = False  # which no launch waits for
+    gpu_health: bool = False  # which no launch waits for, as for the next two
+    modules: Tuple[str, ...] = ()  # that the task's interpreter is to have
+    paths: Tuple[str, ...] = ()  # that the program is to read, absolute
 
     @property
     def container_limit_s(self) -> float:
@@ -182,6 +184,7 @@ class Interpreter:
     torch_cuda: str = ""  # the CUDA runtime it is built for ("12.8"), "" for none
     error: str = ""
     python_path: str = ""  # the PYTHONPATH that it has without ours
+    missing: Tuple[str, ...] = ()  # of the modules that were asked for
 
 
 @dataclass(frozen=True)
@@ -233,6 +236,7 @@ class Facts:
     project: str = ""  # absolute
     project_exists: bool = True
     script_exists: bool = True
+    missing_paths: Tuple[str, ...] = ()  # of those that were asked for
     run_exists: bool = False  # whether this run has a folder here already
     run_stopped: bool = False  # whether a stop of this run was requested here
     has_tasks: bool = False  # whether the shipped tasks with the requested hash are here

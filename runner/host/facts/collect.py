@@ -148,7 +148,11 @@ def _launch_facts(
         inside["python"] = Interpreter(executable=python)
     elif request.container is None:
         children["python"] = interpreter.start(
-            python, {**environ, **path_env}, facts.project, request.tool_timeout_s
+            python,
+            {**environ, **path_env},
+            facts.project,
+            request.modules,
+            request.tool_timeout_s,
         )
     else:
         trial = container.Trial(request, facts, environ)
@@ -245,6 +249,9 @@ def _survey(request: FactsRequest, home: str, tmp: str) -> None:
         script = absolute(os.path.join(project, request.script), home)
         programs = (script, os.path.join(script, "__main__.py"))  # Python runs a folder with one
         report_facts(script_exists=any(map(os.path.isfile, programs)))
+    if request.paths:
+        missing = [path for path in request.paths if not os.path.exists(absolute(path, home))]
+        report_facts(missing_paths=missing)
     if request.release:
         report_facts(has_release=has_release(workdir, request.release))
 

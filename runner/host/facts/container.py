@@ -85,7 +85,7 @@ class Trial:
         if not container.engine:
             environ.update(python_path)
         limit_s = math.ceil(request.container_start_s)
-        argv = [*words, *interpreter.probe_inside(request.python, limit_s)]
+        argv = [*words, *interpreter.probe_inside(request.python, request.modules, limit_s)]
         code, said = run(argv, environ, limit_s)
         os.write(1, said.encode())
         if code:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, Sequence, Tuple
 
 from runner.core.wire.facts import Interpreter
 from runner.host.process import bounded_child
@@ -30,6 +30,13 @@ try:
             answer["torch"] = file.read()
 except Exception:
     pass
+answer["missing"] = []
+for name in sys.argv[1:]:
+    try:
+        if find_spec(name) is None:
+            answer["missing"].append(name)
+    except Exception:
+        pass
 os.write(1, ("MARK" + json.dumps(answer) + "MARK").encode())
 """.replace("MARK", '" "'.join(_MARK))  # in pieces: not in what prints its arguments
 
@@ -54,15 +61,17 @@ os.write(1, ("MARK" + json.dumps(inside)).encode())
 """.replace("MARK", '" "'.join(_INSIDE_MARK))
 
 
-def start(python: str, environ: Dict[str, str], folder: str, limit_s: float) -> BoundedChild:
-    """Probe `python` in `environ` and in `folder`, if that exists."""
-    return BoundedChild(lambda: _exec_probe(python, environ, folder), limit_s)
+def start(
+    python: str, environ: Dict[str, str], folder: str, modules: Sequence[str], limit_s: float
+) -> BoundedChild:
+    """Probe `python` in `environ` and in `folder`, if that exists; look for `modules`."""
+    return BoundedChild(lambda: _exec_probe(python, environ, folder, modules), limit_s)
 
 
-def probe_inside(python: str, limit_s: int) -> Tuple[str, ...]:
+def probe_inside(python: str, modules: Sequence[str], limit_s: int) -> Tuple[str, ...]:
     """Return the command that probes `python` from within a container; it ends by itself."""
     program = _INSIDE_PROGRAM.replace("LIMIT", str(limit_s)) + _PROBE_PROGRAM
-    return (python, "-B", "-c", program)
+    return (python, "-B", "-c", program, *modules)
 
 
 def result(child: BoundedChild, python: str) -> Interpreter:
@@ -105,6 +114,7 @@ def parse_answer(answer: Dict[str, Any]) -> Interpreter:
         torch=torch,
         torch_cuda=cuda,
         python_path=answer.get("python_path", ""),
+        missing=tuple(map(str, answer.get("missing", ()))),
     )
 
 
@@ -114,7 +124,7 @@ def _assigned_string(name: str, text: str) -> str:
     return match.group(1) if match else ""
 
 
-def _exec_probe(python: str, environ: Dict[str, str], folder: str) -> None:
+def _exec_probe(python: str, environ: Dict[str, str], folder: str, modules: Sequence[str]) -> None:
     report = bounded_child.report_facts
     if folder:
         report(doing=f"entering {folder}")
@@ -126,7 +136,7 @@ def _exec_probe(python: str, environ: Dict[str, str], folder: str) -> None:
         return
     report(doing=f"starting {path}", path=path)
     try:
-        os.execve(path, [path, "-B", "-c", _PROBE_PROGRAM], environ)
+        os.execve(path, [path, "-B", "-c", _PROBE_PROGRAM, *modules], environ)
     except OSError as failure:
         is_gone = isinstance(failure, FileNotFoundError)
         reason = "the interpreter it names is not there" if is_gone else failure.strerror
