@@ -14,10 +14,10 @@ import signal
 import stat
 import time
 from contextlib import suppress
-from typing import AbstractSet, Any, Callable, Dict, List, NoReturn, Optional, Sequence, Tuple
+from typing import AbstractSet, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from runner.host.process import procfs, subreaper
-from runner.host.process.jobs import checkpoint
+from runner.host.process import procfs
+from runner.host.process.jobs import checkpoint, in_loop
 
 REPORT_FD = 100  # the descriptor on which a child reports, apart from what it or others print
 MAX_OUTPUT = 8 << 10  # bytes of a child's output that are kept, from its end
@@ -25,6 +25,10 @@ _READ_BYTES = 64 << 10
 _PIPE_BYTES = 1 << 20
 _POLL_MS = 20
 _EXIT_FAILED = 126
+_KILL_TRIES = 20
+_KILL_PAUSE_S = 0.005
+
+_statuses: Dict[int, Optional[int]] = {}  # wait statuses of children, whoever reaps them
 
 
 class BoundedChild:
@@ -62,9 +66,7 @@ class BoundedChild:
             ends += os.pipe()
             ends += os.pipe()
             written = (ends[1], ends[3])
-            self.pid = subreaper.fork(
-                functools.partial(_run_child, body, limit_s, input_fd, written, kept_fds)
-            )
+            self.pid = in_loop(functools.partial(_fork, body, limit_s, input_fd, written, kept_fds))
         except BaseException as error:
             for end in ends:
                 os.close(end)
@@ -93,11 +95,30 @@ class BoundedChild:
         return merged
 
     def kill(self) -> None:
-        """End it and its process group; harmless once it has ended."""
+        """End it and its process group, soon: if it hangs in the kernel, it is not waited for."""
         if self.code is not None:
             return
-        code = subreaper.kill(self.pid)
+        code = self._exit_code()
+        if code is None:  # else its number may be another's
+            for send in (os.killpg, os.kill):  # before its setsid the group does not exist
+                with suppress(OSError):
+                    send(self.pid, signal.SIGKILL)
+        for _ in range(_KILL_TRIES):
+            if code is not None:
+                break
+            time.sleep(_KILL_PAUSE_S)
+            code = self._exit_code()
         self._close(-signal.SIGKILL if code is None else code)
+
+    def _exit_code(self) -> Optional[int]:
+        """Return, once, its exit code or minus its signal; None while it runs."""
+        status = _statuses[self.pid]
+        if status is None:
+            ended_pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if not ended_pid:
+                return None
+        del _statuses[self.pid]
+        return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
     def advance(self) -> None:
         """Read its output, notice its end, and kill it if its time is up."""
@@ -105,7 +126,7 @@ class BoundedChild:
             return
         for pipe in self.pipes:
             self._read(pipe)
-        code = subreaper.exit_code(self.pid)
+        code = self._exit_code()
         if code is not None:
             for pipe in self.pipes * (_PIPE_BYTES // _READ_BYTES):  # the rest of their content
                 self._read(pipe)
@@ -174,13 +195,23 @@ def chdir_if_exists(folder: str) -> None:
         os.chdir(folder)
 
 
-def _run_child(
+def on_reaped(pid: int, status: int) -> None:
+    """Note how a child of this process ended, if it is a bounded one."""
+    if pid in _statuses:
+        _statuses[pid] = status
+
+
+def _fork(
     body: Callable[[], object],
     limit_s: float,
     input_fd: int,
     written: Tuple[int, int],
     kept_fds: AbstractSet[int],
-) -> NoReturn:
+) -> int:
+    pid = os.fork()
+    if pid:
+        _statuses[pid] = None
+        return pid
     code = _EXIT_FAILED
     output_fd, report_fd = written
     try:

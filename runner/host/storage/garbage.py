@@ -8,10 +8,10 @@ import time
 from dataclasses import replace
 from typing import Any, Collection, Dict, Iterator, Optional, Set, Tuple
 
-from runner.core.wire.events import Ended, NotificationFailed, ProgramStarted
+from runner.core.wire.events import Ended, NotificationFailed
 from runner.core.wire.paths import RunPaths, is_run_id
 from runner.host.container import begin_removal, removal_problem
-from runner.host.process import bounded_child, cgroup, procfs
+from runner.host.process import bounded_child, procfs
 from runner.host.storage import environment, pool, run_owner
 from runner.host.storage.permissions import remove_tree
 from runner.host.storage.run_folder import EventLog, mtime, read_events, read_order, read_state
@@ -52,9 +52,6 @@ def collect_garbage(
             removed["in_use"].append(run_id)
         if not removable or not is_wanted:
             continue
-        if not dry_run:
-            for leftover in _recorded_cgroups(folder):
-                leftover.remove()
         size = remove_tree(folder.root, dry_run=dry_run)
         if not dry_run and os.path.lexists(folder.root):  # of another user, as root in a container
             removed["in_use"].append(run_id)
@@ -95,14 +92,6 @@ def _is_removable(
     return not is_fresh and tag not in tagged and not _in_use(folder, ended=ended)
 
 
-def _recorded_cgroups(folder: RunPaths) -> Iterator[cgroup.Cgroup]:
-    """Yield the cgroups on record; a run that died or got stuck leaves one."""
-    for event in read_events(folder):
-        if isinstance(event.body, ProgramStarted):
-            path = event.body.cgroup
-            yield cgroup.from_record(path, event.run_id, event.node, event.attempt)
-
-
 def remove_left_container(folder: RunPaths) -> str:
     """Remove the container of a run whose engine did not answer at its end, and record that.
 
@@ -128,10 +117,7 @@ def remove_left_container(folder: RunPaths) -> str:
 
 
 def _in_use(folder: RunPaths, *, ended: bool) -> bool:
-    """Return whether its supervisor, guardian, or a process in its cgroup lives."""
     if run_owner.is_alive(folder):
         return True
     is_recent = run_owner.heartbeat_age(folder) < UNFINISHED_GRACE_S
-    if not ended and is_recent and run_owner.other_host(folder):
-        return True  # only the other machine can tell
-    return any(leftover.pids() for leftover in _recorded_cgroups(folder))
+    return not ended and is_recent and bool(run_owner.other_host(folder))  # it alone can tell

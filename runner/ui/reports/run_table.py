@@ -212,8 +212,7 @@ def render_stop(
         result = verdict.nodes.get(name)
         killed = f", {result.killed} killed" if result and result.killed else ""
         is_proven = result.end_verified if result else name not in verdict.unverified_before
-        # Supervisor and guardian died, and there was no cgroup: a process that cleared its
-        # environment is not found.
+        # Supervisor and guardian died: a process that cleared its environment is not found.
         found_by = "" if is_proven or remaining else ", found by their environment"
         count = counted(remaining, "process", "processes") if isinstance(remaining, int) else ""
         texts[name] = f"{count}{killed}{found_by}" if count else str(remaining)

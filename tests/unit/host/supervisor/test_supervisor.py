@@ -22,7 +22,6 @@ from runner.core.wire.states import State
 from runner.host.facts import ports
 from runner.host.process import subreaper
 from runner.host.process.bounded_child import BoundedChild
-from runner.host.process.cgroup import Cgroup
 from runner.host.process.event_loop import EventLoop
 from runner.host.process.file_worker import FileWorker, Handler, Job
 from runner.host.storage import run_folder
@@ -248,8 +247,6 @@ def test_a_helper_does_not_stand_for_what_no_scan_has_seen(tmp_path: Path) -> No
     def script(supervisor: Supervisor) -> bool:
         if not helpers:
             vars(supervisor)["_live_processes"] = list
-            supervisor._launcher.cgroup.remove()
-            supervisor._launcher.cgroup = Cgroup()
             helpers.append(BoundedChild(partial(time.sleep, 60), 60.0))
             supervisor._peers.notifier._children.append(helpers[0])
         elif supervisor._journal.state.is_terminal:
