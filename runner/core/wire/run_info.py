@@ -8,7 +8,6 @@ from typing import Dict, Optional, Tuple
 
 from runner.core.wire.codec import bounded, encode
 from runner.core.wire.events import COUNT, TIME
-from runner.core.wire.metrics import RankProgress
 from runner.core.wire.paths import ATTEMPT, NODE_NAME, RUN_ID
 from runner.core.wire.states import Reason, State
 
@@ -56,7 +55,6 @@ class HostRunStatus:
     here: bool = True  # False on a host that only shares the disk of another one
     unattended_left_s: Optional[float] = field(default=None, metadata=TIME)
     """When it ends for want of a controller, in seconds; None if it may have one."""
-    progress: Optional[RankProgress] = None  # of the lowest rank there that says how far it is
 
     @property
     def is_active(self) -> bool:
