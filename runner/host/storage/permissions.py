@@ -1,31 +1,24 @@
 """Folders: whether another user could replace what lies below one, and how they are removed.
 
-The rule is that of sshd's StrictModes. Links are followed one by one: each is as good as the
-folder it lies in.
+The rule is that of sshd's StrictModes, for the folders that links lead to.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import grp
 import os
-import secrets
 import stat
-import time
-from typing import Iterator, NamedTuple, Optional, Set, Tuple
+from typing import NamedTuple, Optional, Set
 
 from runner.host.process.jobs import checkpoint
 from runner.host.process.procfs import list_names, user_name
 
-MOST_LINKS = 40  # as in the kernel
-TOKEN_TIMEOUT_S = 5.0
-TOKEN_POLL_S = 0.01
 STORES = ("runs", "releases", "pool", "tasks", "code", "prepared")
 
 
 class Exposure(NamedTuple):
-    """A folder or link that another user can change: "above" the workdir, or "inside" it."""
+    """A folder that another user can change: "above" the workdir, or "inside" it."""
 
     path: str
     problem: str
@@ -38,21 +31,26 @@ class Exposure(NamedTuple):
 def find_exposure(workdir: str) -> Optional[Exposure]:
     """Return what lets another user change the content of a workdir, None if nothing does.
 
-    Whatever leads to it must be this user's or root's, and not writable by others; a sticky folder
-    may be. The workdir and its stores must be for their owner alone. What is not there yet counts
-    as safe. Whoever owns `/` counts as root: some containers show root as nobody.
+    Whatever leads to it and to its stores must be this user's or root's, and not writable by
+    others; a sticky folder may be. The workdir and its stores must be for their owner alone. What
+    is not there yet counts as safe. Whoever owns `/` counts as root: some containers show root as
+    nobody.
     """
     trusted = {os.getuid(), 0, os.stat("/").st_uid}
-    target = ""
-    for path, status, target in _resolve(workdir):
-        problem = _problem(status, trusted, may_be_sticky=not target)
-        if problem:
-            return Exposure(path, problem, "inside" if target else "above")
-    for store in (os.path.join(target, name) for name in STORES if target):
-        for path, status, is_store in _resolve(store):  # a link may lead anywhere
-            problem = _problem(status, trusted, may_be_sticky=not is_store)
+    folders = [workdir, *(os.path.join(workdir, store) for store in STORES)]
+    targets = [os.path.realpath(folder) for folder in folders]
+    for target in targets:
+        parts = target.rstrip("/").split("/")
+        for depth in range(1, len(parts) + 1):
+            path = "/".join(parts[:depth]) or "/"
+            try:
+                status = os.stat(path)
+            except OSError:
+                break
+            is_inside = path in targets
+            problem = _problem(status, trusted, may_be_sticky=not is_inside)
             if problem:
-                return Exposure(path, problem, "inside")
+                return Exposure(path, problem, "inside" if is_inside else "above")
     return None
 
 
@@ -84,68 +82,10 @@ def private_folder(workdir: str, name: str) -> str:
     return path
 
 
-def shared_token(folder: str, name: str) -> str:
-    """Return the random text in a file, which the first process of all hosts of the disk writes.
-
-    No hard link is needed for that, since some disks have none.
-    """
-    path = os.path.join(folder, name)
-    with contextlib.suppress(FileExistsError):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(secrets.token_hex(16).encode())
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError:  # such as a full disk
-            os.unlink(path)
-            raise
-    deadline = time.monotonic() + TOKEN_TIMEOUT_S
-    while time.monotonic() < deadline:
-        with open(path, encoding="ascii") as written:
-            if token := written.read():
-                return token
-        time.sleep(TOKEN_POLL_S)  # its writer has only just made it
-    raise OSError(errno.EIO, "it is empty: remove it, and start again", path)
-
-
-def _resolve(path: str) -> Iterator[Tuple[str, os.stat_result, str]]:
-    """Yield every folder and link that leads to a path, as far as it exists.
-
-    The last one is the folder itself: with it comes its path, with the others "".
-    """
-    yield "/", os.stat("/"), ""
-    current = "/"
-    words = path.split("/")
-    links = 0
-    while words:
-        word, *words = words
-        if word == "..":
-            current = os.path.dirname(current)
-        if word in ("", ".", ".."):
-            continue
-        entry = os.path.join(current, word)
-        try:
-            status = os.lstat(entry)
-            link = os.readlink(entry) if stat.S_ISLNK(status.st_mode) else ""
-        except OSError:
-            return
-        if link:
-            links += 1
-            if links > MOST_LINKS:
-                return
-            words = link.split("/") + words
-            current = "/" if link.startswith("/") else current
-        else:
-            current = entry
-        yield entry, status, "" if link or any(words) else current
-
-
 def _problem(status: os.stat_result, trusted: Set[int], *, may_be_sticky: bool) -> str:
     if status.st_uid not in trusted:
         return f"belongs to the user {user_name(status.st_uid)}"
-    is_sticky = may_be_sticky and status.st_mode & stat.S_ISVTX
-    if stat.S_ISLNK(status.st_mode) or is_sticky:
+    if may_be_sticky and status.st_mode & stat.S_ISVTX:
         return ""
     if status.st_mode & stat.S_IWOTH:
         return "can be written to by everybody"
