@@ -66,7 +66,8 @@ def host_folders(workdir: str, run_id: str, node: str, others: Collection[str]) 
     own = folders.pop(node, None)
     if own and not run_owner.other_host(own):  # so nobody else's is
         folders = {name: folder for name, folder in folders.items() if name not in others}
-    renamed = [folder for folder in folders.values() if run_owner.is_local(folder)]
+    owners = ((folder, run_owner.read(folder)) for folder in folders.values())
+    renamed = [folder for folder, owner in owners if owner is not None and owner.is_here]
     return [own, *renamed] if own else renamed
 
 

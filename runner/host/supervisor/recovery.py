@@ -85,12 +85,14 @@ def recover_orphaned(folder: RunPaths, order: Order) -> None:
     """
     processes = RunProcesses(procfs.env_tags(order.run_id, order.node))
     processes.freeze()
+    owner = run_owner.read(folder)
+    has_rebooted = owner is not None and owner.is_here and not owner.is_from_this_boot
     was_started = os.path.lexists(folder.owner_file)  # without an owner nothing is
     reason = "its supervisor and its guardian died; what was left of it was killed"
     if not read_events(folder):
         reason = "its start was cut off"
     by_engine = order.container is not None and bool(order.container.engine)
-    verified = run_owner.has_rebooted(folder) or not was_started or by_engine
+    verified = has_rebooted or not was_started or by_engine
     finalise_record(folder, order, reason, processes.scan, verified=verified)
 
 
