@@ -1,8 +1,7 @@
-"""Jobs: the threads of an agent, one for each request, beside the loop that starts them.
+"""Threads beside the loop of a process: one job each in an agent, all file access in a supervisor.
 
 A thread that waits for a disk in the kernel (a hung NFS server, a frozen file system) cannot be
-interrupted, and the loop goes on meanwhile. It alone forks: a child that asked to die with its
-parent would die with the thread, and no module is being imported there.
+interrupted, and the loop goes on meanwhile.
 """
 
 from __future__ import annotations
@@ -15,12 +14,25 @@ import select
 import sys
 import threading
 import time
-from typing import Any, Callable, List, Set, TypeVar
+from typing import Any, Callable, List, Optional, Set, Tuple, TypeVar
 
 POLL_S = 0.05
 
 T = TypeVar("T")
 Call = Callable[[], object]
+Work = Callable[[], Any]
+Handler = Callable[[Any], object]
+Submit = Callable[..., object]
+"""Takes work, and what is to be called with its result; see `FileWorker.submit`."""
+
+
+def run_now(work: Work, then: Handler = id) -> None:
+    """Do work in this thread; a `Submit` for a process without an event loop."""
+    then(work())
+
+
+def fail(error: BaseException) -> None:
+    raise error
 
 
 class Cancelled(BaseException):
@@ -81,11 +93,11 @@ class Job(threading.Thread):
     def checkpoint(self) -> None:
         """See `checkpoint`; what cleans up after any error goes on."""
         self.moved_at = time.monotonic()
-        if self.is_cancelled and not is_handling_error():
+        if self.is_cancelled and not _is_handling_error():
             raise Cancelled
 
 
-def is_handling_error() -> bool:
+def _is_handling_error() -> bool:
     """Return whether this thread is in an `except` or `finally` block because of an error."""
     return sys.exc_info()[0] is not None
 
@@ -111,7 +123,7 @@ def in_loop(call: Callable[[], T]) -> T:
     job = threading.current_thread()
     if not isinstance(job, Job):
         return call()
-    cleans_up = is_handling_error()
+    cleans_up = _is_handling_error()
     ended = threading.Event()
     results: List[T] = []
     errors: List[BaseException] = []
@@ -132,13 +144,12 @@ def in_loop(call: Callable[[], T]) -> T:
     return results[0]
 
 
-def fail(error: BaseException) -> None:
-    """Raise what a job raised."""
-    raise error
-
-
 class Jobs(Mailbox):
-    """The jobs of one loop."""
+    """The jobs of one loop.
+
+    The loop alone forks: a child that asked to die with its parent would die with the thread, and
+    no module is being imported there.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,3 +182,58 @@ class Jobs(Mailbox):
         while self.running and self.wait_s < patience_s:
             poll.poll(1000 * POLL_S)
             self.deliver()
+
+
+class FileWorker(Mailbox):
+    """One thread that does work in order, so that an event loop never waits for a file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._queue: "queue.SimpleQueue[Optional[Tuple[Work, Handler]]]" = queue.SimpleQueue()
+        self._unfinished = 0  # whose results were not delivered
+        self._began_at: Optional[float] = None
+        threading.Thread(target=self._run, daemon=True, name="files").start()
+
+    def submit(self, work: Work, then: Handler = id) -> None:
+        """Have `work` done after all before it; `deliver` then calls `then` with its result.
+
+        It raises what the work raised.
+        """
+        self._unfinished += 1
+        self._queue.put((work, then))
+
+    @property
+    def busy(self) -> bool:
+        """Whether a result is awaited."""
+        return self._unfinished > 0
+
+    @property
+    def wait_s(self) -> float:
+        """For how long the disk has not answered: the age of the work in progress."""
+        began_at = self._began_at
+        return 0.0 if began_at is None else time.monotonic() - began_at
+
+    def close(self) -> None:
+        """End the thread, once no work is awaited; it closes the descriptors, as their last user.
+
+        Programs that it has started end with it, if they asked for that (`die_with_parent`).
+        """
+        self._queue.put(None)
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            work, then = item
+            self._began_at = time.monotonic()
+            end: Call
+            try:
+                end = functools.partial(then, work())
+            except BaseException as error:  # noqa: BLE001 (`deliver` raises it)
+                end = functools.partial(fail, error)
+            self._began_at = None
+            self.post(functools.partial(self._finish, end))
+        os.close(self.wake_fd)
+        os.close(self._wakeup)
+
+    def _finish(self, end: Call) -> None:
+        self._unfinished -= 1
+        end()

@@ -10,8 +10,9 @@ from typing import Any, Collection, Dict, Iterator, Optional, Set, Tuple
 
 from runner.core.wire.events import Ended, NotificationFailed
 from runner.core.wire.paths import RunPaths, is_run_id
-from runner.host.container import begin_removal, removal_problem
-from runner.host.process import bounded_child, procfs
+from runner.host.container import remove_in_child
+from runner.host.process import procfs
+from runner.host.process.jobs import POLL_S, pause
 from runner.host.storage import environment, pool, run_owner
 from runner.host.storage.permissions import remove_tree
 from runner.host.storage.run_folder import EventLog, mtime, read_events, read_order, read_state
@@ -87,9 +88,13 @@ def _is_removable(
     last_activity = max(mtime(folder.root), mtime(folder.events))
     if not last_activity or last_activity > cutoff:
         return None
-    is_fresh = not ended and last_activity > time.time() - UNFINISHED_GRACE_S
-    tag = (run_id, os.path.basename(folder.root))
-    return not is_fresh and tag not in tagged and not _in_use(folder, ended=ended)
+    if (run_id, os.path.basename(folder.root)) in tagged or run_owner.is_alive(folder):
+        return False
+    if ended:
+        return True
+    if run_owner.other_host(folder):  # it alone can tell
+        return run_owner.heartbeat_age(folder) > UNFINISHED_GRACE_S
+    return last_activity < time.time() - UNFINISHED_GRACE_S
 
 
 def remove_left_container(folder: RunPaths) -> str:
@@ -104,20 +109,7 @@ def remove_left_container(folder: RunPaths) -> str:
     end = bodies[-1] if bodies else None
     if order is None or container is None or not isinstance(end, Ended) or not end.unproven:
         return ""
-    child = begin_removal(container, os.environ)
-    try:
-        bounded_child.wait_all([child])
-    finally:
-        child.kill()
-    problem = removal_problem(child, container)
+    problem = remove_in_child(container, os.environ, lambda: pause(POLL_S))
     if not problem:
-        journal = EventLog(folder, order)
-        journal.finalise(replace(end, unproven="", verified=True))
+        EventLog(folder, order).finalise(replace(end, unproven="", verified=True))
     return problem
-
-
-def _in_use(folder: RunPaths, *, ended: bool) -> bool:
-    if run_owner.is_alive(folder):
-        return True
-    is_recent = run_owner.heartbeat_age(folder) < UNFINISHED_GRACE_S
-    return not ended and is_recent and bool(run_owner.other_host(folder))  # it alone can tell

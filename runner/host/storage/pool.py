@@ -1,4 +1,4 @@
-"""Pool: contents of files by their sha256, and the releases that are manifests of them.
+"""Pool: contents of files by their sha256, releases that are manifests of them, and our own code.
 
 A content and a manifest are written aside, are on the disk before they get their names, and never
 change. Those releases that were pinned last stay longest.
@@ -20,6 +20,7 @@ import time
 from collections import deque
 from typing import Any, Dict, List, Optional, Set, Tuple
 
+from runner.core.wire.boot import unpack
 from runner.core.wire.files import Entry, Manifest, release_hash, tasks_digest
 from runner.core.wire.paths import POOL, RELEASES, content_file, release_file, tasks_folder
 from runner.host.process.jobs import checkpoint
@@ -30,6 +31,7 @@ from runner.host.storage.run_folder import mtime, write_atomic
 CHUNK = 16 << 20  # bytes copied at once
 STORE_ID = ".store"
 UNFINISHED = ".new-"
+MAX_ARCHIVES = 4  # of as many versions of ours, or of Python
 STALE_S = 86400.0  # the age of what is unfinished and has no writer any more
 
 
@@ -299,6 +301,23 @@ def _remove(path: str, *, dry_run: bool) -> bool:
             os.unlink(path)
         return True
     return False
+
+
+def store_archive(place: str, archive: bytes) -> None:
+    """Store an archive of our own code, from which later connections start, in the usual workdir.
+
+    It is compiled for the version of Python that the name of its place ends with, by the first
+    connection with that version. Where it cannot be stored, it is sent again next time. Before one
+    is executed, its owner and checksum are checked (`control/rpc/host_code.py`).
+    """
+    folder, name = os.path.split(place)
+    with contextlib.suppress(OSError):
+        private_folder(*os.path.split(folder))
+        key = name.rpartition("-")[2]
+        write_atomic(place, unpack(archive).compiled(key).pack())
+        others = [os.path.join(folder, each) for each in os.listdir(folder) if each != name]
+        for path in sorted(others, key=mtime, reverse=True)[MAX_ARCHIVES - 1 :]:
+            os.unlink(path)
 
 
 def has_tasks(workdir: str, wanted: str) -> bool:

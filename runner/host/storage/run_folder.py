@@ -30,8 +30,7 @@ from runner.core.wire.order import Order
 from runner.core.wire.paths import PRELOAD_MODULES, RunPaths
 from runner.core.wire.states import TRANSITIONS, ReasonKind, State
 from runner.host.process import pid_namespace, procfs
-from runner.host.process.file_worker import Submit, run_now
-from runner.host.process.jobs import checkpoint
+from runner.host.process.jobs import Submit, checkpoint, run_now
 from runner.host.storage.permissions import make_folders, private_folder
 
 BALLAST = 64 << 10  # bytes set aside at the start, so that the end can be recorded on a full disk

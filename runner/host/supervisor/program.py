@@ -19,7 +19,7 @@ from runner.core.wire.paths import PROGRAM_LOG, STREAMS, is_rank_source
 from runner.host.container import last_line
 from runner.host.facts import ports
 from runner.host.process import procfs, subreaper
-from runner.host.process.file_worker import Submit
+from runner.host.process.jobs import Submit
 from runner.host.process.pid_namespace import ContainerProcesses
 from runner.host.storage.run_folder import EventLog
 from runner.host.supervisor.attempt import SupervisorArgs

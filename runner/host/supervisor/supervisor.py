@@ -21,7 +21,7 @@ from runner.host.container import remove_in_child
 from runner.host.peers.state import Upcoming
 from runner.host.process import subreaper
 from runner.host.process.event_loop import EventLoop
-from runner.host.process.file_worker import FileWorker
+from runner.host.process.jobs import FileWorker
 from runner.host.process.subreaper import kill_until_gone
 from runner.host.ranks.tracker import RankTracker
 from runner.host.storage import run_owner

@@ -15,7 +15,7 @@ import pytest
 
 from runner.core.wire.events import RankExited
 from runner.core.wire.paths import RunPaths
-from runner.host.process.file_worker import Handler, Job
+from runner.host.process.jobs import Handler, Work
 from runner.host.process.pid_namespace import INITIAL
 from runner.host.ranks import tracker
 from runner.host.ranks.rank_facts import rank_facts
@@ -49,7 +49,7 @@ class Host:
         self.attempt = Path(folder.attempt_folder(0))
         self.attempt.mkdir(parents=True)
         self.stopped_at = float("inf")
-        self._folder, self._jobs = folder, list[tuple[Job, Handler]]()
+        self._folder, self._jobs = folder, list[tuple[Work, Handler]]()
         self.ranks = tracker.RankTracker(
             folder,
             order,

@@ -23,7 +23,7 @@ from runner.host.facts import ports
 from runner.host.process import subreaper
 from runner.host.process.bounded_child import BoundedChild
 from runner.host.process.event_loop import EventLoop
-from runner.host.process.file_worker import FileWorker, Handler, Job
+from runner.host.process.jobs import FileWorker, Handler, Work
 from runner.host.storage import run_folder
 from runner.host.storage.run_owner import RunSocket
 from runner.host.supervisor import supervisor as supervisor_module
@@ -46,15 +46,15 @@ class Disk:
 
 
 class SlowFiles(FileWorker):
-    """Does no job while the disk hangs."""
+    """Does no work while the disk hangs."""
 
-    def submit(self, job: Job, then: Handler = id) -> None:
-        """Queue a job."""
+    def submit(self, work: Work, then: Handler = id) -> None:
+        """Queue work."""
 
         def wait_and_do() -> Any:
             while Disk.hangs:
                 time.sleep(0.005)
-            return job()
+            return work()
 
         super().submit(wait_and_do, then)
 
