@@ -18,7 +18,7 @@ import stat
 import tempfile
 import time
 from collections import deque
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, BinaryIO, Dict, List, Optional, Set, Tuple
 
 from runner.core.wire.boot import unpack
 from runner.core.wire.files import Entry, Manifest, release_hash, tasks_digest
@@ -98,12 +98,14 @@ class Upload:
         self.name = release_hash(encoded)
         self._workdir = workdir
         self._pool = private_folder(workdir, POOL)
-        self._aside = UNFINISHED + secrets.token_hex(8)
+        aside = UNFINISHED + secrets.token_hex(8)
+        self._content_path = os.path.join(self._pool, aside)
+        self._content: Optional[BinaryIO] = None  # the next of the missing files, while unfinished
+        self._digest = hashlib.sha256()
         self._manifest_path = ""  # while it has no name yet
-        self._content: Optional[_Unfinished] = None
         releases = private_folder(workdir, RELEASES)
         if not has_release(workdir, self.name):
-            self._manifest_path = os.path.join(releases, self._aside)
+            self._manifest_path = os.path.join(releases, aside)
             write_atomic(self._manifest_path, encoded, durable=True)
         first: Dict[str, Entry] = {}
         for file in self.manifest.files:
@@ -131,21 +133,31 @@ class Upload:
         """Take the next bytes of the missing files; ValueError if they do not fit."""
         view = memoryview(data)
         while self._upcoming and (view or not self._upcoming[0].size):
-            if self._content is None:
-                self._content = _Unfinished(os.path.join(self._pool, self._aside))
             file = self._upcoming[0]
-            part = view[: file.size - self._content.size]
+            if self._content is None:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+                self._content = open(os.open(self._content_path, flags, 0o600), "wb")
+                self._digest = hashlib.sha256()
+            part = view[: file.size - self._content.tell()]
             self._content.write(part)
+            self._digest.update(part)
             view = view[len(part) :]
-            if self._content.size == file.size:
-                if self._content.digest.hexdigest() != file.content:
-                    raise ValueError(f"{file.path} arrived with other content")
-                self._content.complete(content_file(self._workdir, file.content))
-                self._content = None
-                self._upcoming.popleft()
-                checkpoint()
+            if self._content.tell() == file.size:
+                self._complete(self._content, file)
         if view:
             raise ValueError("more bytes arrived than were missing")
+
+    def _complete(self, content: BinaryIO, file: Entry) -> None:
+        """Have a content on the disk, and give it its name."""
+        if self._digest.hexdigest() != file.content:
+            raise ValueError(f"{file.path} arrived with other content")
+        content.flush()
+        os.fsync(content.fileno())
+        os.rename(self._content_path, content_file(self._workdir, file.content))
+        content.close()
+        self._content = None
+        self._upcoming.popleft()
+        checkpoint()
 
     def finish(self) -> None:
         """Give the release its name; ValueError if a file is not complete."""
@@ -157,38 +169,12 @@ class Upload:
 
     def close(self) -> None:
         """Remove what is unfinished; complete contents stay for the next push."""
-        if self._content is not None:
-            self._content.discard()
-            self._content = None
-        with contextlib.suppress(OSError):
-            os.unlink(self._manifest_path)
-
-
-class _Unfinished:
-    """A content that is written aside."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        self.size = 0
-        self.digest = hashlib.sha256()
-
-    def write(self, data: memoryview) -> None:
-        self.digest.update(data)
-        self.size += len(data)
-        while data:
-            data = data[os.write(self._descriptor, data) :]
-
-    def complete(self, path: str) -> None:
-        """Have it on the disk, and give it its name."""
-        os.fsync(self._descriptor)
-        os.rename(self.path, path)
-        os.close(self._descriptor)
-
-    def discard(self) -> None:
-        os.close(self._descriptor)
-        with contextlib.suppress(OSError):
-            os.unlink(self.path)
+        with contextlib.suppress(OSError):  # what is buffered may not fit on the disk
+            if self._content is not None:
+                self._content.close()
+        for path in (self._content_path, self._manifest_path):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
 
 
 def check_out(workdir: str, name: str, target: str) -> None:
@@ -223,16 +209,11 @@ def check_out(workdir: str, name: str, target: str) -> None:
 
 
 def _copy(source: str, target: str, mode: int) -> None:
-    """Copy a file to a new path; the kernel makes it share its blocks where the disk can."""
+    """Copy a file to a new path, within the kernel."""
     with open(source, "rb") as from_file:
-        from_fd = from_file.fileno()
         to_fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         try:
-            with contextlib.suppress(AttributeError, OSError):  # not of every Python or disk
-                while os.copy_file_range(from_fd, to_fd, CHUNK):
-                    checkpoint()
-            os.lseek(from_fd, os.lseek(to_fd, 0, os.SEEK_CUR), os.SEEK_SET)
-            while os.sendfile(to_fd, from_fd, None, CHUNK):  # what is left
+            while os.sendfile(to_fd, from_file.fileno(), None, CHUNK):
                 checkpoint()
             os.fchmod(to_fd, mode)  # the umask may allow less
         finally:
