@@ -149,6 +149,13 @@ SAMPLES_PATH = re.compile(rf"attempt_([0-9]{{1,6}})/{re.escape(SAMPLES_FILE)}")
 MAX_SAMPLE_FILE = 1 << 20
 """Bytes of the samples of an attempt on a host, at most."""
 
+PATHS = {
+    RECORD: re.compile("|".join(map(re.escape, RECORD_FILES))),
+    LOG: LOG_PATH,
+    SAMPLES: SAMPLES_PATH,
+    OUTPUT: re.compile(".*", re.DOTALL),
+}
+
 GlobParts = Tuple[str, ...]
 """The parts of a pattern that are left to match; () after a full match."""
 
@@ -196,16 +203,8 @@ def validate(kind: Any, path: Any) -> None:
     Raises:
         ValueError: There is no such kind, or the path is not legal for it.
     """
-    legal = isinstance(path, str) and is_below(path)
-    if kind == RECORD:
-        legal = path in RECORD_FILES
-    elif kind == LOG:
-        legal = legal and LOG_PATH.fullmatch(path) is not None
-    elif kind == SAMPLES:
-        legal = legal and SAMPLES_PATH.fullmatch(path) is not None
-    elif kind != OUTPUT:
-        legal = False
-    if not legal:
+    known = isinstance(kind, str) and isinstance(path, str) and kind in PATHS
+    if not (known and is_below(path) and PATHS[kind].fullmatch(path)):
         raise ValueError(f"{path!r} is no {kind} of a run")
 
 

@@ -14,7 +14,7 @@ import select
 import sys
 import threading
 import time
-from typing import Any, Callable, List, Optional, Set, Tuple, TypeVar
+from typing import Any, Callable, NoReturn, Optional, Set, Tuple, TypeVar
 
 POLL_S = 0.05
 
@@ -31,7 +31,7 @@ def run_now(work: Work, then: Handler = id) -> None:
     then(work())
 
 
-def fail(error: BaseException) -> None:
+def fail(error: BaseException) -> NoReturn:
     raise error
 
 
@@ -124,24 +124,19 @@ def in_loop(call: Callable[[], T]) -> T:
     if not isinstance(job, Job):
         return call()
     cleans_up = _is_handling_error()
-    ended = threading.Event()
-    results: List[T] = []
-    errors: List[BaseException] = []
+    ends: "queue.SimpleQueue[Callable[[], T]]" = queue.SimpleQueue()
 
     def do() -> None:
         try:
             if not cleans_up:
                 job.checkpoint()
-            results.append(call())
+            result = call()
+            ends.put(lambda: result)
         except BaseException as error:  # noqa: BLE001 (the job raises it)
-            errors.append(error)
-        ended.set()
+            ends.put(functools.partial(fail, error))
 
     job.jobs.post(do)
-    ended.wait()
-    if errors:
-        raise errors[0]
-    return results[0]
+    return ends.get()()
 
 
 class Jobs(Mailbox):

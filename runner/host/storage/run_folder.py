@@ -28,7 +28,7 @@ from runner.core.wire.events import (
 )
 from runner.core.wire.order import Order
 from runner.core.wire.paths import PRELOAD_MODULES, RunPaths
-from runner.core.wire.states import TRANSITIONS, ReasonKind, State
+from runner.core.wire.states import TRANSITIONS, State
 from runner.host.process import pid_namespace, procfs
 from runner.host.process.jobs import Submit, checkpoint, run_now
 from runner.host.storage.permissions import make_folders, private_folder
@@ -187,8 +187,6 @@ def read_rank_records(folder: str, read_names: Set[str]) -> List[Tuple[str, int,
         read_names.add(name)
         rank, _, start = stem[len("rank_") :].partition(".")
         namespace = int(data.get("pid_namespace", 0))
-        if kind == "start":
-            data.setdefault("parent", data["shim"])  # of a record from before there were others
         if kind == "start" and namespace not in (0, pid_namespace.namespace_of()):
             ticks = int(data.get("start_ticks", 0))
             data["pid"] = pid_namespace.outer_pid(int(data["pid"]), namespace, ticks)
@@ -249,7 +247,11 @@ class EventLog:
         except OSError as error:
             problem = os.strerror(error.errno or 0)
             self.write_error = self.write_error or f"cannot write its record: {problem}"
-            self._make_room()
+            with contextlib.suppress(OSError):
+                os.unlink(self._folder.ballast)
+            if self._finalising:  # no rank can take its space any more
+                with contextlib.suppress(OSError):
+                    os.unlink(self._folder.last_ballast)
             with contextlib.suppress(OSError):
                 append(self._folder.events, b"\n" + line)  # the line break ends a torn line
 
@@ -258,14 +260,6 @@ class EventLog:
         body = decode(RankExited, {**data, "rank": rank, **found})
         self.append(body, mono=float(data["mono"]), wall=float(data["wall"]))
         return body
-
-    def _make_room(self) -> None:
-        """Free one ballast file now, the other when no rank can take its space any more."""
-        with contextlib.suppress(OSError):
-            os.unlink(self._folder.ballast)
-        if self._finalising:
-            with contextlib.suppress(OSError):
-                os.unlink(self._folder.last_ballast)
 
     def finalise(self, ended: Ended) -> None:
         """Complete the record with its last event."""
@@ -328,10 +322,3 @@ def is_relaunch_pending(folder: RunPaths, order: Order) -> bool:
     """Return whether this attempt is over, and the hosts decide about another one."""
     events = (event for event in read_events(folder) if event.attempt == order.attempt)
     return any(isinstance(event.body, RelaunchPending) for event in events)
-
-
-def lost_a_node(folder: RunPaths, attempt: int) -> bool:
-    """Return whether an attempt was stopped here because one of its nodes was lost."""
-    bodies = [event.body for event in read_events(folder) if event.attempt == attempt]
-    reasons = [body.reason for body in bodies if isinstance(body, Stopping)]
-    return any(reason.kind is ReasonKind.LOST for reason in reasons)

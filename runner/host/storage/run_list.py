@@ -10,43 +10,35 @@ from dataclasses import replace
 from typing import Any, Collection, Dict, List, Optional
 
 from runner.core.wire.codec import decode, encode
+from runner.core.wire.events import Stopping
 from runner.core.wire.paths import RunPaths, is_node_name, is_run_id
 from runner.core.wire.run_info import HostRunStatus, RunInfo
-from runner.core.wire.states import State
+from runner.core.wire.states import ReasonKind, State
 from runner.host.process import procfs
 from runner.host.process.jobs import checkpoint
 from runner.host.storage import run_owner
-from runner.host.storage.run_folder import lost_a_node, mtime, read_state
+from runner.host.storage.run_folder import mtime, read_events, read_state
 
 NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
-def list_runs(
-    workdir: str,
-    node: str,
-    others: Collection[str],
-    run_id: str = "",
-) -> Dict[str, Any]:
+def list_runs(workdir: str, node: str, others: Collection[str], run_id: str = "") -> Dict[str, Any]:
     """List the runs of this host below a workdir, all or one, and how many others are unreadable.
 
     `node` and `others` as in `host_folders`.
     """
-    statuses = []
+    statuses: List[HostRunStatus] = []
     unreadable = 0
     runs_dir = os.path.join(workdir, "runs")
     names = [run_id] if run_id else filter(is_run_id, procfs.list_names(runs_dir))
     for name in names:
         checkpoint()
         try:
-            for folder in host_folders(workdir, name, node, others):
-                status = read_run(folder)
-                if status is not None:
-                    here = not run_owner.other_host(folder)
-                    recorded = os.path.basename(folder.root)
-                    statuses.append(encode(replace(status, node=recorded, here=here)))
+            found = map(read_run, host_folders(workdir, name, node, others))
+            statuses += [status for status in found if status is not None]
         except PermissionError:
             unreadable += 1
-    return {"runs": statuses, "unreadable": unreadable, "now": time.time()}
+    return {"runs": encode(statuses), "unreadable": unreadable, "now": time.time()}
 
 
 def host_folders(workdir: str, run_id: str, node: str, others: Collection[str]) -> List[RunPaths]:
@@ -85,16 +77,21 @@ def read_run(folder: RunPaths) -> Optional[HostRunStatus]:
         return None
     if names in ([], ["work"]):
         return None
-    run_id, _ = folder.root.split("/")[-2:]
+    run_id, node = folder.root.split("/")[-2:]
     info = replace(_read_run_info(folder) or RunInfo(run_id), run_id=run_id)  # it may be a copy
     state = read_state(folder)
     changed_at = max(mtime(path) for path in (folder.root, folder.events))
+    other_host = run_owner.other_host(folder)
     alive = run_owner.is_alive(folder)
-    if state is not None and not state.is_terminal and run_owner.other_host(folder):
+    if state is not None and not state.is_terminal and other_host:
         alive = run_owner.heartbeat_age(folder) < run_owner.OWNER_TIMEOUT_S
     may_follow = not (alive or os.path.lexists(folder.stop_marker))
     relaunch_pending = may_follow and time.time() < mtime(folder.relaunch_marker)
-    lost_node = not alive and state is State.STOPPED and lost_a_node(folder, info.attempt)
+    lost_node = False
+    if state is State.STOPPED and not alive:
+        bodies = [event.body for event in read_events(folder) if event.attempt == info.attempt]
+        stops = [body.reason for body in bodies if isinstance(body, Stopping)]
+        lost_node = any(reason.kind is ReasonKind.LOST for reason in stops)
     ends_at = mtime(folder.unattended) if alive else 0.0
     return HostRunStatus(
         info=info,
@@ -103,7 +100,9 @@ def read_run(folder: RunPaths) -> Optional[HostRunStatus]:
         alive=alive,
         changed_at=changed_at,
         relaunch_pending=relaunch_pending,
+        node=node,
         lost_node=lost_node,
+        here=not other_host,
         unattended_left_s=max(0.0, ends_at - time.time()) if ends_at else None,
     )
 
