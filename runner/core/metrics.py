@@ -77,8 +77,6 @@ _SPACED = re.compile(rf"{_RESULT.pattern}|lr|learning[_ ]rate|grad[_ ]norm", _FL
 
 @dataclass(frozen=True)
 class Metrics:
-    """The figures of one line."""
-
     step: int | None  # None where a line has figures alone
     steps: int | None = None  # in all
     loss: float | None = None
@@ -157,7 +155,6 @@ def may_have_metrics(data: bytes, pattern: re.Pattern[str] | None) -> bool:
 
 
 def parse_metrics(line: bytes, pattern: re.Pattern[str] | None = None) -> Metrics | None:
-    """Return the metrics of a line, None for any other line."""
     line = line.rstrip(b"\r")
     line = line[line.rfind(b"\r") + 1 :].strip()  # what a line that redraws itself shows last
     if line.startswith(b"{") and _STEP_KEY in line and len(line) <= MAX_LINE:

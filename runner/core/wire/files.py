@@ -66,11 +66,7 @@ class Manifest:
 
     @staticmethod
     def decode(data: bytes) -> Manifest:
-        """Return the manifest that `encode` encoded.
-
-        Raises:
-            ValueError: It is no manifest, or has paths outside its folder.
-        """
+        """Return what `encode` encoded; raise ValueError also for paths outside its folder."""
         try:
             entries = tuple(Entry(*row) for row in json.loads(data))
             kinds = {"": True}  # whether each path is a folder
@@ -166,8 +162,6 @@ ANY_DEPTH = "**"
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file on a host."""
-
     kind: str  # of `FILE_KINDS`
     path: str  # below the run folder; of an output, below the working folder of the ranks
     size: int  # in bytes
@@ -179,11 +173,7 @@ class RemoteFile:
 
     @staticmethod
     def from_row(row: Any) -> RemoteFile:
-        """Return the file of a row.
-
-        Raises:
-            ValueError: It is no such row, or leads out of its folder.
-        """
+        """Raise ValueError for a row that is none, or leads out of its folder."""
         try:
             kind, path, size, mtime_ns, mode = row
             file = RemoteFile(kind, path, int(size), int(mtime_ns), int(mode) & 0o777)
@@ -198,11 +188,7 @@ class RemoteFile:
 
 
 def validate(kind: Any, path: Any) -> None:
-    """Refuse paths that must not be downloaded.
-
-    Raises:
-        ValueError: There is no such kind, or the path is not legal for it.
-    """
+    """Raise ValueError for a path that must not be downloaded as that kind."""
     known = isinstance(kind, str) and isinstance(path, str) and kind in PATHS
     if not (known and is_below(path) and PATHS[kind].fullmatch(path)):
         raise ValueError(f"{path!r} is no {kind} of a run")
@@ -213,11 +199,7 @@ def is_below(path: str) -> bool:
 
 
 def parse_log_path(path: str) -> Tuple[int, str]:
-    """Return the attempt and the file name of a log's path.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """Return the attempt and the file name of a log; raise ValueError for another path."""
     match = LOG_PATH.fullmatch(path)
     if match is None:
         raise ValueError(f"{path!r} is no log of a run")

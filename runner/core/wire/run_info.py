@@ -14,8 +14,6 @@ from runner.core.wire.states import Reason, State
 
 @dataclass(frozen=True)
 class PastAttempt:
-    """One attempt that failed."""
-
     attempt: int = field(metadata=ATTEMPT)  # the run's n-th start, from 0
     nodes: Tuple[str, ...]  # in rank order
     reason: Reason
@@ -42,8 +40,6 @@ class RunInfo:
 
 @dataclass(frozen=True)
 class HostRunStatus:
-    """One run as one host reports it."""
-
     info: RunInfo
     owner: str  # the user it belongs to on that host
     state: Optional[State]  # None if the record cannot be read
@@ -85,8 +81,6 @@ class GpuUser:
 
 @dataclass(frozen=True)
 class GpuSample:
-    """The load of one GPU."""
-
     index: int = field(metadata=COUNT)
     name: str = ""
     utilization: Optional[int] = field(default=None, metadata=PERCENT)  # of time with a kernel
@@ -102,8 +96,6 @@ class GpuSample:
 
 @dataclass(frozen=True)
 class Sample:
-    """The load of one host."""
-
     node: str = field(metadata=NODE_NAME)
     attempt: int = field(metadata=ATTEMPT)
     wall: float = field(metadata=TIME)  # since 1970, by the clock of the host

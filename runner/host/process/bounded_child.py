@@ -11,7 +11,6 @@ import json
 import os
 import select
 import signal
-import stat
 import time
 from contextlib import suppress
 from typing import AbstractSet, Any, Callable, Dict, List, Optional, Sequence, Tuple
@@ -25,8 +24,7 @@ _READ_BYTES = 64 << 10
 _PIPE_BYTES = 1 << 20
 _POLL_MS = 20
 _EXIT_FAILED = 126
-_KILL_TRIES = 20
-_KILL_PAUSE_S = 0.005
+_KILL_S = 0.1
 
 _statuses: Dict[int, Optional[int]] = {}  # wait statuses of children, whoever reaps them
 
@@ -84,7 +82,6 @@ class BoundedChild:
 
     @property
     def text(self) -> str:
-        """The end of its output."""
         return self.output.decode(errors="replace").strip()
 
     def report(self) -> Dict[str, Any]:
@@ -98,15 +95,13 @@ class BoundedChild:
         """End it and its process group, soon: if it hangs in the kernel, it is not waited for."""
         if self.code is not None:
             return
+        gives_up_at = time.monotonic() + _KILL_S
         code = self._exit_code()
-        if code is None:  # else its number may be another's
+        while code is None and time.monotonic() < gives_up_at:  # its number is not another's
             for send in (os.killpg, os.kill):  # before its setsid the group does not exist
                 with suppress(OSError):
                     send(self.pid, signal.SIGKILL)
-        for _ in range(_KILL_TRIES):
-            if code is not None:
-                break
-            time.sleep(_KILL_PAUSE_S)
+            time.sleep(0.005)
             code = self._exit_code()
         self._close(-signal.SIGKILL if code is None else code)
 
@@ -190,7 +185,6 @@ def find_program(program: str, environ: Dict[str, str]) -> str:
 
 
 def chdir_if_exists(folder: str) -> None:
-    """Make `folder` the working directory if it is one."""
     with suppress(OSError):
         os.chdir(folder)
 
@@ -222,7 +216,7 @@ def _fork(
         for fd in (1, 2, REPORT_FD):  # dup2 did not, if a pipe had this number from the start
             os.set_inheritable(fd, True)
         os.setsid()
-        _close_sockets_and_pipes({0, 1, 2, REPORT_FD, *kept_fds})
+        procfs.close_fds_except({REPORT_FD, *kept_fds})  # a hung child keeps no connection open
         procfs.reset_process()
         # An alarm survives exec: if the parent is killed, the child still ends in time.
         signal.setitimer(signal.ITIMER_REAL, limit_s + 1)
@@ -232,12 +226,3 @@ def _fork(
         os.write(2, str(error).encode(errors="replace"))
     finally:
         os._exit(code)
-
-
-def _close_sockets_and_pipes(kept_fds: AbstractSet[int]) -> None:
-    """Close those of the parent: a hung child must not keep its connection open."""
-    for fd in map(int, os.listdir("/proc/self/fd")):
-        with suppress(OSError):
-            kind = stat.S_IFMT(os.fstat(fd).st_mode)
-            if fd not in kept_fds and kind in (stat.S_IFSOCK, stat.S_IFIFO):
-                os.close(fd)

@@ -54,7 +54,6 @@ class Mailbox:
         self.wake()
 
     def wake(self) -> None:
-        """Wake the loop up."""
         with contextlib.suppress(BlockingIOError):  # full: it is readable anyhow
             os.write(self._wakeup, b"\0")
 
@@ -80,7 +79,6 @@ class Job(threading.Thread):
         self._on_error = on_error
 
     def run(self) -> None:
-        """Do the work; the loop decides about what was raised."""
         end: Call = int
         try:
             self._work()
@@ -164,7 +162,6 @@ class Jobs(Mailbox):
         return max((now - job.moved_at for job in self.running), default=0.0)
 
     def remove(self, job: Job, end: Call) -> None:
-        """Take the end of a job."""
         self.running.discard(job)
         end()
 
@@ -199,7 +196,6 @@ class FileWorker(Mailbox):
 
     @property
     def busy(self) -> bool:
-        """Whether a result is awaited."""
         return self._unfinished > 0
 
     @property

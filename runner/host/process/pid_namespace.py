@@ -39,7 +39,6 @@ def outer_pid(pid: int, namespace: int, start_ticks: int) -> int:
 
 
 def inner_pid(pid: int) -> int:
-    """Return the number of a process in its innermost namespace."""
     for line in procfs.read_text(f"/proc/{pid}/status").splitlines():
         if line.startswith("NSpid:"):
             return int(line.split()[-1])

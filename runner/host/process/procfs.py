@@ -47,7 +47,6 @@ class Process(NamedTuple):
 
 
 def table() -> Dict[int, Process]:
-    """Return every process that can be seen, by pid."""
     processes = {}
     for name in os.listdir("/proc"):
         fields = stat_fields(name) if name.isdigit() else []
@@ -257,7 +256,6 @@ def record_exit(
 
 
 def close_fds_except(kept_fds: AbstractSet[int]) -> None:
-    """Close every descriptor of this process but `kept_fds` and the standard streams."""
     for fd in map(int, os.listdir("/proc/self/fd")):
         if fd > 2 and fd not in kept_fds:
             with contextlib.suppress(OSError):

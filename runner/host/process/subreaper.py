@@ -37,7 +37,6 @@ def _prctl(option: int, value: int) -> None:
 
 
 def reap_all() -> List[Tuple[int, int]]:
-    """Reap every child that ended; return their pids and wait statuses."""
     reaped: List[Tuple[int, int]] = []
     while True:
         try:

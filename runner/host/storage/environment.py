@@ -42,7 +42,6 @@ those in a function or a file that they read."""
 
 
 def folder_of(prepare: Prepare, environ: Dict[str, str], workdir: str) -> str:
-    """Return the folder of an environment."""
     python = os.path.expanduser(prepare.python)
     python = os.path.realpath(python if "/" in python else find_program(python, environ))
     depends_on = (prepare.lines, prepare.digest, python, os.uname().machine)
@@ -51,7 +50,6 @@ def folder_of(prepare: Prepare, environ: Dict[str, str], workdir: str) -> str:
 
 
 def is_made(folder: str) -> bool:
-    """Return whether the lines have succeeded there."""
     return os.path.exists(f"{folder}.made")
 
 
@@ -95,7 +93,6 @@ def lay_out(folder: str, files: Sequence[Tuple[str, int]], contents: bytes) -> N
 
 
 def make_command(folder: str, bash: str, lines: Sequence[str]) -> List[str]:
-    """Return the command that makes an environment, from its script."""
     script = f"{folder}.sh"
     write_atomic(script, "\n".join((f"{_HEADER}; {lines[0]}", *lines[1:], "")))
     return [bash, "--norc", "--noprofile", "-c", _MAKE, bash, script]

@@ -102,11 +102,7 @@ def _group_name(gid: int) -> str:
 
 
 def remove_tree(root: str, *, dry_run: bool = False) -> int:
-    """Remove a folder as far as possible, including what ranks made read-only.
-
-    Returns:
-        The bytes that its files take on the disk.
-    """
+    """Remove a folder, also what ranks made read-only; return how many bytes it takes on disk."""
     size = 0
     folders = [root]
     for folder in folders:  # which grows meanwhile

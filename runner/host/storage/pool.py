@@ -148,7 +148,6 @@ class Upload:
             raise ValueError("more bytes arrived than were missing")
 
     def _complete(self, content: BinaryIO, file: Entry) -> None:
-        """Have a content on the disk, and give it its name."""
         if self._digest.hexdigest() != file.content:
             raise ValueError(f"{file.path} arrived with other content")
         content.flush()
@@ -180,9 +179,7 @@ class Upload:
 def check_out(workdir: str, name: str, target: str) -> None:
     """Make a private copy of a release in the empty folder `target`.
 
-    Raises:
-        ValueError: The release is not here, or a file of it has another size than it had.
-        OSError: The copy cannot be written.
+    ValueError: the release is not here, or a file of it has another size than it had.
     """
     manifest = load_manifest(workdir, name)
     if manifest is None:
@@ -209,7 +206,6 @@ def check_out(workdir: str, name: str, target: str) -> None:
 
 
 def _copy(source: str, target: str, mode: int) -> None:
-    """Copy a file to a new path, within the kernel."""
     with open(source, "rb") as from_file:
         to_fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         try:
@@ -223,12 +219,9 @@ def _copy(source: str, target: str, mode: int) -> None:
 def prune(
     workdir: str, *, keep: int = 0, cutoff: float = math.inf, dry_run: bool = False
 ) -> Tuple[List[str], int]:
-    """Remove old releases, and the contents that no other has.
+    """Remove old releases, and the contents that no other has; return their names and bytes.
 
     Those stay that are pinned, among the `keep` used last, or were used after `cutoff`.
-
-    Returns:
-        The names of the releases, and the bytes of the contents.
     """
     releases = os.path.join(workdir, RELEASES)
     pool = os.path.join(workdir, POOL)

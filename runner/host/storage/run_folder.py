@@ -156,7 +156,6 @@ def reserve_attempt(folder: RunPaths, attempt: int) -> bool:
 
 
 def read_order(folder: RunPaths) -> Optional[Order]:
-    """Return the order of a run, None where there is none that can be read."""
     with contextlib.suppress(OSError, ValueError), open(folder.order, encoding="utf-8") as file:
         return decode(Order, json.load(file))
     return None
@@ -262,7 +261,6 @@ class EventLog:
         return body
 
     def finalise(self, ended: Ended) -> None:
-        """Complete the record with its last event."""
         self._finalising = True
         self.append(ended)
         self._submit(self._sync)
@@ -313,7 +311,6 @@ def _state_by(body: EventBody) -> Optional[State]:
 
 
 def has_ended(folder: RunPaths, order: Order) -> bool:
-    """Return whether an attempt has its last event."""
     state = read_state(folder, order)
     return state is not None and state.is_terminal
 

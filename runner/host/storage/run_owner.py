@@ -96,7 +96,6 @@ class RunSocket:
 
 
 def peer_uid(connection: socket.socket) -> int:
-    """Return the user at the other end of a Unix connection."""
     credentials = struct.Struct("iII")  # struct ucred: pid, uid, gid
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size)
     return int(credentials.unpack(data)[1])
@@ -147,7 +146,6 @@ def heartbeat_age(folder: RunPaths) -> float:
 
 
 def read(folder: RunPaths) -> Optional[RunOwner]:
-    """Return the owner on record of a run, None where there is none that can be read."""
     try:
         with open(folder.owner_file, encoding="utf-8") as file:
             return decode(RunOwner, json.load(file))
@@ -162,7 +160,6 @@ def other_host(folder: RunPaths) -> str:
 
 
 def live_owner_pids(folder: RunPaths) -> List[int]:
-    """Return the living guardian and supervisor of a run on this machine."""
     owner = read(folder)
     if owner is None or not (owner.is_here and owner.is_from_this_boot):
         return []
