@@ -20,7 +20,7 @@ from runner.core.wire.paths import RunPaths
 from runner.host.process.bounded_child import find_program
 from runner.host.process.jobs import POLL_S, pause
 from runner.host.process.procfs import list_names
-from runner.host.storage.permissions import make_folders, private_folder, remove_tree
+from runner.host.storage.permissions import private_folder, remove_tree, write_files
 from runner.host.storage.run_folder import mtime, read_order, write_atomic
 
 VARIABLE = PREPARED[1:]
@@ -82,14 +82,7 @@ def _try_lock(log: BinaryIO) -> bool:
 def lay_out(folder: str, files: Sequence[Tuple[str, int]], contents: bytes) -> None:
     """Write the files that the lines read, and nothing else."""
     remove_tree(folder)
-    offset = 0
-    make_folders(folder)
-    for path, size in files:
-        target = os.path.join(folder, path)
-        make_folders(os.path.dirname(target))
-        with open(target, "wb") as file:
-            file.write(contents[offset : offset + size])
-        offset += size
+    write_files(folder, files, contents)
 
 
 def make_command(folder: str, bash: str, lines: Sequence[str]) -> List[str]:

@@ -9,7 +9,7 @@ import contextlib
 import grp
 import os
 import stat
-from typing import NamedTuple, Optional, Set
+from typing import Iterable, NamedTuple, Optional, Set, Tuple
 
 from runner.host.process.jobs import checkpoint
 from runner.host.process.procfs import list_names, user_name
@@ -67,6 +67,18 @@ def make_folders(path: str) -> None:
     except FileExistsError:
         if not os.path.isdir(path):  # another process was faster
             raise
+
+
+def write_files(folder: str, files: Iterable[Tuple[str, int]], contents: bytes) -> None:
+    """Write files, by their paths and sizes, below a new folder; `contents` are those of all."""
+    make_folders(folder)
+    offset = 0
+    for name, size in files:
+        path = os.path.join(folder, name)
+        make_folders(os.path.dirname(path))
+        with open(path, "wb") as file:
+            file.write(contents[offset : offset + size])
+        offset += size
 
 
 def private_folder(workdir: str, name: str) -> str:

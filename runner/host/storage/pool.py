@@ -13,9 +13,7 @@ import hashlib
 import math
 import os
 import secrets
-import shutil
 import stat
-import tempfile
 import time
 from collections import deque
 from typing import Any, BinaryIO, Dict, List, Optional, Set, Tuple
@@ -25,7 +23,7 @@ from runner.core.wire.files import Entry, Manifest, release_hash, tasks_digest
 from runner.core.wire.paths import POOL, RELEASES, content_file, release_file, tasks_folder
 from runner.host.process.jobs import checkpoint
 from runner.host.process.procfs import list_names
-from runner.host.storage.permissions import private_folder
+from runner.host.storage.permissions import private_folder, remove_tree, write_files
 from runner.host.storage.run_folder import mtime, write_atomic
 
 CHUNK = 16 << 20  # bytes copied at once
@@ -317,17 +315,13 @@ def store_tasks(workdir: str, bundle: Dict[str, Any], payload: bytes) -> None:
     if has_tasks(workdir, bundle["hash"]):
         return
     final = tasks_folder(workdir, bundle["hash"])
-    unfinished = tempfile.mkdtemp(dir=private_folder(workdir, "tasks"), prefix=UNFINISHED)
-    offset = 0
-    for name, size in bundle["files"]:
-        with open(os.path.join(unfinished, os.path.basename(name)), "wb") as file:
-            file.write(payload[offset : offset + size])
-        offset += size
+    unfinished = os.path.join(private_folder(workdir, "tasks"), UNFINISHED + secrets.token_hex(8))
+    write_files(unfinished, bundle["files"], payload)
     try:
         if not has_tasks(workdir, bundle["hash"]):  # what is there is damaged
-            shutil.rmtree(final, ignore_errors=True)
+            remove_tree(final)
         os.rename(unfinished, final)
     except OSError:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        remove_tree(unfinished)
         if not has_tasks(workdir, bundle["hash"]):  # another host was not faster
             raise

@@ -1,4 +1,4 @@
-"""Owners of runs: this machine, an earlier boot of it, or another one on the same disk."""
+"""Runs of a host and their owners: this machine, an earlier boot, another one on its disk."""
 
 from __future__ import annotations
 
@@ -237,3 +237,15 @@ def test_a_record_is_never_written_where_a_link_leads(
     host.prove()
     run_folder.mark_unattended(host.folder, 60.0)
     assert (precious.read_text(), precious.stat().st_mtime) == ("kept", before)
+
+
+def test_the_folder_of_a_pasted_dry_run_is_no_run(tmp_path: Path) -> None:
+    """It has the ranks' working folder and no record: `latest` must not choose it."""
+    folder = RunPaths(str(tmp_path), "0102-0304-env-abcd", "gpu1")
+    Path(folder.work).mkdir(parents=True)
+    assert read_run(folder) is None
+
+    Path(folder.order).write_text("damaged")
+    status = read_run(folder)
+    assert status is not None
+    assert status.state is None
