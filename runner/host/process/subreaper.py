@@ -92,8 +92,8 @@ def _is_dead_child(pid: int) -> bool:
             return True
     except ChildProcessError:
         return True
-    fields = procfs.stat_fields(pid)  # a zombie that a tracer holds is not reported to us
-    return bool(fields) and fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
+    process = procfs.read_process(pid)  # a zombie that a tracer holds is not reported to us
+    return process is not None and not process.alive
 
 
 class Killed(NamedTuple):

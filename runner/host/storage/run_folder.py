@@ -189,7 +189,8 @@ def read_rank_records(folder: str, read_names: Set[str]) -> List[Tuple[str, int,
         if kind == "start" and namespace not in (0, pid_namespace.namespace_of()):
             ticks = int(data.get("start_ticks", 0))
             data["pid"] = pid_namespace.outer_pid(int(data["pid"]), namespace, ticks)
-            data["parent"] = procfs.parent_of(data["pid"])
+            process = procfs.read_process(data["pid"])
+            data["parent"] = process.ppid if process else 0
             shim = (int(data["shim"]), namespace, int(data.get("shim_ticks", 0)))
             data["shim"] = pid_namespace.outer_pid(*shim)
         file_data = {"start": int(start or 1), "written_at": written_at}

@@ -51,7 +51,7 @@ class Host:
 
     def scan(self) -> list[int]:
         table = {
-            pid: procfs.Process(1, "Z" if pid in self.zombies else "S", 1, 1, 1, start)
+            pid: procfs.Process(1, "Z" if pid in self.zombies else "S", 1, 1, start)
             for pid, (start, _, _) in self.processes.items()
         }
         return self._container.scan(table)
