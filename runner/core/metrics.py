@@ -1,9 +1,7 @@
 """Metrics lines: what a program tells of its progress, found among its other output.
 
-A metrics line is a JSON object with a whole number `step`, a line that the pattern of the run
-matches, or, without a pattern, a plain line in one of the usual forms: it begins with a step or an
-epoch, after what a logger puts before it, and names a loss, an accuracy or a perplexity after that.
-So no other text is taken for one.
+That is a JSON object with a whole number `step`, a line that the run's pattern matches, or a plain
+line with a step or an epoch, then a loss, an accuracy or a perplexity. No other text is taken.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Containers on a host: what an engine has of a node's run is removed until it finds none twice.
 
-They are found by their labels, whatever became of the client that started them: one that was killed
-may have left a container that its engine makes, or starts, only later.
+Found by labels: a client that was killed may have left one that its engine makes only later.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Files that go to a host and come from it: a release's manifest, and what a run leaves.
 
-A glob of outputs is matched one component of a path at a time. As in a shell, `*` and `?` match
-neither "/" nor a leading dot, and `**` is any number of folders. A folder that matches stands for
-everything in it.
+Globs of outputs are a shell's, and `**` is any number of folders; a folder stands for all in it.
 """
 
 from __future__ import annotations

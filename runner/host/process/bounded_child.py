@@ -1,7 +1,6 @@
 """Bounded child: a forked process with a deadline, for whatever may hang on a host.
 
-`subprocess` waits until its child has executed the new program, which never happens on a dead
-network disk. Here the child does everything after the fork, and the parent only reads two pipes.
+`subprocess` would wait until a program on a dead disk is executed; here the parent reads pipes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Threads beside the loop of a process: one job each in an agent, all file access in a supervisor.
 
-A thread that waits for a disk in the kernel (a hung NFS server, a frozen file system) cannot be
-interrupted, and the loop goes on meanwhile.
+A thread that waits for a disk in the kernel cannot be interrupted; the loop goes on meanwhile.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """PID namespaces: the numbers that processes have in them, and the processes of a container.
 
-A process of a container is a child of a daemon or of no one of ours, and has another number inside.
-It can clear its environment and leave its parents; it cannot leave its PID namespace.
+Those can clear their environment and leave their parents, but not their PID namespace.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Prepared environments: what lines of the user make on a host, by all that it depends on.
+"""Prepared environments: `WORKDIR/prepared/HASH`, made by lines of the user there.
 
-Each is `WORKDIR/prepared/HASH`, where the lines find their files. Beside it are the lines as a
-script (`.sh`), what they printed (`.log`), and a mark once they have succeeded (`.made`).
+Beside each are the lines (`.sh`), what they printed (`.log`), and a mark of success (`.made`).
 """
 
 from __future__ import annotations

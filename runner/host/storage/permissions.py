@@ -1,7 +1,4 @@
-"""Folders: whether another user could replace what lies below one, and how they are removed.
-
-The rule is that of sshd's StrictModes, for the folders that links lead to.
-"""
+"""Folders: whether another user could replace what lies below; how they are made and removed."""
 
 from __future__ import annotations
 
@@ -31,10 +28,10 @@ class Exposure(NamedTuple):
 def find_exposure(workdir: str) -> Optional[Exposure]:
     """Return what lets another user change the content of a workdir, None if nothing does.
 
-    Whatever leads to it and to its stores must be this user's or root's, and not writable by
-    others; a sticky folder may be. The workdir and its stores must be for their owner alone. What
-    is not there yet counts as safe. Whoever owns `/` counts as root: some containers show root as
-    nobody.
+    The rule is that of sshd's StrictModes, where links lead: whatever is above it and its stores
+    must be this user's or root's, and not writable by others; a sticky folder may be. The workdir
+    and its stores must be for their owner alone. What is not there yet counts as safe. Whoever owns
+    `/` counts as root: some containers show root as nobody.
     """
     trusted = {os.getuid(), 0, os.stat("/").st_uid}
     folders = [workdir, *(os.path.join(workdir, store) for store in STORES)]

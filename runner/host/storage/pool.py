@@ -1,7 +1,6 @@
 """Pool: contents of files by their sha256, releases that are manifests of them, and our own code.
 
-A content and a manifest are written aside, are on the disk before they get their names, and never
-change. Those releases that were pinned last stay longest.
+What gets a name is on the disk before, and never changes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Run folder on a host: its creation and order, the ranks' records, and its journal.
 
-The journal is the run's events on this host, appended with a sequence number. The last of them
-says in which state the run is.
+The journal is the run's events on this host; the last of them says in which state the run is.
 """
 
 from __future__ import annotations

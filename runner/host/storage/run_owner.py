@@ -1,10 +1,7 @@
 """Run owner: which machine a run is on, and whether its guardian and supervisor live.
 
-On its own machine the run's socket says so: guardian and supervisor share the descriptor of one
-Unix socket with an abstract name, which the kernel frees when both are gone. It needs no folder,
-so nobody can block or remove it, and no file system has to keep locks. From another network
-namespace it cannot be seen: there the pids on record count. By the record, hosts that share the
-disk of a run folder see that a run is not theirs to end.
+They share an abstract Unix socket, which the kernel frees when both are gone; the record counts
+where that cannot be seen: in another network namespace, on other hosts that share the disk.
 """
 
 from __future__ import annotations
