@@ -12,7 +12,7 @@ import json
 import os
 import time
 from dataclasses import replace
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Set, Tuple, Union
 
 from runner.core.wire.codec import decode, encode
 from runner.core.wire.events import (
@@ -272,18 +272,11 @@ class EventLog:
 
 def read_events(folder: RunPaths) -> List[Event]:
     """Return the events on record; an unfinished last line (power cut) is left out."""
-    return [*_events_from_last(folder)][::-1]
-
-
-def _events_from_last(folder: RunPaths) -> Iterator[Event]:
-    try:
-        with open(folder.events, encoding="utf-8", errors="replace") as file:
-            lines = file.read().splitlines()
-    except OSError:
-        return
-    for line in reversed(lines):
+    events = []
+    for line in procfs.read_text(folder.events).splitlines():
         with contextlib.suppress(ValueError):
-            yield parse(line)
+            events.append(parse(line))
+    return events
 
 
 def read_state(folder: RunPaths, order: Optional[Order] = None) -> Optional[State]:
@@ -294,7 +287,7 @@ def read_state(folder: RunPaths, order: Optional[Order] = None) -> Optional[Stat
     order = order or read_order(folder)
     if order is None:
         return None
-    for event in _events_from_last(folder):
+    for event in reversed(read_events(folder)):
         state = _state_by(event.body) if event.attempt == order.attempt else None
         if state is not None:
             return state
