@@ -1,7 +1,6 @@
 """Containers on a host: what an engine has of a node's run is removed until it finds none twice.
 
-They are found by their labels, whatever became of the client that started them: one that was killed
-may have left a container that its engine makes, or starts, only later.
+Found by labels: a client that was killed may have left one that its engine makes only later.
 """
 
 from __future__ import annotations
@@ -12,8 +11,7 @@ from typing import Callable, Mapping, Optional, Sequence, Tuple
 
 from runner.core.wire.container import Container
 from runner.core.wire.timing import ENGINE_TIMEOUT_S
-from runner.host.process import bounded_child
-from runner.host.process.bounded_child import BoundedChild
+from runner.host.process.bounded_child import BoundedChild, report_facts
 
 COMMAND_TIMEOUT_S = 10.0
 GIVE_UP_S = 20.0  # after this time, what is found is not removed once more
@@ -47,33 +45,27 @@ def remove_container(container: Optional[Container], environ: Mapping[str, str])
         time.sleep(LOOK_AGAIN_S)
 
 
-def begin_removal(container: Container, environ: Mapping[str, str]) -> BoundedChild:
-    """Do as `remove_container` in a child; see `removal_problem`."""
-
-    def remove() -> None:
-        bounded_child.report_facts(problem=remove_container(container, environ))
-
-    return BoundedChild(remove, ENGINE_TIMEOUT_S)
-
-
-def removal_problem(child: BoundedChild, container: Container) -> str:
-    """Return what a child reported that has ended."""
-    late = f"no answer within {child.limit_s:g} s"
-    unknown = late if child.timed_out else child.text or "it failed"
-    return str(child.report().get("problem", _problem(container, unknown)))
-
-
 def remove_in_child(
     container: Optional[Container], environ: Mapping[str, str], wait: Callable[[], object]
 ) -> str:
     """Do as `remove_container` in a child, and call `wait` again and again until that has ended."""
+
+    def remove() -> None:
+        report_facts(problem=remove_container(container, environ))
+
     if container is None or not container.engine:
         return ""
-    child = begin_removal(container, environ)
-    while child.code is None:
-        wait()
-        child.advance()
-    return removal_problem(child, container)
+    child = BoundedChild(remove, ENGINE_TIMEOUT_S)
+    try:
+        while child.code is None:
+            wait()
+            child.advance()
+    finally:
+        child.kill()
+    unknown = child.text or "it failed"
+    if child.timed_out:
+        unknown = f"no answer within {child.limit_s:g} s"
+    return str(child.report().get("problem", _problem(container, unknown)))
 
 
 def _problem(container: Container, reason: str) -> str:

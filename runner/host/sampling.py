@@ -31,7 +31,7 @@ from runner.core.wire.paths import RunPaths, is_run_id
 from runner.core.wire.run_info import GpuSample, GpuUser, Sample
 from runner.host.gpu import nvml, query
 from runner.host.process import bounded_child, procfs, subreaper
-from runner.host.process.file_worker import Submit
+from runner.host.process.jobs import Submit
 from runner.host.storage.run_folder import append, write_atomic
 
 ANSWER_S = 3.0  # how long a driver may take

@@ -11,8 +11,8 @@ import textwrap
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from runner.core.metrics import Metrics
 from runner.core.shell import this_program
-from runner.core.wire.metrics import Metrics, RankProgress
 from runner.core.wire.text import format_age, join_some, per_second, printable
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def group_names(keys: Iterable[tuple[str, K]]) -> dict[K, list[str]]:
     return groups
 
 
-def step_text(progress: Metrics | RankProgress) -> str:
+def step_text(progress: Metrics) -> str:
     """Return "120/240", or "step 120" where it is not known how many there are; "" for no step."""
     if progress.step is None:
         return ""
@@ -162,7 +162,7 @@ def step_text(progress: Metrics | RankProgress) -> str:
     return f"{progress.step}/{progress.steps}"
 
 
-def rate_text(progress: Metrics | RankProgress) -> str:
+def rate_text(progress: Metrics) -> str:
     """Return "812.4 samples/s", "" if there is no rate."""
     if progress.rate is None:
         return ""

@@ -13,7 +13,6 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from runner.core.wire.metrics import RankProgress
 from runner.core.wire.run_info import GpuSample, GpuUser, Sample
 from runner.ui.reports.run_table import Row, render
 from runner.ui.top import ClusterView, NodeView, render_view
@@ -100,16 +99,14 @@ FIRST = Row(
     "1124-0431-char_gpt-ab12", "char_gpt", "ada@laptop", "running", 75.0, **PLACE, ended=False
 )
 SECOND = Row("1124-0401-ddp-9x9x", "ddp", "ada@laptop", "running", 4000.0, **PLACE, ended=False)
-TOLD = replace(FIRST, progress=RankProgress(0, 280, 110_000, 812.4, "samples", 5025.5))
 RUN = replace(
-    TOLD,
+    FIRST,
     run_id=RUN_ID,
     owner="ada@l",
     age=4075.0,
     nodes=("gpu1",),
     of=1,
     gpus=8,
-    progress=RankProgress(0, 28_400, 110_000, 812.4, "samples", 5025.5),
 )
 ENDED = replace(SECOND, state="succeeded", ended=True, folder="/srv/vision")
 ELASTIC = replace(
@@ -120,11 +117,10 @@ ELASTIC = replace(
     state="running, 2 of 2-4 nodes",
     gpus=16,
     attempt=2,
-    progress=RankProgress(0, 12, 400, 3.25, "it", 86_000.0),
     folder="/srv/projects/speech-recognition",
 )
 LONG = replace(
-    TOLD,
+    FIRST,
     run_id="1124-0431-a-task-with-a-name-of-forty-characters-zz99",
     task="a_task_with_a_name_of_forty_characters",
     owner="somebody@workstation.department.example.org",
@@ -136,9 +132,8 @@ LONG = replace(
 )
 HERE = replace(FIRST, folder=str(Path.cwd()))
 TABLES = {
-    "without progress": (FIRST, SECOND),
-    "with progress": (TOLD, replace(SECOND, progress=RankProgress(0, 7))),
-    "of several folders": (TOLD, ENDED, ELASTIC),
+    "of two runs": (FIRST, SECOND),
+    "of several folders": (FIRST, ENDED, ELASTIC),
     "of this folder": (HERE, SECOND),
     "of this folder and others": (HERE, SECOND, ELASTIC),
     "of ended runs from one other folder": (ENDED, replace(ENDED, run_id="1124-0400-ddp-1a1a")),

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from runner.host.process.cgroup import Cgroup, own_folder
 from tests.lab.lab import Lab, LabFactory, make_lab, missing, need
 from tests.lab.launching import Launcher
 from tests.lab.slurm import HpcLauncher, Slurm, slurm_lab
@@ -20,7 +18,6 @@ from tests.lab.supervising import RunStarter
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-YOUNG_S = 10.0
 OVER_BOTH = ("test_launch", "test_stop", "test_reconnect", "test_deploy", "test_runs")
 """The modules whose tests run over both transports, in `make test` those that are marked so."""
 
@@ -33,21 +30,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         marks = () if is_chosen else pytest.mark.all
         kinds = ["ssh", pytest.param("openssh", marks=marks)]
         metafunc.parametrize("transport", kinds, indirect=True)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def cgroups_as_found() -> Iterator[None]:
-    """Removes the cgroups of runs whose host lost its power, if nothing is in them.
-
-    One that was just made is that of another worker's run, whose program is about to enter it.
-    """
-    folder = Path(own_folder() or "/none")
-    before = {*folder.glob("runner-*")}
-    yield
-    for path in {*folder.glob("runner-*")} - before:
-        with contextlib.suppress(FileNotFoundError):
-            if time.time() - path.stat().st_mtime > YOUNG_S:
-                Cgroup(str(path)).remove()
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from runner.core.wire.codec import encode
 from runner.core.wire.events import Ended, Event, RankStarted, parse
 from runner.core.wire.order import Order, Program
 from runner.core.wire.paths import RunPaths
-from runner.host.process.kill import kill_until_gone
+from runner.host.process.subreaper import kill_until_gone
 from runner.host.storage.run_owner import RunSocket
 from runner.host.supervisor.recovery import RunProcesses
 from tests.lab.waiting import PATIENCE, wait_until
@@ -211,5 +211,5 @@ class RunStarter:
             if run.processes():  # some fork faster than one can look: they are held first
                 run_processes = RunProcesses(env_tags)
                 run_processes.freeze()
-                kill_until_gone(run_processes.scan, list)
+                kill_until_gone(run_processes.scan)
             assert run.processes() == []

@@ -41,19 +41,14 @@ SLICE = (
 
 
 @pytest.fixture(scope="module")
-def session(
-    lab_factory: LabFactory, tmp_path_factory: pytest.TempPathFactory, worker_id: str
-) -> Iterator[Session]:
-    """A victim, a bystander, three hosts; what is on at the end has to end in order.
-
-    Runs of two workers have other names: all hosts of a machine share its cgroups.
-    """
+def session(lab_factory: LabFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    """A victim, a bystander, three hosts; what is on at the end has to end in order."""
     folder = tmp_path_factory.mktemp("chaos")
     (folder / "project").mkdir()
     launcher = Launcher(folder / "project")
     with lab_factory(n=3, disk=FreezableDisk) as lab:
         lab.write_cluster(launcher.conf, ssh={"user": USER})
-        session = Session(lab, launcher, seed=4, evidence=folder, part=worker_id)
+        session = Session(lab, launcher, seed=4, evidence=folder)
         yield session
         last = session.close()
         launcher.close()

@@ -12,7 +12,7 @@ import pytest
 
 from tests.lab.lab import Lab
 from tests.lab.launching import PLAIN_ENTRY, Launcher, program
-from tests.lab.waiting import wait_until, wait_until_ended
+from tests.lab.waiting import wait_until_ended
 
 NODES = ("node1", "node2")
 FIELDS = ("attempt", "node", "rank", "step", "steps", "loss", "rate", "unit")
@@ -55,22 +55,12 @@ def test_a_run_keeps_its_metrics_and_a_pipe_shows_the_lines(
 
 
 @pytest.mark.all
-def test_ps_shows_the_progress_of_a_run_nobody_follows(
+def test_why_makes_the_record_of_a_detached_run_whole(
     lab: Lab, on_lab: Launcher, tmp_path: Path
 ) -> None:
-    """Later `why` makes its record whole: the same metrics, nothing twice after an attach."""
+    """The same metrics, nothing twice after an attach."""
     done = on_lab.succeed(*measured(tmp_path), "detach=true")
     run_id = done.folder.name
-
-    def progress() -> Any:
-        listed = on_lab("ps", "--cluster", "lab", "--json").out
-        (row,) = (row for row in json.loads(listed)["runs"] if row["run_id"] == run_id)
-        return row["progress"]
-
-    wait_until(lambda: (progress() or {}).get("step") == 3, "the third step")
-    shown = progress()
-    assert (shown["rank"], shown["steps"], shown["rate"], shown["unit"]) == (0, 10, 64.0, "samples")
-    assert "3/10" in on_lab("ps", "--cluster", "lab").out
     follower = on_lab.start("attach", "--run", run_id)
     follower.until_printed("[node1:0] 3/10")
     follower.send()

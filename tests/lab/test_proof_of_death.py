@@ -1,7 +1,4 @@
-"""Proof of death, with real processes that do their worst to survive.
-
-Once with a cgroup of the run's own, once where none can be made.
-"""
+"""Proof of death, with real processes that do their worst to survive."""
 
 from __future__ import annotations
 
@@ -11,18 +8,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from runner.core.wire.events import Ended, ProgramExited, ProgramStarted, RankStarted
+from runner.core.wire.events import Ended, ProgramExited, RankStarted
 from runner.core.wire.states import ReasonKind, State
 from runner.core.wire.timing import KILL_TIMEOUT_S
-from runner.host.process import cgroup
-from runner.host.storage import garbage
 from tests.lab.supervising import RECOVER_CODE, RunStarter, SupervisedRun
-from tests.lab.waiting import wait_until
 
 pytestmark = [pytest.mark.promise(2)]
 
@@ -39,36 +33,6 @@ SEIZE = 0x4206
 TRACE_EXIT = 0x40
 
 
-def can_divide() -> bool:
-    made = cgroup.create("can", "divide", os.getpid())
-    made.remove()
-    return bool(made.path)
-
-
-def read_only() -> list[str]:
-    """A command that runs another where every cgroup of version 2 is read-only."""
-    mounts = [f"/{mount}" for mount in cgroup.UNIFIED_MOUNTS]
-    found = [mount for mount in mounts if Path(mount, "cgroup.controllers").exists()]
-    lock = " && ".join(f"mount -o remount,ro,bind {mount}" for mount in found) or "true"
-    return ["unshare", "--mount", "sh", "-c", f'{lock} && exec "$@"', "sh"]
-
-
-@pytest.fixture(params=["cgroup", "no cgroup"])
-def inside(request: pytest.FixtureRequest) -> Sequence[str]:
-    """How to start a run: with a cgroup of its own, or without."""
-    if request.param == "cgroup" and not can_divide():
-        pytest.skip("no cgroup can be made here")
-    if request.param == "no cgroup" and os.getuid():
-        pytest.skip("only root can make cgroups read-only")
-    return [] if request.param == "cgroup" else read_only()
-
-
-WITHOUT_FIRST = pytest.mark.parametrize(
-    "inside", [pytest.param("cgroup", marks=pytest.mark.all), "no cgroup"], indirect=True
-)
-"""Of those where a cgroup makes it easy."""
-
-
 @contextlib.contextmanager
 def traced(pid: int, request: int, options: int = 0) -> Iterator[None]:
     """Trace a process, by a debugger that sleeps."""
@@ -80,13 +44,6 @@ def traced(pid: int, request: int, options: int = 0) -> Iterator[None]:
             yield
         finally:
             holder.kill()
-
-
-def home(run: SupervisedRun) -> str:
-    (program,) = run.bodies(ProgramStarted)
-    path = program.cgroup
-    assert isinstance(path, str)
-    return path
 
 
 def parent(pid: int) -> int:
@@ -118,181 +75,102 @@ def recover(run: SupervisedRun) -> Ended:
     return run.wait_ended()
 
 
-def gone(run: SupervisedRun) -> None:
-    """Nothing carries the mark, and the cgroup on record is removed."""
-    assert run.processes() == []
-    run.until(lambda: not home(run) or not Path(home(run)).exists())
-
-
-def test_program_has_a_cgroup_and_leaves_none(start: RunStarter, inside: Sequence[str]) -> None:
-    """Supervisor and guardian stay outside; where none can be made, all goes on without."""
-    run = start("daemon", "sleep=600", wrapper=inside)
+def test_ranks_are_the_first_to_lose_memory(start: RunStarter) -> None:
+    """A shim is as safe as the supervisor."""
+    run = start("sleep=600", ranks=1)
     run.wait_started()
-
-    assert bool(home(run)) == (not inside)
-    members = cgroup.Cgroup(home(run)).pids
-    assert not {run.supervisor(), parent(run.supervisor())}.intersection(members())
-    # The program may still be starting its daemon.
-    wait_until(lambda: set(members()) == (set() if inside else set(run.processes())), "all in it")
     rank = run.bodies(RankStarted)[0].pid
     own, shim, its = map(oom_score, (run.supervisor(), parent(rank), rank))
-    assert its == min(1000, own + 300), "memory is taken from ranks first"
+    assert its == min(1000, own + 300)
     assert own == shim
-    run.send_command("stop")
-    ended = run.wait_ended()
-
-    assert (ended.state, ended.verified) == (State.STOPPED, True)
-    gone(run)
-
-
-@pytest.mark.all
-def test_what_made_cgroups_of_its_own_leaves_none(start: RunStarter) -> None:
-    """Folders below ours go with it."""
-    if not can_divide():
-        pytest.skip("no cgroup can be made here")
-    run = start("sleep=600")
-    run.wait_started()
-    nested = Path(home(run)) / "inner" / "most"
-    nested.mkdir(parents=True)
-    (nested / "cgroup.procs").write_text(str(run.bodies(RankStarted)[0].pid))
-
     run.send_command("kill")
-    ended = run.wait_ended()
-
-    assert (ended.verified, ended.survivors) == (True, ())
-    gone(run)
+    run.wait_ended()
 
 
-@WITHOUT_FIRST
-def test_missing_program_leaves_no_cgroup(start: RunStarter, inside: Sequence[str]) -> None:
-    """It was made for nothing, and goes; what could not be started is named, with the reason."""
-    run = start(launcher=("/no/such/python",), wrapper=inside)
+def test_what_could_not_be_started_is_named(start: RunStarter) -> None:
+    """With the reason."""
+    run = start(launcher=("/no/such/python",))
 
     assert run.wait_ended().state is State.FAILED
     (exited,) = run.bodies(ProgramExited)
     assert exited.error.startswith("cannot start /no/such/python in ")
     assert exited.error.endswith(": No such file or directory")
-    name = cgroup._cgroup_name(run.order.run_id, "here", 0)
-    run.until(lambda: not Path(cgroup.own_folder(), name).exists())
 
 
 @pytest.mark.parametrize(
-    ("inside", "way"),
-    [
-        ("cgroup", "forks"),
-        ("no cgroup", "hops"),
-        pytest.param("cgroup", "hops", marks=pytest.mark.all),
-        pytest.param("no cgroup", "forks", marks=pytest.mark.all),
-        pytest.param("no cgroup", "zombies=20", marks=pytest.mark.all),
-    ],
-    indirect=["inside"],
+    "way",
+    ["hops", *(pytest.param(way, marks=pytest.mark.all) for way in ("forks", "zombies=20"))],
 )
-def test_odd_ranks_end_with_the_grace(start: RunStarter, inside: Sequence[str], way: str) -> None:
+def test_odd_ranks_end_with_the_grace(start: RunStarter, way: str) -> None:
     """Zombies are not waited for; whoever forks is caught."""
-    run = start("deaf", way, "sleep=600", wrapper=inside)
+    run = start("deaf", way, "sleep=600")
     run.wait_started()
     run.send_command("stop")
     ended = run.wait_ended()
 
     assert (ended.survivors, ended.verified) == ((), True)
-    gone(run)
+    assert run.processes() == []
 
 
 @pytest.mark.all
-def test_rank_that_a_debugger_holds_ends_with_the_grace(
-    start: RunStarter, inside: Sequence[str]
-) -> None:
+def test_rank_that_a_debugger_holds_ends_with_the_grace(start: RunStarter) -> None:
     """It is stopped, and sees no TERM; KILL needs no cooperation, and a zombie is left."""
-    run = start("deaf", "sleep=600", ranks=1, wrapper=inside)
+    run = start("deaf", "sleep=600", ranks=1)
     run.wait_started()
     with traced(run.bodies(RankStarted)[0].pid, ATTACH):
         run.send_command("stop")
         ended = run.wait_ended()
     assert (ended.state, ended.survivors, ended.verified) == (State.STOPPED, (), True)
-    gone(run)
+    assert run.processes() == []
 
 
 def test_rank_that_a_debugger_keeps_from_exiting_is_named(start: RunStarter) -> None:
-    """SIGKILL cannot pass a tracer that asked for the exit stop; we say so, and end.
-
-    The cgroup stays with it, for `clean` to remove.
-    """
+    """SIGKILL cannot pass a tracer that asked for the exit stop; we say so, and end."""
     run = start("deaf", "sleep=600", ranks=1, grace_s=0.1)
     run.wait_started()
     rank = run.bodies(RankStarted)[0].pid
     with traced(rank, SEIZE, TRACE_EXIT):
         run.send_command("stop")
         ended = run.wait_ended(KILL_TIMEOUT_S + 5)
-    home_before = home(run)
 
     assert (ended.state, ended.survivors) == (State.STUCK, (rank,))
     run.until(lambda: not alive(rank))
-    if home_before:  # the kernel takes the dead out of it in its own time
-        run.until(cgroup.Cgroup(home_before).wait_empty)
-
-    def cleaned() -> bool:  # not while its guardian is still about to leave
-        for _ in garbage.collect_garbage(run.order.workdir, run.order.node, 0, dry_run=False):
-            pass
-        return not home_before or not Path(home_before).exists()
-
-    run.until(cleaned)
 
 
-@pytest.mark.parametrize(
-    ("inside", "way"),
-    [
-        ("cgroup", "hops"),
-        ("no cgroup", "sleep=600"),
-        pytest.param("cgroup", "forks", marks=pytest.mark.all),
-        pytest.param("no cgroup", "forks", marks=pytest.mark.all),
-        pytest.param("no cgroup", "hops", marks=pytest.mark.all),
-    ],
-    indirect=["inside"],
-)
-def test_after_both_died_what_is_left_is_found(
-    start: RunStarter, inside: Sequence[str], way: str
-) -> None:
-    """By its cgroup, which proves it, or by mark and blood, which do not."""
-    run = start("daemon", "zombies=3", "deaf", way, wrapper=inside)
+@pytest.mark.parametrize("way", ["sleep=600", pytest.param("forks", marks=pytest.mark.all)])
+def test_after_both_died_what_is_left_is_found(start: RunStarter, way: str) -> None:
+    """By mark and blood, which prove nothing: who hops from process to process can evade a look."""
+    run = start("daemon", "zombies=3", "deaf", way)
     run.wait_started()
-    with contextlib.suppress(ProcessLookupError):  # one that hops is elsewhere by now
-        os.kill(run.bodies(RankStarted)[0].pid, signal.SIGSTOP)
+    os.kill(run.bodies(RankStarted)[0].pid, signal.SIGSTOP)
     ended = recover(run)
 
     assert (ended.state, ended.survivors) == (State.FAILED, ())
-    assert ended.verified == (not inside)
+    assert not ended.verified
     assert ended.reason is not None
     assert ended.reason.kind is ReasonKind.SUPERVISOR
-    gone(run)
+    assert run.processes() == []
 
 
-@pytest.mark.all
-def test_after_both_died_only_a_cgroup_has_an_orphan_without_a_mark(
-    start: RunStarter, inside: Sequence[str], tmp_path: Path
+def test_after_both_died_the_record_says_that_an_orphan_without_a_mark_may_be_left(
+    start: RunStarter, tmp_path: Path
 ) -> None:
-    """The record says when none has proven that there is none."""
+    """Nothing finds it then."""
     path = tmp_path / "orphan"
-    run = start("deaf", f"escape={path}", "sleep=600", ranks=1, wrapper=inside)
+    run = start("deaf", f"escape={path}", "sleep=600", ranks=1)
     run.until(path.exists)
     run.wait_started()
     orphan = int(path.read_text())
     assert orphan not in run.processes()
     ended = recover(run)
-
-    is_found = not alive(orphan)
-    if not is_found:
-        os.kill(orphan, signal.SIGKILL)
-    assert is_found == (not inside)
-    assert ended.verified == (not inside)
-    gone(run)
+    assert alive(orphan)
+    os.kill(orphan, signal.SIGKILL)
+    assert not ended.verified
 
 
-@WITHOUT_FIRST
-def test_after_both_died_a_child_without_a_mark_is_found_by_blood(
-    start: RunStarter, inside: Sequence[str]
-) -> None:
+def test_after_both_died_a_child_without_a_mark_is_found_by_blood(start: RunStarter) -> None:
     """Its parent has the mark; a shell that started something with the mark has not."""
-    run = start("bare", "deaf", "sleep=600", ranks=1, wrapper=inside)
+    run = start("bare", "deaf", "sleep=600", ranks=1)
     run.wait_started()
     rank = run.bodies(RankStarted)[0].pid
     children = Path(f"/proc/{rank}/task/{rank}/children")
@@ -313,13 +191,11 @@ def test_after_both_died_a_child_without_a_mark_is_found_by_blood(
         os.killpg(shell.pid, signal.SIGKILL)
 
     assert left == [True, True, False, *[False for _ in bare]]
-    gone(run)
+    assert run.processes() == []
 
 
 @pytest.mark.all
-def test_after_both_died_none_is_orphaned_by_the_killing(
-    start: RunStarter, inside: Sequence[str]
-) -> None:
+def test_after_both_died_none_is_orphaned_by_the_killing(start: RunStarter) -> None:
     """Who starts children without a mark, in sessions of their own, is stopped before it dies."""
     seconds = str(time.monotonic_ns() / 1e9)
 
@@ -331,7 +207,7 @@ def test_after_both_died_none_is_orphaned_by_the_killing(
                     found.append(int(entry.name))
         return found
 
-    run = start("deaf", f"sheds={seconds}", ranks=1, wrapper=inside)
+    run = start("deaf", f"sheds={seconds}", ranks=1)
     run.until(shed)
     recover(run)
     left = shed()
@@ -339,28 +215,22 @@ def test_after_both_died_none_is_orphaned_by_the_killing(
         os.kill(pid, signal.SIGKILL)
 
     assert left == []
-    gone(run)
+    assert run.processes() == []
 
 
-@WITHOUT_FIRST
-def test_child_without_its_first_thread_is_no_zombie(
-    start: RunStarter, inside: Sequence[str], tmp_path: Path
-) -> None:
+def test_child_without_its_first_thread_is_no_zombie(start: RunStarter, tmp_path: Path) -> None:
     """The kernel shows it as one, and it runs on."""
     path = tmp_path / "headless"
-    run = start("deaf", f"headless={path}", ranks=1, grace_s=0.3, wrapper=inside)
+    run = start("deaf", f"headless={path}", ranks=1, grace_s=0.3)
     ended = run.wait_ended()
 
     assert (ended.state, ended.killed, ended.verified) == (State.SUCCEEDED, 1, True)
     run.until(lambda: not Path(f"/proc/{path.read_text()}").exists())
 
 
-@WITHOUT_FIRST
-def test_after_a_dead_supervisor_the_guardian_proves_it(
-    start: RunStarter, inside: Sequence[str]
-) -> None:
+def test_after_a_dead_supervisor_the_guardian_proves_it(start: RunStarter) -> None:
     """It saw all of the run, whatever became of the environment, and goes on with its record."""
-    run = start("daemon", "deaf", "hops", wrapper=inside)
+    run = start("daemon", "deaf", "hops")
     run.wait_started()
     os.kill(run.supervisor(), signal.SIGKILL)
     ended = run.wait_ended()
@@ -369,4 +239,4 @@ def test_after_a_dead_supervisor_the_guardian_proves_it(
     assert ended.reason is not None
     assert "signal 9" in ended.reason.text
     assert [event.seq for event in run.events()] == list(range(1, len(run.events()) + 1))
-    gone(run)
+    assert run.processes() == []

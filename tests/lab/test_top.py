@@ -106,7 +106,7 @@ def test_one_look_tells_gpus_whose_they_are_and_runs(
     assert (user["pid"], user["run_id"]) == (mine[0][0], running)
     assert told["nodes"]["node1"]["cpu"] is not None, "it needs two samples"
     (run,) = told["runs"]
-    assert (run["run_id"], run["progress"]["step"]) == (running, 3)
+    assert run["run_id"] == running
 
 
 @pytest.mark.all

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from runner.control.atomic_file import replace_file
-from runner.core.wire.metrics import Metrics, compile_pattern, may_have_metrics, parse_metrics
+from runner.core.metrics import Metrics, compile_pattern, may_have_metrics, parse_metrics
 from runner.core.wire.paths import RANK_LOG
 
 METRICS_FILE = "metrics.jsonl"

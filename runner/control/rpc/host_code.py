@@ -98,7 +98,7 @@ server.main(server.HostCode(content["programs"], d, place))
 
 The cache is read in a thread: the home folder may hang. An archive in it is used only if it and its
 folder are owned by the user and writable by no one else, and if its checksum holds
-(`host/storage/code_cache.py` writes it).
+(`host/storage/pool.py` writes it).
 """
 
 _PACKAGE = Path(runner.__file__).parent

@@ -25,10 +25,9 @@ class EventBody:
 
 @dataclass(frozen=True)
 class ProgramStarted(EventBody):
-    """The supervisor started the launcher process (torchrun), if possible in its own `cgroup`."""
+    """The supervisor started the launcher process (torchrun)."""
 
     pid: int
-    cgroup: str = ""
     rejoin_count: int = 0
 
 

@@ -1,8 +1,6 @@
 """Files that go to a host and come from it: a release's manifest, and what a run leaves.
 
-A glob of outputs is matched one component of a path at a time. As in a shell, `*` and `?` match
-neither "/" nor a leading dot, and `**` is any number of folders. A folder that matches stands for
-everything in it.
+Globs of outputs are a shell's, and `**` is any number of folders; a folder stands for all in it.
 """
 
 from __future__ import annotations
@@ -66,11 +64,7 @@ class Manifest:
 
     @staticmethod
     def decode(data: bytes) -> Manifest:
-        """Return the manifest that `encode` encoded.
-
-        Raises:
-            ValueError: It is no manifest, or has paths outside its folder.
-        """
+        """Return what `encode` encoded; raise ValueError also for paths outside its folder."""
         try:
             entries = tuple(Entry(*row) for row in json.loads(data))
             kinds = {"": True}  # whether each path is a folder
@@ -149,6 +143,13 @@ SAMPLES_PATH = re.compile(rf"attempt_([0-9]{{1,6}})/{re.escape(SAMPLES_FILE)}")
 MAX_SAMPLE_FILE = 1 << 20
 """Bytes of the samples of an attempt on a host, at most."""
 
+PATHS = {
+    RECORD: re.compile("|".join(map(re.escape, RECORD_FILES))),
+    LOG: LOG_PATH,
+    SAMPLES: SAMPLES_PATH,
+    OUTPUT: re.compile(".*", re.DOTALL),
+}
+
 GlobParts = Tuple[str, ...]
 """The parts of a pattern that are left to match; () after a full match."""
 
@@ -159,8 +160,6 @@ ANY_DEPTH = "**"
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file on a host."""
-
     kind: str  # of `FILE_KINDS`
     path: str  # below the run folder; of an output, below the working folder of the ranks
     size: int  # in bytes
@@ -172,11 +171,7 @@ class RemoteFile:
 
     @staticmethod
     def from_row(row: Any) -> RemoteFile:
-        """Return the file of a row.
-
-        Raises:
-            ValueError: It is no such row, or leads out of its folder.
-        """
+        """Raise ValueError for a row that is none, or leads out of its folder."""
         try:
             kind, path, size, mtime_ns, mode = row
             file = RemoteFile(kind, path, int(size), int(mtime_ns), int(mode) & 0o777)
@@ -191,21 +186,9 @@ class RemoteFile:
 
 
 def validate(kind: Any, path: Any) -> None:
-    """Refuse paths that must not be downloaded.
-
-    Raises:
-        ValueError: There is no such kind, or the path is not legal for it.
-    """
-    legal = isinstance(path, str) and is_below(path)
-    if kind == RECORD:
-        legal = path in RECORD_FILES
-    elif kind == LOG:
-        legal = legal and LOG_PATH.fullmatch(path) is not None
-    elif kind == SAMPLES:
-        legal = legal and SAMPLES_PATH.fullmatch(path) is not None
-    elif kind != OUTPUT:
-        legal = False
-    if not legal:
+    """Raise ValueError for a path that must not be downloaded as that kind."""
+    known = isinstance(kind, str) and isinstance(path, str) and kind in PATHS
+    if not (known and is_below(path) and PATHS[kind].fullmatch(path)):
         raise ValueError(f"{path!r} is no {kind} of a run")
 
 
@@ -214,11 +197,7 @@ def is_below(path: str) -> bool:
 
 
 def parse_log_path(path: str) -> Tuple[int, str]:
-    """Return the attempt and the file name of a log's path.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """Return the attempt and the file name of a log; raise ValueError for another path."""
     match = LOG_PATH.fullmatch(path)
     if match is None:
         raise ValueError(f"{path!r} is no log of a run")

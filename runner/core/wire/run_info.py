@@ -8,15 +8,12 @@ from typing import Dict, Optional, Tuple
 
 from runner.core.wire.codec import bounded, encode
 from runner.core.wire.events import COUNT, TIME
-from runner.core.wire.metrics import RankProgress
 from runner.core.wire.paths import ATTEMPT, NODE_NAME, RUN_ID
 from runner.core.wire.states import Reason, State
 
 
 @dataclass(frozen=True)
 class PastAttempt:
-    """One attempt that failed."""
-
     attempt: int = field(metadata=ATTEMPT)  # the run's n-th start, from 0
     nodes: Tuple[str, ...]  # in rank order
     reason: Reason
@@ -43,8 +40,6 @@ class RunInfo:
 
 @dataclass(frozen=True)
 class HostRunStatus:
-    """One run as one host reports it."""
-
     info: RunInfo
     owner: str  # the user it belongs to on that host
     state: Optional[State]  # None if the record cannot be read
@@ -56,7 +51,6 @@ class HostRunStatus:
     here: bool = True  # False on a host that only shares the disk of another one
     unattended_left_s: Optional[float] = field(default=None, metadata=TIME)
     """When it ends for want of a controller, in seconds; None if it may have one."""
-    progress: Optional[RankProgress] = None  # of the lowest rank there that says how far it is
 
     @property
     def is_active(self) -> bool:
@@ -87,8 +81,6 @@ class GpuUser:
 
 @dataclass(frozen=True)
 class GpuSample:
-    """The load of one GPU."""
-
     index: int = field(metadata=COUNT)
     name: str = ""
     utilization: Optional[int] = field(default=None, metadata=PERCENT)  # of time with a kernel
@@ -104,8 +96,6 @@ class GpuSample:
 
 @dataclass(frozen=True)
 class Sample:
-    """The load of one host."""
-
     node: str = field(metadata=NODE_NAME)
     attempt: int = field(metadata=ATTEMPT)
     wall: float = field(metadata=TIME)  # since 1970, by the clock of the host

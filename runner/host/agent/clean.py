@@ -6,7 +6,7 @@ import contextlib
 
 from runner.core.wire.codec import Frame
 from runner.host.agent.server import RequestHandler
-from runner.host.process.kill import kill_until_gone
+from runner.host.process.subreaper import kill_until_gone
 from runner.host.storage import run_owner
 from runner.host.storage.garbage import collect_garbage, remove_left_container
 from runner.host.storage.run_folder import make_marker
@@ -39,8 +39,8 @@ class Handler(RequestHandler):
         run_owner.require_local(folder)
         with contextlib.suppress(OSError):  # a full disk has no room for another attempt either
             make_marker(folder.stop_marker)
-        scan, cgroup = find_leftovers(folder, frame.data["run_id"], frame.data["node"])
-        killed, survivors = kill_until_gone(scan, list, cgroup=cgroup)
+        scan = find_leftovers(folder, frame.data["run_id"], frame.data["node"])
+        killed, survivors, _ = kill_until_gone(scan)
         lock = None if survivors else run_owner.take_over(folder)
         if lock is not None:  # it is not alive after all
             with lock:

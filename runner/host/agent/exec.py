@@ -19,8 +19,7 @@ from runner.host.facts import setup
 from runner.host.process import procfs, subreaper
 from runner.host.process.bounded_child import BoundedChild, find_program, report_facts
 from runner.host.process.jobs import POLL_S, in_loop
-from runner.host.process.kill import kill_until_gone
-from runner.host.process.subreaper import reap_all
+from runner.host.process.subreaper import kill_until_gone, reap_all
 from runner.host.storage import environment
 
 READ_BYTES = 64 << 10
@@ -138,8 +137,7 @@ def _supervise(
             is_told = received is not None and received.si_signo == signal.SIGTERM
         timed_out = code is None and not is_told and time.monotonic() >= deadline
     finally:
-        gone = subreaper.no_children_left
-        _, survivors = kill_until_gone(subreaper.own_descendants, reap_all, all_gone=gone)
+        _, survivors, _ = kill_until_gone(subreaper.own_descendants, reap_all)
     if code is None:
         code = -signal.SIGKILL
     report_facts(code=code, timed_out=timed_out, survivors=list(survivors))

@@ -116,9 +116,9 @@ class AgentContext:
     def cache_code(self) -> None:
         """Have this host cache our code, once."""
         if self.code.place:
-            from runner.host.storage.code_cache import store  # noqa: PLC0415 (once per version)
+            from runner.host.storage.pool import store_archive  # noqa: PLC0415 (once per version)
 
-            self.jobs.start(functools.partial(store, self.code.place, self.code.archive))
+            self.jobs.start(functools.partial(store_archive, self.code.place, self.code.archive))
             self.code.place = ""
 
     @property

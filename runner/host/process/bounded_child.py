@@ -1,7 +1,6 @@
 """Bounded child: a forked process with a deadline, for whatever may hang on a host.
 
-`subprocess` waits until its child has executed the new program, which never happens on a dead
-network disk. Here the child does everything after the fork, and the parent only reads two pipes.
+`subprocess` would wait until a program on a dead disk is executed; here the parent reads pipes.
 """
 
 from __future__ import annotations
@@ -11,13 +10,12 @@ import json
 import os
 import select
 import signal
-import stat
 import time
 from contextlib import suppress
-from typing import AbstractSet, Any, Callable, Dict, List, NoReturn, Optional, Sequence, Tuple
+from typing import AbstractSet, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from runner.host.process import procfs, subreaper
-from runner.host.process.jobs import checkpoint
+from runner.host.process import procfs
+from runner.host.process.jobs import checkpoint, in_loop
 
 REPORT_FD = 100  # the descriptor on which a child reports, apart from what it or others print
 MAX_OUTPUT = 8 << 10  # bytes of a child's output that are kept, from its end
@@ -25,6 +23,9 @@ _READ_BYTES = 64 << 10
 _PIPE_BYTES = 1 << 20
 _POLL_MS = 20
 _EXIT_FAILED = 126
+_KILL_S = 0.1
+
+_statuses: Dict[int, Optional[int]] = {}  # wait statuses of children, whoever reaps them
 
 
 class BoundedChild:
@@ -62,9 +63,7 @@ class BoundedChild:
             ends += os.pipe()
             ends += os.pipe()
             written = (ends[1], ends[3])
-            self.pid = subreaper.fork(
-                functools.partial(_run_child, body, limit_s, input_fd, written, kept_fds)
-            )
+            self.pid = in_loop(functools.partial(_fork, body, limit_s, input_fd, written, kept_fds))
         except BaseException as error:
             for end in ends:
                 os.close(end)
@@ -82,7 +81,6 @@ class BoundedChild:
 
     @property
     def text(self) -> str:
-        """The end of its output."""
         return self.output.decode(errors="replace").strip()
 
     def report(self) -> Dict[str, Any]:
@@ -93,11 +91,28 @@ class BoundedChild:
         return merged
 
     def kill(self) -> None:
-        """End it and its process group; harmless once it has ended."""
+        """End it and its process group, soon: if it hangs in the kernel, it is not waited for."""
         if self.code is not None:
             return
-        code = subreaper.kill(self.pid)
+        gives_up_at = time.monotonic() + _KILL_S
+        code = self._exit_code()
+        while code is None and time.monotonic() < gives_up_at:  # its number is not another's
+            for send in (os.killpg, os.kill):  # before its setsid the group does not exist
+                with suppress(OSError):
+                    send(self.pid, signal.SIGKILL)
+            time.sleep(0.005)
+            code = self._exit_code()
         self._close(-signal.SIGKILL if code is None else code)
+
+    def _exit_code(self) -> Optional[int]:
+        """Return, once, its exit code or minus its signal; None while it runs."""
+        status = _statuses[self.pid]
+        if status is None:
+            ended_pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if not ended_pid:
+                return None
+        del _statuses[self.pid]
+        return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
     def advance(self) -> None:
         """Read its output, notice its end, and kill it if its time is up."""
@@ -105,7 +120,7 @@ class BoundedChild:
             return
         for pipe in self.pipes:
             self._read(pipe)
-        code = subreaper.exit_code(self.pid)
+        code = self._exit_code()
         if code is not None:
             for pipe in self.pipes * (_PIPE_BYTES // _READ_BYTES):  # the rest of their content
                 self._read(pipe)
@@ -169,18 +184,27 @@ def find_program(program: str, environ: Dict[str, str]) -> str:
 
 
 def chdir_if_exists(folder: str) -> None:
-    """Make `folder` the working directory if it is one."""
     with suppress(OSError):
         os.chdir(folder)
 
 
-def _run_child(
+def on_reaped(pid: int, status: int) -> None:
+    """Note how a child of this process ended, if it is a bounded one."""
+    if pid in _statuses:
+        _statuses[pid] = status
+
+
+def _fork(
     body: Callable[[], object],
     limit_s: float,
     input_fd: int,
     written: Tuple[int, int],
     kept_fds: AbstractSet[int],
-) -> NoReturn:
+) -> int:
+    pid = os.fork()
+    if pid:
+        _statuses[pid] = None
+        return pid
     code = _EXIT_FAILED
     output_fd, report_fd = written
     try:
@@ -191,7 +215,7 @@ def _run_child(
         for fd in (1, 2, REPORT_FD):  # dup2 did not, if a pipe had this number from the start
             os.set_inheritable(fd, True)
         os.setsid()
-        _close_sockets_and_pipes({0, 1, 2, REPORT_FD, *kept_fds})
+        procfs.close_fds_except({REPORT_FD, *kept_fds})  # a hung child keeps no connection open
         procfs.reset_process()
         # An alarm survives exec: if the parent is killed, the child still ends in time.
         signal.setitimer(signal.ITIMER_REAL, limit_s + 1)
@@ -201,12 +225,3 @@ def _run_child(
         os.write(2, str(error).encode(errors="replace"))
     finally:
         os._exit(code)
-
-
-def _close_sockets_and_pipes(kept_fds: AbstractSet[int]) -> None:
-    """Close those of the parent: a hung child must not keep its connection open."""
-    for fd in map(int, os.listdir("/proc/self/fd")):
-        with suppress(OSError):
-            kind = stat.S_IFMT(os.fstat(fd).st_mode)
-            if fd not in kept_fds and kind in (stat.S_IFSOCK, stat.S_IFIFO):
-                os.close(fd)

@@ -13,8 +13,6 @@ RESERVED_FDS = 32  # that are left for files and processes when no connection is
 
 
 class EventLoop:
-    """Readers of descriptors, and the signals of this process."""
-
     def __init__(self) -> None:
         self.term_received = False
         self._selector = selectors.DefaultSelector()
@@ -34,11 +32,9 @@ class EventLoop:
         self.add_reader(read_fd, lambda: os.read(read_fd, 4096))
 
     def add_reader(self, descriptor: int, handler: Callable[[], Any]) -> None:
-        """Call `handler` whenever the descriptor is readable."""
         self._selector.register(descriptor, selectors.EVENT_READ, handler)
 
     def remove_reader(self, descriptor: int) -> None:
-        """Stop calling the handler of a descriptor."""
         self._selector.unregister(descriptor)
 
     @staticmethod
@@ -58,7 +54,6 @@ class EventLoop:
         return connection
 
     def wait(self, seconds: float) -> None:
-        """Sleep until a descriptor is readable or a signal comes, and call the handlers."""
         for key, _ in self._selector.select(seconds):
             key.data()
 

@@ -1,8 +1,6 @@
-"""Jobs: the threads of an agent, one for each request, beside the loop that starts them.
+"""Threads beside the loop of a process: one job each in an agent, all file access in a supervisor.
 
-A thread that waits for a disk in the kernel (a hung NFS server, a frozen file system) cannot be
-interrupted, and the loop goes on meanwhile. It alone forks: a child that asked to die with its
-parent would die with the thread, and no module is being imported there.
+A thread that waits for a disk in the kernel cannot be interrupted; the loop goes on meanwhile.
 """
 
 from __future__ import annotations
@@ -15,12 +13,25 @@ import select
 import sys
 import threading
 import time
-from typing import Any, Callable, List, Set, TypeVar
+from typing import Any, Callable, NoReturn, Optional, Set, Tuple, TypeVar
 
 POLL_S = 0.05
 
 T = TypeVar("T")
 Call = Callable[[], object]
+Work = Callable[[], Any]
+Handler = Callable[[Any], object]
+Submit = Callable[..., object]
+"""Takes work, and what is to be called with its result; see `FileWorker.submit`."""
+
+
+def run_now(work: Work, then: Handler = id) -> None:
+    """Do work in this thread; a `Submit` for a process without an event loop."""
+    then(work())
+
+
+def fail(error: BaseException) -> NoReturn:
+    raise error
 
 
 class Cancelled(BaseException):
@@ -42,7 +53,6 @@ class Mailbox:
         self.wake()
 
     def wake(self) -> None:
-        """Wake the loop up."""
         with contextlib.suppress(BlockingIOError):  # full: it is readable anyhow
             os.write(self._wakeup, b"\0")
 
@@ -68,7 +78,6 @@ class Job(threading.Thread):
         self._on_error = on_error
 
     def run(self) -> None:
-        """Do the work; the loop decides about what was raised."""
         end: Call = int
         try:
             self._work()
@@ -81,11 +90,11 @@ class Job(threading.Thread):
     def checkpoint(self) -> None:
         """See `checkpoint`; what cleans up after any error goes on."""
         self.moved_at = time.monotonic()
-        if self.is_cancelled and not is_handling_error():
+        if self.is_cancelled and not _is_handling_error():
             raise Cancelled
 
 
-def is_handling_error() -> bool:
+def _is_handling_error() -> bool:
     """Return whether this thread is in an `except` or `finally` block because of an error."""
     return sys.exc_info()[0] is not None
 
@@ -111,34 +120,28 @@ def in_loop(call: Callable[[], T]) -> T:
     job = threading.current_thread()
     if not isinstance(job, Job):
         return call()
-    cleans_up = is_handling_error()
-    ended = threading.Event()
-    results: List[T] = []
-    errors: List[BaseException] = []
+    cleans_up = _is_handling_error()
+    ends: "queue.SimpleQueue[Callable[[], T]]" = queue.SimpleQueue()
 
     def do() -> None:
         try:
             if not cleans_up:
                 job.checkpoint()
-            results.append(call())
+            result = call()
+            ends.put(lambda: result)
         except BaseException as error:  # noqa: BLE001 (the job raises it)
-            errors.append(error)
-        ended.set()
+            ends.put(functools.partial(fail, error))
 
     job.jobs.post(do)
-    ended.wait()
-    if errors:
-        raise errors[0]
-    return results[0]
-
-
-def fail(error: BaseException) -> None:
-    """Raise what a job raised."""
-    raise error
+    return ends.get()()
 
 
 class Jobs(Mailbox):
-    """The jobs of one loop."""
+    """The jobs of one loop.
+
+    The loop alone forks: a child that asked to die with its parent would die with the thread, and
+    no module is being imported there.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -158,7 +161,6 @@ class Jobs(Mailbox):
         return max((now - job.moved_at for job in self.running), default=0.0)
 
     def remove(self, job: Job, end: Call) -> None:
-        """Take the end of a job."""
         self.running.discard(job)
         end()
 
@@ -171,3 +173,57 @@ class Jobs(Mailbox):
         while self.running and self.wait_s < patience_s:
             poll.poll(1000 * POLL_S)
             self.deliver()
+
+
+class FileWorker(Mailbox):
+    """One thread that does work in order, so that an event loop never waits for a file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._queue: "queue.SimpleQueue[Optional[Tuple[Work, Handler]]]" = queue.SimpleQueue()
+        self._unfinished = 0  # whose results were not delivered
+        self._began_at: Optional[float] = None
+        threading.Thread(target=self._run, daemon=True, name="files").start()
+
+    def submit(self, work: Work, then: Handler = id) -> None:
+        """Have `work` done after all before it; `deliver` then calls `then` with its result.
+
+        It raises what the work raised.
+        """
+        self._unfinished += 1
+        self._queue.put((work, then))
+
+    @property
+    def busy(self) -> bool:
+        return self._unfinished > 0
+
+    @property
+    def wait_s(self) -> float:
+        """For how long the disk has not answered: the age of the work in progress."""
+        began_at = self._began_at
+        return 0.0 if began_at is None else time.monotonic() - began_at
+
+    def close(self) -> None:
+        """End the thread, once no work is awaited; it closes the descriptors, as their last user.
+
+        Programs that it has started end with it, if they asked for that (`die_with_parent`).
+        """
+        self._queue.put(None)
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            work, then = item
+            self._began_at = time.monotonic()
+            end: Call
+            try:
+                end = functools.partial(then, work())
+            except BaseException as error:  # noqa: BLE001 (`deliver` raises it)
+                end = functools.partial(fail, error)
+            self._began_at = None
+            self.post(functools.partial(self._finish, end))
+        os.close(self.wake_fd)
+        os.close(self._wakeup)
+
+    def _finish(self, end: Call) -> None:
+        self._unfinished -= 1
+        end()

@@ -1,7 +1,6 @@
 """PID namespaces: the numbers that processes have in them, and the processes of a container.
 
-A process of a container is a child of a daemon or of no one of ours, and has another number inside.
-It can clear its environment and leave its parents; it cannot leave its PID namespace.
+Those can clear their environment and leave their parents, but not their PID namespace.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ def outer_pid(pid: int, namespace: int, start_ticks: int) -> int:
 
 
 def inner_pid(pid: int) -> int:
-    """Return the number of a process in its innermost namespace."""
     for line in procfs.read_text(f"/proc/{pid}/status").splitlines():
         if line.startswith("NSpid:"):
             return int(line.split()[-1])
@@ -64,21 +62,16 @@ class ContainerProcesses:
         The first process of a namespace ends by itself after the others, which die with it: it is
         returned only where it is left alone.
         """
-        inside: Dict[int, Dict[int, procfs.Process]] = {}
+        inside: Dict[int, List[int]] = {}
         for pid, process in table.items():
             namespace = namespace_of(pid)
             if namespace not in (0, self._own) and process.alive:
-                inside.setdefault(namespace, {})[pid] = process
-        known = self._known
-        self._known = set()
+                inside.setdefault(namespace, []).append(pid)
         found: List[int] = []
-        for members in inside.values():
-            identities = {(pid, process.start_ticks) for pid, process in members.items()}
-            if identities & known or self._any_tagged(members):
-                self._known |= identities
-                found += members
+        for pids in inside.values():
+            is_known = any((pid, table[pid].start_ticks) in self._known for pid in pids)
+            if is_known or any(procfs.has_env(pid, self._env_tags, table[pid]) for pid in pids):
+                found += pids
+        self._known = {(pid, table[pid].start_ticks) for pid in found}
         found = [pid for pid in found if inner_pid(pid) != 1] or found
         return sorted(found, key=lambda pid: (table[pid].start_ticks, pid), reverse=True)
-
-    def _any_tagged(self, members: Mapping[int, procfs.Process]) -> bool:
-        return any(procfs.has_env(pid, self._env_tags, each) for pid, each in members.items())

@@ -34,7 +34,6 @@ class Process(NamedTuple):
     ppid: int
     state: str
     group: int
-    session: int
     threads: int
     start_ticks: int
     cpu_ticks: int = 0
@@ -47,23 +46,26 @@ class Process(NamedTuple):
 
 
 def table() -> Dict[int, Process]:
-    """Return every process that can be seen, by pid."""
-    processes = {}
-    for name in os.listdir("/proc"):
-        fields = stat_fields(name) if name.isdigit() else []
-        if fields:
-            ppid, group, session, threads, start = (int(fields[n]) for n in (1, 2, 3, 17, 19))
-            cpu, faults = (int(fields[n]) + int(fields[m]) for n, m in ((11, 12), (7, 9)))
-            state = fields[0].decode()
-            processes[int(name)] = Process(ppid, state, group, session, threads, start, cpu, faults)
-    return processes
+    found = ((int(name), read_process(name)) for name in os.listdir("/proc") if name.isdigit())
+    return {pid: process for pid, process in found if process is not None}
 
 
-def stat_fields(pid: object) -> List[bytes]:
-    """Return the fields of /proc/PID/stat from the state on, none for a process that is gone."""
+def read_process(pid: object) -> Optional[Process]:
+    """Return a process, perhaps a zombie; None for one that is gone."""
+    fields: List[bytes] = []
     with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
-        return file.read().rpartition(b")")[2].split()
-    return []
+        fields = file.read().rpartition(b")")[2].split()
+    if not fields:
+        return None
+    return Process(
+        ppid=int(fields[1]),
+        state=fields[0].decode(),
+        group=int(fields[2]),
+        threads=int(fields[17]),
+        start_ticks=int(fields[19]),
+        cpu_ticks=int(fields[11]) + int(fields[12]),
+        page_faults=int(fields[7]) + int(fields[9]),
+    )
 
 
 def read_text(path: str) -> str:
@@ -97,16 +99,10 @@ def descendants(root_pid: int, known_processes: Optional[Dict[int, Process]] = N
     return living
 
 
-def parent_of(pid: int) -> int:
-    """Return the parent of a process, 0 when it is gone."""
-    fields = stat_fields(pid)
-    return int(fields[1]) if fields else 0
-
-
 def start_ticks_of(pid: int) -> int:
     """Return when a process began, in clock ticks since the boot; -1 when it is gone."""
-    fields = stat_fields(pid)
-    return -1 if not fields or fields[0] in (b"Z", b"X") else int(fields[19])
+    process = read_process(pid)
+    return -1 if process is None or process.state in "ZX" else process.start_ticks
 
 
 def is_same_process(pid: int, start_ticks: int) -> bool:
@@ -257,7 +253,6 @@ def record_exit(
 
 
 def close_fds_except(kept_fds: AbstractSet[int]) -> None:
-    """Close every descriptor of this process but `kept_fds` and the standard streams."""
     for fd in map(int, os.listdir("/proc/self/fd")):
         if fd > 2 and fd not in kept_fds:
             with contextlib.suppress(OSError):

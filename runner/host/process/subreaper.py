@@ -1,27 +1,24 @@
-"""Subreaper: the parent of all that a run started, how its children end, and whether any is left.
+"""Subreaper: the parent of all that a run started, how it is killed, and whether any is left.
 
 A process reaps by `reap_all` in one thread, or does not: an agent, which adopts nobody, does not.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import functools
 import os
 import signal
 import time
-from typing import AbstractSet, Callable, Dict, List, NoReturn, Optional, Tuple
+from typing import AbstractSet, Callable, List, NamedTuple, Optional, Set, Tuple
 
-from runner.host.process.jobs import in_loop
-from runner.host.process.procfs import descendants, stat_fields
+from runner.core.wire.timing import KILL_TIMEOUT_S
+from runner.host.process import bounded_child, procfs
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-_KILL_TRIES = 20
-_KILL_PAUSE_S = 0.005
-
-_awaited: Dict[int, Optional[int]] = {}  # wait statuses of the children of `fork`
+SHIM_GRACE_S = 0.5  # how long the rank shims may outlive their ranks to record how those ended
+_NO_PIDS: AbstractSet[int] = frozenset()
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def become_subreaper() -> None:
@@ -34,50 +31,12 @@ def die_with_parent(signum: int) -> None:
     _prctl(PR_SET_PDEATHSIG, int(signum))
 
 
-def fork(run_child: Callable[[], NoReturn]) -> int:
-    """Start a child; `exit_code` tells how it ends, whoever reaps it."""
-    return in_loop(functools.partial(_fork, run_child))
-
-
-def _fork(run_child: Callable[[], NoReturn]) -> int:
-    pid = os.fork()
-    if pid == 0:
-        run_child()
-    _awaited[pid] = None
-    return pid
-
-
-def exit_code(pid: int) -> Optional[int]:
-    """Return, once, the exit code of a child of `fork`, or minus its signal; None while it runs."""
-    status = _awaited[pid]
-    if status is None:
-        ended_pid, status = os.waitpid(pid, os.WNOHANG)
-        if not ended_pid:
-            return None
-    del _awaited[pid]
-    return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-
-
-def kill(pid: int) -> Optional[int]:
-    """End a child of `fork` and its group; return as `exit_code`, soon.
-
-    One that hangs in the kernel is not waited for.
-    """
-    code = exit_code(pid)
-    if code is None:  # else its number may be another's
-        for send in (os.killpg, os.kill):  # before its setsid the group does not exist
-            with contextlib.suppress(OSError):
-                send(pid, signal.SIGKILL)
-    for _ in range(_KILL_TRIES):
-        if code is not None:
-            break
-        time.sleep(_KILL_PAUSE_S)
-        code = exit_code(pid)
-    return code
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
 
 
 def reap_all() -> List[Tuple[int, int]]:
-    """Reap every child that ended; return their pids and wait statuses."""
     reaped: List[Tuple[int, int]] = []
     while True:
         try:
@@ -86,12 +45,11 @@ def reap_all() -> List[Tuple[int, int]]:
             return reaped
         if pid == 0:
             return reaped
-        if pid in _awaited:
-            _awaited[pid] = status
+        bounded_child.on_reaped(pid, status)
         reaped.append((pid, status))
 
 
-def no_children_left(helpers: AbstractSet[int] = frozenset()) -> bool:
+def no_children_left(helpers: AbstractSet[int] = _NO_PIDS) -> bool:
     """Return whether we have no child, alive or zombie: for a subreaper, no descendant.
 
     Unlike a scan of /proc it cannot miss a process that forks and ends between two scans. Our
@@ -116,7 +74,7 @@ def child_pids() -> List[int]:
 
 def own_descendants() -> List[int]:
     """Return our living descendants; of those that /proc hides, our own children."""
-    return list(dict.fromkeys([*descendants(os.getpid()), *living_children()]))
+    return list(dict.fromkeys([*procfs.descendants(os.getpid()), *living_children()]))
 
 
 def living_children() -> List[int]:
@@ -134,13 +92,60 @@ def _is_dead_child(pid: int) -> bool:
             return True
     except ChildProcessError:
         return True
-    fields = stat_fields(pid)  # a zombie that a tracer holds is not reported to us
-    return bool(fields) and fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
+    process = procfs.read_process(pid)  # a zombie that a tracer holds is not reported to us
+    return process is not None and not process.alive
 
 
-_libc = ctypes.CDLL(None, use_errno=True)
+class Killed(NamedTuple):
+    """The processes that were killed, those that could not be, and whether no other is left."""
+
+    pids: Set[int]
+    survivors: Tuple[int, ...] = ()
+    is_proven: bool = True
 
 
-def _prctl(option: int, value: int) -> None:
-    if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl")
+def kill_until_gone(
+    list_alive: Callable[[], List[int]],
+    reap: Optional[Callable[[], object]] = None,
+    shims: AbstractSet[int] = _NO_PIDS,
+    helpers: Callable[[], AbstractSet[int]] = frozenset,
+    is_disk_stalled: Callable[[], bool] = lambda: False,
+) -> Killed:
+    """Send SIGKILL until `list_alive` is empty twice in a row, and the kernel says so too.
+
+    Args:
+        list_alive: Scans for the processes to end.
+        reap: Reaps the children that ended, in the subreaper of the run. Without it we are none:
+            whether a scan can miss a process is up to the caller.
+        shims: Killed a moment later: they end with their rank, and record how it ended.
+        helpers: Children of ours that are not to end.
+        is_disk_stalled: Whether processes may outlive SIGKILL only since they wait for a disk;
+            that time does not count.
+    """
+    killed: Set[int] = set()
+    started_at = time.monotonic()
+    empty_rounds = 0
+    while empty_rounds < 2:
+        if reap is not None:
+            reap()
+        remaining = list_alive()
+        is_clear = not remaining
+        if is_clear and reap is not None:
+            ours = helpers()
+            is_clear = no_children_left(ours)
+            if not is_clear:  # it forks and ends faster than we scan
+                remaining = [pid for pid in living_children() if pid not in ours]
+        empty_rounds = empty_rounds + 1 if is_clear else 0
+        if is_disk_stalled():
+            started_at = time.monotonic()
+        elapsed_s = time.monotonic() - started_at
+        if not is_clear and elapsed_s > KILL_TIMEOUT_S:
+            # Zombies that a tracer holds are dead, but some kernels do not list our children.
+            is_proven = bool(remaining) or not helpers() >= {*child_pids()}
+            return Killed(killed - {*remaining}, tuple(sorted({*remaining})), is_proven)
+        spared = shims if elapsed_s < SHIM_GRACE_S else _NO_PIDS
+        # Parents first, as listed: a shell that outlives its child prints a message.
+        killed |= procfs.signal_all([pid for pid in remaining if pid not in spared], signal.SIGKILL)
+        if killed.issuperset(set(remaining) - spared):  # no new one: give the kernel a moment
+            time.sleep(0.005)
+    return Killed(killed)

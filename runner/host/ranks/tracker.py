@@ -21,7 +21,7 @@ from runner.core.wire.states import Reason
 from runner.core.wire.text import describe_exit, format_size
 from runner.core.wire.tracebacks import final_exception, strip_rank_prefix
 from runner.host.process import procfs
-from runner.host.process.file_worker import Submit
+from runner.host.process.jobs import Submit
 from runner.host.process.pid_namespace import INITIAL, ContainerProcesses, namespace_of
 from runner.host.storage.run_folder import BALLAST, EventLog, read_rank_records
 

@@ -1,7 +1,6 @@
-"""Prepared environments: what lines of the user make on a host, by all that it depends on.
+"""Prepared environments: `WORKDIR/prepared/HASH`, made by lines of the user there.
 
-Each is `WORKDIR/prepared/HASH`, where the lines find their files. Beside it are the lines as a
-script (`.sh`), what they printed (`.log`), and a mark once they have succeeded (`.made`).
+Beside each are the lines (`.sh`), what they printed (`.log`), and a mark of success (`.made`).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from runner.core.wire.paths import RunPaths
 from runner.host.process.bounded_child import find_program
 from runner.host.process.jobs import POLL_S, pause
 from runner.host.process.procfs import list_names
-from runner.host.storage.permissions import make_folders, private_folder, remove_tree
+from runner.host.storage.permissions import private_folder, remove_tree, write_files
 from runner.host.storage.run_folder import mtime, read_order, write_atomic
 
 VARIABLE = PREPARED[1:]
@@ -42,7 +41,6 @@ those in a function or a file that they read."""
 
 
 def folder_of(prepare: Prepare, environ: Dict[str, str], workdir: str) -> str:
-    """Return the folder of an environment."""
     python = os.path.expanduser(prepare.python)
     python = os.path.realpath(python if "/" in python else find_program(python, environ))
     depends_on = (prepare.lines, prepare.digest, python, os.uname().machine)
@@ -51,7 +49,6 @@ def folder_of(prepare: Prepare, environ: Dict[str, str], workdir: str) -> str:
 
 
 def is_made(folder: str) -> bool:
-    """Return whether the lines have succeeded there."""
     return os.path.exists(f"{folder}.made")
 
 
@@ -84,18 +81,10 @@ def _try_lock(log: BinaryIO) -> bool:
 def lay_out(folder: str, files: Sequence[Tuple[str, int]], contents: bytes) -> None:
     """Write the files that the lines read, and nothing else."""
     remove_tree(folder)
-    offset = 0
-    make_folders(folder)
-    for path, size in files:
-        target = os.path.join(folder, path)
-        make_folders(os.path.dirname(target))
-        with open(target, "wb") as file:
-            file.write(contents[offset : offset + size])
-        offset += size
+    write_files(folder, files, contents)
 
 
 def make_command(folder: str, bash: str, lines: Sequence[str]) -> List[str]:
-    """Return the command that makes an environment, from its script."""
     script = f"{folder}.sh"
     write_atomic(script, "\n".join((f"{_HEADER}; {lines[0]}", *lines[1:], "")))
     return [bash, "--norc", "--noprofile", "-c", _MAKE, bash, script]

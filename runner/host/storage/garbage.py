@@ -8,10 +8,11 @@ import time
 from dataclasses import replace
 from typing import Any, Collection, Dict, Iterator, Optional, Set, Tuple
 
-from runner.core.wire.events import Ended, NotificationFailed, ProgramStarted
+from runner.core.wire.events import Ended, NotificationFailed
 from runner.core.wire.paths import RunPaths, is_run_id
-from runner.host.container import begin_removal, removal_problem
-from runner.host.process import bounded_child, cgroup, procfs
+from runner.host.container import remove_in_child
+from runner.host.process import procfs
+from runner.host.process.jobs import POLL_S, pause
 from runner.host.storage import environment, pool, run_owner
 from runner.host.storage.keep import remove_kept
 from runner.host.storage.permissions import remove_tree
@@ -55,9 +56,6 @@ def collect_garbage(
             removed["in_use"].append(run_id)
         if not removable or not is_wanted:
             continue
-        if not dry_run:
-            for leftover in _recorded_cgroups(folder):
-                leftover.remove()
         size = remove_tree(folder.root, dry_run=dry_run)
         if not dry_run and os.path.lexists(folder.root):  # of another user, as root in a container
             removed["in_use"].append(run_id)
@@ -96,17 +94,13 @@ def _is_removable(
     last_activity = max(mtime(folder.root), mtime(folder.events))
     if not last_activity or last_activity > cutoff:
         return None
-    is_fresh = not ended and last_activity > time.time() - UNFINISHED_GRACE_S
-    tag = (run_id, os.path.basename(folder.root))
-    return not is_fresh and tag not in tagged and not _in_use(folder, ended=ended)
-
-
-def _recorded_cgroups(folder: RunPaths) -> Iterator[cgroup.Cgroup]:
-    """Yield the cgroups on record; a run that died or got stuck leaves one."""
-    for event in read_events(folder):
-        if isinstance(event.body, ProgramStarted):
-            path = event.body.cgroup
-            yield cgroup.from_record(path, event.run_id, event.node, event.attempt)
+    if (run_id, os.path.basename(folder.root)) in tagged or run_owner.is_alive(folder):
+        return False
+    if ended:
+        return True
+    if run_owner.other_host(folder):  # it alone can tell
+        return run_owner.heartbeat_age(folder) > UNFINISHED_GRACE_S
+    return last_activity < time.time() - UNFINISHED_GRACE_S
 
 
 def remove_left_container(folder: RunPaths) -> str:
@@ -121,23 +115,7 @@ def remove_left_container(folder: RunPaths) -> str:
     end = bodies[-1] if bodies else None
     if order is None or container is None or not isinstance(end, Ended) or not end.unproven:
         return ""
-    child = begin_removal(container, os.environ)
-    try:
-        bounded_child.wait_all([child])
-    finally:
-        child.kill()
-    problem = removal_problem(child, container)
+    problem = remove_in_child(container, os.environ, lambda: pause(POLL_S))
     if not problem:
-        journal = EventLog(folder, order)
-        journal.finalise(replace(end, unproven="", verified=True))
+        EventLog(folder, order).finalise(replace(end, unproven="", verified=True))
     return problem
-
-
-def _in_use(folder: RunPaths, *, ended: bool) -> bool:
-    """Return whether its supervisor, guardian, or a process in its cgroup lives."""
-    if run_owner.is_alive(folder):
-        return True
-    is_recent = run_owner.heartbeat_age(folder) < UNFINISHED_GRACE_S
-    if not ended and is_recent and run_owner.other_host(folder):
-        return True  # only the other machine can tell
-    return any(leftover.pids() for leftover in _recorded_cgroups(folder))

@@ -1,7 +1,6 @@
-"""Pool: contents of files by their sha256, and the releases that are manifests of them.
+"""Pool: contents of files by their sha256, releases that are manifests of them, and our own code.
 
-A content and a manifest are written aside, are on the disk before they get their names, and never
-change. Those releases that were pinned last stay longest.
+What gets a name is on the disk before, and never changes.
 """
 
 from __future__ import annotations
@@ -13,23 +12,23 @@ import hashlib
 import math
 import os
 import secrets
-import shutil
 import stat
-import tempfile
 import time
 from collections import deque
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, BinaryIO, Dict, List, Optional, Set, Tuple
 
+from runner.core.wire.boot import unpack
 from runner.core.wire.files import Entry, Manifest, release_hash, tasks_digest
 from runner.core.wire.paths import POOL, RELEASES, content_file, release_file, tasks_folder
 from runner.host.process.jobs import checkpoint
 from runner.host.process.procfs import list_names
-from runner.host.storage.permissions import private_folder
+from runner.host.storage.permissions import private_folder, remove_tree, write_files
 from runner.host.storage.run_folder import mtime, write_atomic
 
 CHUNK = 16 << 20  # bytes copied at once
 STORE_ID = ".store"
 UNFINISHED = ".new-"
+MAX_ARCHIVES = 4  # of as many versions of ours, or of Python
 STALE_S = 86400.0  # the age of what is unfinished and has no writer any more
 
 
@@ -96,12 +95,14 @@ class Upload:
         self.name = release_hash(encoded)
         self._workdir = workdir
         self._pool = private_folder(workdir, POOL)
-        self._aside = UNFINISHED + secrets.token_hex(8)
+        aside = UNFINISHED + secrets.token_hex(8)
+        self._content_path = os.path.join(self._pool, aside)
+        self._content: Optional[BinaryIO] = None  # the next of the missing files, while unfinished
+        self._digest = hashlib.sha256()
         self._manifest_path = ""  # while it has no name yet
-        self._content: Optional[_Unfinished] = None
         releases = private_folder(workdir, RELEASES)
         if not has_release(workdir, self.name):
-            self._manifest_path = os.path.join(releases, self._aside)
+            self._manifest_path = os.path.join(releases, aside)
             write_atomic(self._manifest_path, encoded, durable=True)
         first: Dict[str, Entry] = {}
         for file in self.manifest.files:
@@ -129,21 +130,30 @@ class Upload:
         """Take the next bytes of the missing files; ValueError if they do not fit."""
         view = memoryview(data)
         while self._upcoming and (view or not self._upcoming[0].size):
-            if self._content is None:
-                self._content = _Unfinished(os.path.join(self._pool, self._aside))
             file = self._upcoming[0]
-            part = view[: file.size - self._content.size]
+            if self._content is None:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+                self._content = open(os.open(self._content_path, flags, 0o600), "wb")
+                self._digest = hashlib.sha256()
+            part = view[: file.size - self._content.tell()]
             self._content.write(part)
+            self._digest.update(part)
             view = view[len(part) :]
-            if self._content.size == file.size:
-                if self._content.digest.hexdigest() != file.content:
-                    raise ValueError(f"{file.path} arrived with other content")
-                self._content.complete(content_file(self._workdir, file.content))
-                self._content = None
-                self._upcoming.popleft()
-                checkpoint()
+            if self._content.tell() == file.size:
+                self._complete(self._content, file)
         if view:
             raise ValueError("more bytes arrived than were missing")
+
+    def _complete(self, content: BinaryIO, file: Entry) -> None:
+        if self._digest.hexdigest() != file.content:
+            raise ValueError(f"{file.path} arrived with other content")
+        content.flush()
+        os.fsync(content.fileno())
+        os.rename(self._content_path, content_file(self._workdir, file.content))
+        content.close()
+        self._content = None
+        self._upcoming.popleft()
+        checkpoint()
 
     def finish(self) -> None:
         """Give the release its name; ValueError if a file is not complete."""
@@ -155,46 +165,18 @@ class Upload:
 
     def close(self) -> None:
         """Remove what is unfinished; complete contents stay for the next push."""
-        if self._content is not None:
-            self._content.discard()
-            self._content = None
-        with contextlib.suppress(OSError):
-            os.unlink(self._manifest_path)
-
-
-class _Unfinished:
-    """A content that is written aside."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        self.size = 0
-        self.digest = hashlib.sha256()
-
-    def write(self, data: memoryview) -> None:
-        self.digest.update(data)
-        self.size += len(data)
-        while data:
-            data = data[os.write(self._descriptor, data) :]
-
-    def complete(self, path: str) -> None:
-        """Have it on the disk, and give it its name."""
-        os.fsync(self._descriptor)
-        os.rename(self.path, path)
-        os.close(self._descriptor)
-
-    def discard(self) -> None:
-        os.close(self._descriptor)
-        with contextlib.suppress(OSError):
-            os.unlink(self.path)
+        with contextlib.suppress(OSError):  # what is buffered may not fit on the disk
+            if self._content is not None:
+                self._content.close()
+        for path in (self._content_path, self._manifest_path):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
 
 
 def check_out(workdir: str, name: str, target: str) -> None:
     """Make a private copy of a release in the empty folder `target`.
 
-    Raises:
-        ValueError: The release is not here, or a file of it has another size than it had.
-        OSError: The copy cannot be written.
+    ValueError: the release is not here, or a file of it has another size than it had.
     """
     manifest = load_manifest(workdir, name)
     if manifest is None:
@@ -221,16 +203,10 @@ def check_out(workdir: str, name: str, target: str) -> None:
 
 
 def _copy(source: str, target: str, mode: int) -> None:
-    """Copy a file to a new path; the kernel makes it share its blocks where the disk can."""
     with open(source, "rb") as from_file:
-        from_fd = from_file.fileno()
         to_fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         try:
-            with contextlib.suppress(AttributeError, OSError):  # not of every Python or disk
-                while os.copy_file_range(from_fd, to_fd, CHUNK):
-                    checkpoint()
-            os.lseek(from_fd, os.lseek(to_fd, 0, os.SEEK_CUR), os.SEEK_SET)
-            while os.sendfile(to_fd, from_fd, None, CHUNK):  # what is left
+            while os.sendfile(to_fd, from_file.fileno(), None, CHUNK):
                 checkpoint()
             os.fchmod(to_fd, mode)  # the umask may allow less
         finally:
@@ -240,12 +216,9 @@ def _copy(source: str, target: str, mode: int) -> None:
 def prune(
     workdir: str, *, keep: int = 0, cutoff: float = math.inf, dry_run: bool = False
 ) -> Tuple[List[str], int]:
-    """Remove old releases, and the contents that no other has.
+    """Remove old releases, and the contents that no other has; return their names and bytes.
 
     Those stay that are pinned, among the `keep` used last, or were used after `cutoff`.
-
-    Returns:
-        The names of the releases, and the bytes of the contents.
     """
     releases = os.path.join(workdir, RELEASES)
     pool = os.path.join(workdir, POOL)
@@ -301,6 +274,23 @@ def _remove(path: str, *, dry_run: bool) -> bool:
     return False
 
 
+def store_archive(place: str, archive: bytes) -> None:
+    """Store an archive of our own code, from which later connections start, in the usual workdir.
+
+    It is compiled for the version of Python that the name of its place ends with, by the first
+    connection with that version. Where it cannot be stored, it is sent again next time. Before one
+    is executed, its owner and checksum are checked (`control/rpc/host_code.py`).
+    """
+    folder, name = os.path.split(place)
+    with contextlib.suppress(OSError):
+        private_folder(*os.path.split(folder))
+        key = name.rpartition("-")[2]
+        write_atomic(place, unpack(archive).compiled(key).pack())
+        others = [os.path.join(folder, each) for each in os.listdir(folder) if each != name]
+        for path in sorted(others, key=mtime, reverse=True)[MAX_ARCHIVES - 1 :]:
+            os.unlink(path)
+
+
 def has_tasks(workdir: str, wanted: str) -> bool:
     """Return whether the shipped tasks are here, every file with the content that has the hash."""
     folder = tasks_folder(workdir, wanted)
@@ -324,17 +314,13 @@ def store_tasks(workdir: str, bundle: Dict[str, Any], payload: bytes) -> None:
     if has_tasks(workdir, bundle["hash"]):
         return
     final = tasks_folder(workdir, bundle["hash"])
-    unfinished = tempfile.mkdtemp(dir=private_folder(workdir, "tasks"), prefix=UNFINISHED)
-    offset = 0
-    for name, size in bundle["files"]:
-        with open(os.path.join(unfinished, os.path.basename(name)), "wb") as file:
-            file.write(payload[offset : offset + size])
-        offset += size
+    unfinished = os.path.join(private_folder(workdir, "tasks"), UNFINISHED + secrets.token_hex(8))
+    write_files(unfinished, bundle["files"], payload)
     try:
         if not has_tasks(workdir, bundle["hash"]):  # what is there is damaged
-            shutil.rmtree(final, ignore_errors=True)
+            remove_tree(final)
         os.rename(unfinished, final)
     except OSError:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        remove_tree(unfinished)
         if not has_tasks(workdir, bundle["hash"]):  # another host was not faster
             raise

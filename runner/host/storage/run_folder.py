@@ -1,7 +1,6 @@
 """Run folder on a host: its creation and order, the ranks' records, and its journal.
 
-The journal is the run's events on this host, appended with a sequence number. The last of them
-says in which state the run is.
+The journal is the run's events on this host; the last of them says in which state the run is.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import json
 import os
 import time
 from dataclasses import replace
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Set, Tuple, Union
 
 from runner.core.wire.codec import decode, encode
 from runner.core.wire.events import (
@@ -28,10 +27,9 @@ from runner.core.wire.events import (
 )
 from runner.core.wire.order import Order
 from runner.core.wire.paths import PRELOAD_MODULES, RunPaths
-from runner.core.wire.states import TRANSITIONS, ReasonKind, State
+from runner.core.wire.states import TRANSITIONS, State
 from runner.host.process import pid_namespace, procfs
-from runner.host.process.file_worker import Submit, run_now
-from runner.host.process.jobs import checkpoint
+from runner.host.process.jobs import Submit, checkpoint, run_now
 from runner.host.storage.permissions import make_folders, private_folder
 
 BALLAST = 64 << 10  # bytes set aside at the start, so that the end can be recorded on a full disk
@@ -157,7 +155,6 @@ def reserve_attempt(folder: RunPaths, attempt: int) -> bool:
 
 
 def read_order(folder: RunPaths) -> Optional[Order]:
-    """Return the order of a run, None where there is none that can be read."""
     with contextlib.suppress(OSError, ValueError), open(folder.order, encoding="utf-8") as file:
         return decode(Order, json.load(file))
     return None
@@ -188,12 +185,11 @@ def read_rank_records(folder: str, read_names: Set[str]) -> List[Tuple[str, int,
         read_names.add(name)
         rank, _, start = stem[len("rank_") :].partition(".")
         namespace = int(data.get("pid_namespace", 0))
-        if kind == "start":
-            data.setdefault("parent", data["shim"])  # of a record from before there were others
         if kind == "start" and namespace not in (0, pid_namespace.namespace_of()):
             ticks = int(data.get("start_ticks", 0))
             data["pid"] = pid_namespace.outer_pid(int(data["pid"]), namespace, ticks)
-            data["parent"] = procfs.parent_of(data["pid"])
+            process = procfs.read_process(data["pid"])
+            data["parent"] = process.ppid if process else 0
             shim = (int(data["shim"]), namespace, int(data.get("shim_ticks", 0)))
             data["shim"] = pid_namespace.outer_pid(*shim)
         file_data = {"start": int(start or 1), "written_at": written_at}
@@ -250,7 +246,11 @@ class EventLog:
         except OSError as error:
             problem = os.strerror(error.errno or 0)
             self.write_error = self.write_error or f"cannot write its record: {problem}"
-            self._make_room()
+            with contextlib.suppress(OSError):
+                os.unlink(self._folder.ballast)
+            if self._finalising:  # no rank can take its space any more
+                with contextlib.suppress(OSError):
+                    os.unlink(self._folder.last_ballast)
             with contextlib.suppress(OSError):
                 append(self._folder.events, b"\n" + line)  # the line break ends a torn line
 
@@ -260,16 +260,7 @@ class EventLog:
         self.append(body, mono=float(data["mono"]), wall=float(data["wall"]))
         return body
 
-    def _make_room(self) -> None:
-        """Free one ballast file now, the other when no rank can take its space any more."""
-        with contextlib.suppress(OSError):
-            os.unlink(self._folder.ballast)
-        if self._finalising:
-            with contextlib.suppress(OSError):
-                os.unlink(self._folder.last_ballast)
-
     def finalise(self, ended: Ended) -> None:
-        """Complete the record with its last event."""
         self._finalising = True
         self.append(ended)
         self._submit(self._sync)
@@ -281,18 +272,11 @@ class EventLog:
 
 def read_events(folder: RunPaths) -> List[Event]:
     """Return the events on record; an unfinished last line (power cut) is left out."""
-    return [*_events_from_last(folder)][::-1]
-
-
-def _events_from_last(folder: RunPaths) -> Iterator[Event]:
-    try:
-        with open(folder.events, encoding="utf-8", errors="replace") as file:
-            lines = file.read().splitlines()
-    except OSError:
-        return
-    for line in reversed(lines):
+    events = []
+    for line in procfs.read_text(folder.events).splitlines():
         with contextlib.suppress(ValueError):
-            yield parse(line)
+            events.append(parse(line))
+    return events
 
 
 def read_state(folder: RunPaths, order: Optional[Order] = None) -> Optional[State]:
@@ -303,7 +287,7 @@ def read_state(folder: RunPaths, order: Optional[Order] = None) -> Optional[Stat
     order = order or read_order(folder)
     if order is None:
         return None
-    for event in _events_from_last(folder):
+    for event in reversed(read_events(folder)):
         state = _state_by(event.body) if event.attempt == order.attempt else None
         if state is not None:
             return state
@@ -320,7 +304,6 @@ def _state_by(body: EventBody) -> Optional[State]:
 
 
 def has_ended(folder: RunPaths, order: Order) -> bool:
-    """Return whether an attempt has its last event."""
     state = read_state(folder, order)
     return state is not None and state.is_terminal
 
@@ -329,10 +312,3 @@ def is_relaunch_pending(folder: RunPaths, order: Order) -> bool:
     """Return whether this attempt is over, and the hosts decide about another one."""
     events = (event for event in read_events(folder) if event.attempt == order.attempt)
     return any(isinstance(event.body, RelaunchPending) for event in events)
-
-
-def lost_a_node(folder: RunPaths, attempt: int) -> bool:
-    """Return whether an attempt was stopped here because one of its nodes was lost."""
-    bodies = [event.body for event in read_events(folder) if event.attempt == attempt]
-    reasons = [body.reason for body in bodies if isinstance(body, Stopping)]
-    return any(reason.kind is ReasonKind.LOST for reason in reasons)

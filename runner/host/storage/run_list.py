@@ -1,4 +1,4 @@
-"""Run list: the runs of this host, their states and how far they are, from their folders."""
+"""Run list: the runs of this host, and their states, from their folders."""
 
 from __future__ import annotations
 
@@ -7,69 +7,38 @@ import json
 import os
 import time
 from dataclasses import replace
-from typing import Any, Collection, Dict, Iterator, List, Optional, Pattern
+from typing import Any, Collection, Dict, List, Optional
 
 from runner.core.wire.codec import decode, encode
-from runner.core.wire.metrics import (
-    MAX_RATE,
-    LatestMetrics,
-    Metrics,
-    RankProgress,
-    compile_pattern,
-    may_have_metrics,
-    parse_metrics,
-    seconds_left,
-)
-from runner.core.wire.paths import (
-    METRICS_STREAM,
-    RANK_LOG,
-    STREAMS,
-    RunPaths,
-    is_node_name,
-    is_run_id,
-    rank_source,
-)
+from runner.core.wire.events import Stopping
+from runner.core.wire.paths import RunPaths, is_node_name, is_run_id
 from runner.core.wire.run_info import HostRunStatus, RunInfo
-from runner.core.wire.states import State
+from runner.core.wire.states import ReasonKind, State
 from runner.host.process import procfs
 from runner.host.process.jobs import checkpoint
 from runner.host.storage import run_owner
-from runner.host.storage.run_folder import lost_a_node, mtime, read_order, read_state
+from runner.host.storage.run_folder import mtime, read_events, read_state
 
 NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
-TAIL = 64 << 10  # bytes that are read of a log, at its end and at its beginning
-MAX_RANKS = 16  # that are looked at, the lowest ones
-MIN_SECONDS = 10.0  # that an attempt lasts before its time left is told
-MAX_LEFT_S = 1e10
 
-
-def list_runs(
-    workdir: str,
-    node: str,
-    others: Collection[str],
-    run_id: str = "",
-) -> Dict[str, Any]:
+def list_runs(workdir: str, node: str, others: Collection[str], run_id: str = "") -> Dict[str, Any]:
     """List the runs of this host below a workdir, all or one, and how many others are unreadable.
 
     `node` and `others` as in `host_folders`.
     """
-    statuses = []
+    statuses: List[HostRunStatus] = []
     unreadable = 0
     runs_dir = os.path.join(workdir, "runs")
     names = [run_id] if run_id else filter(is_run_id, procfs.list_names(runs_dir))
     for name in names:
         checkpoint()
         try:
-            for folder in host_folders(workdir, name, node, others):
-                status = read_run(folder)
-                if status is not None:
-                    here = not run_owner.other_host(folder)
-                    recorded = os.path.basename(folder.root)
-                    statuses.append(encode(replace(status, node=recorded, here=here)))
+            found = map(read_run, host_folders(workdir, name, node, others))
+            statuses += [status for status in found if status is not None]
         except PermissionError:
             unreadable += 1
-    return {"runs": statuses, "unreadable": unreadable, "now": time.time()}
+    return {"runs": encode(statuses), "unreadable": unreadable, "now": time.time()}
 
 
 def host_folders(workdir: str, run_id: str, node: str, others: Collection[str]) -> List[RunPaths]:
@@ -89,7 +58,8 @@ def host_folders(workdir: str, run_id: str, node: str, others: Collection[str]) 
     own = folders.pop(node, None)
     if own and not run_owner.other_host(own):  # so nobody else's is
         folders = {name: folder for name, folder in folders.items() if name not in others}
-    renamed = [folder for folder in folders.values() if run_owner.is_local(folder)]
+    owners = ((folder, run_owner.read(folder)) for folder in folders.values())
+    renamed = [folder for folder, owner in owners if owner is not None and owner.is_here]
     return [own, *renamed] if own else renamed
 
 
@@ -107,16 +77,21 @@ def read_run(folder: RunPaths) -> Optional[HostRunStatus]:
         return None
     if names in ([], ["work"]):
         return None
-    run_id, _ = folder.root.split("/")[-2:]
+    run_id, node = folder.root.split("/")[-2:]
     info = replace(_read_run_info(folder) or RunInfo(run_id), run_id=run_id)  # it may be a copy
     state = read_state(folder)
     changed_at = max(mtime(path) for path in (folder.root, folder.events))
+    other_host = run_owner.other_host(folder)
     alive = run_owner.is_alive(folder)
-    if state is not None and not state.is_terminal and run_owner.other_host(folder):
+    if state is not None and not state.is_terminal and other_host:
         alive = run_owner.heartbeat_age(folder) < run_owner.OWNER_TIMEOUT_S
     may_follow = not (alive or os.path.lexists(folder.stop_marker))
     relaunch_pending = may_follow and time.time() < mtime(folder.relaunch_marker)
-    lost_node = not alive and state is State.STOPPED and lost_a_node(folder, info.attempt)
+    lost_node = False
+    if state is State.STOPPED and not alive:
+        bodies = [event.body for event in read_events(folder) if event.attempt == info.attempt]
+        stops = [body.reason for body in bodies if isinstance(body, Stopping)]
+        lost_node = any(reason.kind is ReasonKind.LOST for reason in stops)
     ends_at = mtime(folder.unattended) if alive else 0.0
     return HostRunStatus(
         info=info,
@@ -125,9 +100,10 @@ def read_run(folder: RunPaths) -> Optional[HostRunStatus]:
         alive=alive,
         changed_at=changed_at,
         relaunch_pending=relaunch_pending,
+        node=node,
         lost_node=lost_node,
+        here=not other_host,
         unattended_left_s=max(0.0, ends_at - time.time()) if ends_at else None,
-        progress=read_progress(folder) if alive else None,
     )
 
 
@@ -142,78 +118,3 @@ def _read_run_info(folder: RunPaths) -> Optional[RunInfo]:
         except (OSError, ValueError):
             continue
     return None
-
-
-def read_progress(folder: RunPaths) -> Optional[RankProgress]:
-    """Return how far the lowest rank here is that says how many steps there are.
-
-    Where none does, the lowest that prints its steps; None if there is none.
-    """
-    order = read_order(folder)
-    if order is None:
-        return None
-    pattern = compile_pattern(order.progress_pattern)
-    names = procfs.list_names(folder.attempt_folder(order.attempt))
-    ranks = {int(match[1]) for match in map(RANK_LOG.fullmatch, names) if match}
-    lowest: Optional[RankProgress] = None
-    for rank in sorted(ranks)[:MAX_RANKS]:
-        streams = (*STREAMS, METRICS_STREAM)
-        logs = [folder.stream_log(order.attempt, rank_source(rank), name) for name in streams]
-        ends = [(metrics, log) for log in logs if (metrics := _latest(log, pattern)) is not None]
-        if not ends:
-            continue
-        metrics, log = max(ends, key=lambda end: (end[0].form, mtime(end[1])))
-        begun = _parsed(_read(log), pattern)
-        first = next((each.step for each in begun if each.form == metrics.form), None)
-        seconds = mtime(log) - mtime(folder.order)
-        step = metrics.step or 0
-        left_s = None
-        if first is not None and seconds >= MIN_SECONDS:  # the first may be that of a checkpoint
-            left_s = seconds_left(metrics.steps, step, step - first, seconds)
-        has_rate = metrics.rate is not None and 0 <= metrics.rate <= MAX_RATE
-        progress = RankProgress(
-            rank=rank,
-            step=step,
-            steps=metrics.steps,
-            rate=metrics.rate if has_rate else None,
-            unit=metrics.unit,
-            left_s=None if left_s is None else min(left_s, MAX_LEFT_S),
-        )
-        if progress.steps is not None:
-            return progress
-        lowest = lowest or progress
-    return lowest
-
-
-def _latest(log: str, pattern: Optional[Pattern[str]]) -> Optional[Metrics]:
-    """Return the latest metrics in the last lines of a log."""
-    data = _read(log, is_end=True).replace(b"\r", b"\n")
-    if len(data) == TAIL:  # its first line is torn
-        data = data.partition(b"\n")[2]
-    latest = LatestMetrics()
-    for metrics in _parsed(data, pattern):
-        latest.take(metrics)
-    return latest.metrics
-
-
-def _parsed(data: bytes, pattern: Optional[Pattern[str]]) -> Iterator[Metrics]:
-    """Yield the metrics with a step, of whole lines and the forms of one that redraws itself."""
-    for line in data.replace(b"\r", b"\n").split(b"\n")[:-1]:
-        metrics = parse_metrics(line, pattern) if may_have_metrics(line, pattern) else None
-        if metrics is not None and metrics.step is not None:
-            yield metrics
-
-
-def _read(path: str, *, is_end: bool = False) -> bytes:
-    """Return the beginning or the end of a file; b"" if it cannot be read."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a rank may make a FIFO
-    except OSError:
-        return b""
-    try:
-        size = os.fstat(descriptor).st_size
-        return os.pread(descriptor, TAIL, max(0, size - TAIL) if is_end else 0)
-    except OSError:
-        return b""
-    finally:
-        os.close(descriptor)

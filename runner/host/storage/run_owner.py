@@ -1,10 +1,7 @@
 """Run owner: which machine a run is on, and whether its guardian and supervisor live.
 
-On its own machine the run's socket says so: guardian and supervisor share the descriptor of one
-Unix socket with an abstract name, which the kernel frees when both are gone. It needs no folder,
-so nobody can block or remove it, and no file system has to keep locks. From another network
-namespace it cannot be seen: there the pids on record count. By the record, hosts that share the
-disk of a run folder see that a run is not theirs to end.
+They share an abstract Unix socket, which the kernel frees when both are gone; the record counts
+where that cannot be seen: in another network namespace, on other hosts that share the disk.
 """
 
 from __future__ import annotations
@@ -27,9 +24,7 @@ from runner.host.storage.run_folder import has_ended, mtime, read_order, write_a
 BACKLOG = 64  # connections to a supervisor that waits for its disk
 TAKE_TRIES = 10
 RETRY_S = 0.01
-
 OWNER_TIMEOUT_S = 600.0  # for how long after a heartbeat a run on another machine is alive
-CLOCK_TOLERANCE_S = 60.0  # between this machine and the server of its disk
 
 
 class RunSocket:
@@ -98,7 +93,6 @@ class RunSocket:
 
 
 def peer_uid(connection: socket.socket) -> int:
-    """Return the user at the other end of a Unix connection."""
     credentials = struct.Struct("iII")  # struct ucred: pid, uid, gid
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size)
     return int(credentials.unpack(data)[1])
@@ -113,8 +107,12 @@ class RunOwner:
     start_ticks: Dict[str, int]  # when each began, in clock ticks since that boot, by pid
 
     @property
+    def is_here(self) -> bool:
+        """Whether this machine has its name; a copy of it on the same disk is not told apart."""
+        return self.hostname == os.uname().nodename
+
+    @property
     def is_from_this_boot(self) -> bool:
-        """Whether it began since a machine with the kernel of this one has booted."""
         return self.boot_id == _boot_id()
 
 
@@ -145,7 +143,6 @@ def heartbeat_age(folder: RunPaths) -> float:
 
 
 def read(folder: RunPaths) -> Optional[RunOwner]:
-    """Return the owner on record of a run, None where there is none that can be read."""
     try:
         with open(folder.owner_file, encoding="utf-8") as file:
             return decode(RunOwner, json.load(file))
@@ -154,38 +151,14 @@ def read(folder: RunPaths) -> Optional[RunOwner]:
 
 
 def other_host(folder: RunPaths) -> str:
-    """Return the name of the machine a run lives on, "" for this one or an unknown one.
-
-    Machines made of one image may have one name: what was alive since this machine has booted, and
-    began in another boot, is on another one.
-    """
+    """Return the name of the machine a run lives on, "" for this one or an unknown one."""
     owner = read(folder)
-    if owner is None:
-        return ""
-    if owner.hostname != os.uname().nodename:
-        return owner.hostname
-    first_process_s = max(0, procfs.start_ticks_of(1)) / os.sysconf("SC_CLK_TCK")  # of a container
-    booted_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + first_process_s
-    is_beaten = mtime(folder.owner_file) > booted_at + CLOCK_TOLERANCE_S
-    is_other = is_beaten and not owner.is_from_this_boot
-    return f"another machine called {owner.hostname}" if is_other else ""
-
-
-def is_local(folder: RunPaths) -> bool:
-    """Return whether this machine is on record as that of a run."""
-    return read(folder) is not None and not other_host(folder)
-
-
-def has_rebooted(folder: RunPaths) -> bool:
-    """Return whether this machine has booted since the run was there: nothing of it can live."""
-    owner = read(folder)
-    return owner is not None and not owner.is_from_this_boot and not other_host(folder)
+    return "" if owner is None or owner.is_here else owner.hostname
 
 
 def live_owner_pids(folder: RunPaths) -> List[int]:
-    """Return the living guardian and supervisor of a run on this machine."""
     owner = read(folder)
-    if owner is None or not owner.is_from_this_boot or other_host(folder):
+    if owner is None or not (owner.is_here and owner.is_from_this_boot):
         return []
     start_ticks = {int(pid): start for pid, start in owner.start_ticks.items() if start >= 0}
     return [pid for pid, start in start_ticks.items() if procfs.start_ticks_of(pid) == start]
@@ -214,7 +187,7 @@ def require_local(folder: RunPaths) -> None:
     order = read_order(folder)
     is_over = order is not None and has_ended(folder, order)
     if host and not is_over and not RunSocket(folder).is_held:  # whose machine has a new name
-        run_id, _ = folder.root.split("/")[-2:]
         age_s = heartbeat_age(folder)
         age = f" (its last heartbeat is {age_s:.0f} s old)" if age_s > OWNER_TIMEOUT_S else ""
+        run_id = os.path.basename(os.path.dirname(folder.root))
         raise ValueError(f"run {run_id} is on {host}{age}, and this is {os.uname().nodename}")

@@ -169,7 +169,6 @@ def _guard(args: SupervisorArgs, listener: socket.socket, report_fd: int) -> NoR
             reason,
             subreaper.own_descendants,
             reap=subreaper.reap_all,
-            all_gone=subreaper.no_children_left,
             environ=args.environ,
         )
         if verified and order.relaunches_left:  # nobody need wait for it

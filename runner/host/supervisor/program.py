@@ -18,8 +18,8 @@ from runner.core.wire.order import Order, command_words, environment
 from runner.core.wire.paths import PROGRAM_LOG, STREAMS, is_rank_source
 from runner.host.container import last_line
 from runner.host.facts import ports
-from runner.host.process import cgroup, procfs, subreaper
-from runner.host.process.file_worker import Submit
+from runner.host.process import procfs, subreaper
+from runner.host.process.jobs import Submit
 from runner.host.process.pid_namespace import ContainerProcesses
 from runner.host.storage.run_folder import EventLog
 from runner.host.supervisor.attempt import SupervisorArgs
@@ -41,7 +41,7 @@ NO_PROBLEM = EngineProblem()
 
 
 class LauncherProcess:
-    """The program of one attempt; its `cgroup` has no path if none could be made."""
+    """The program of one attempt."""
 
     def __init__(self, args: SupervisorArgs, journal: EventLog, submit: Submit) -> None:
         order = args.order
@@ -49,7 +49,6 @@ class LauncherProcess:
         self.is_starting = False
         self.is_on_record = False  # before that it must not start
         self.exit_status: Optional[ExitStatus] = None  # while it has not ended
-        self.cgroup = cgroup.Cgroup()
         self.unrecorded_end: Optional[float] = None
         """When it ended, monotonic, while that waits for the records of its ranks."""
 
@@ -81,12 +80,6 @@ class LauncherProcess:
         """Whether it has ended, and all that its ranks' shims recorded until then was taken."""
         return self.exit_status is not None and self.unrecorded_end is None
 
-    def create_cgroup(self) -> None:
-        """Create the cgroup for the program and what its node runs beside it."""
-        if not self._order.is_standby:
-            order = self._order
-            self.cgroup = cgroup.create(order.run_id, order.node, order.attempt)
-
     def start(self, then: Callable[[], object]) -> None:
         """Have the program started; call `then` once it runs or that failed."""
         self.is_starting = True
@@ -115,7 +108,6 @@ class LauncherProcess:
         death_signal = signal.SIGTERM if forwards_term else signal.SIGKILL
 
         def set_up() -> None:
-            self.cgroup.enter()
             subreaper.die_with_parent(death_signal)
             procfs.reset_process()
 
@@ -155,10 +147,7 @@ class LauncherProcess:
             return
         self._process = result
         self.pid = result.pid
-        if not self.cgroup.contains(self.pid):
-            self.cgroup.remove()
-            self.cgroup = cgroup.Cgroup()
-        self._journal.append(ProgramStarted(self.pid, self.cgroup.path, order.rejoin_count))
+        self._journal.append(ProgramStarted(self.pid, order.rejoin_count))
         then()
 
     def on_reaped(self, pid: int, status: int) -> bool:

@@ -8,16 +8,16 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import AbstractSet, Callable, List, Mapping, Set, Tuple
+from typing import AbstractSet, Callable, List, Mapping, Optional, Set, Tuple
 
-from runner.core.wire.events import Ended, ProgramStarted, RankExited, Stopping
+from runner.core.wire.events import Ended, RankExited, Stopping
 from runner.core.wire.order import Order
 from runner.core.wire.paths import RunPaths
 from runner.core.wire.states import Reason, ReasonKind, State
 from runner.host.container import remove_container
-from runner.host.process import cgroup, procfs
-from runner.host.process.kill import is_proven, kill_until_gone
+from runner.host.process import procfs
 from runner.host.process.pid_namespace import ContainerProcesses
+from runner.host.process.subreaper import kill_until_gone
 from runner.host.storage import run_folder, run_owner
 from runner.host.storage.run_folder import EventLog, has_ended, read_events
 
@@ -31,26 +31,22 @@ def finalise_record(
     list_alive: Callable[[], List[int]],
     *,
     verified: bool = True,
-    reap: Callable[[], object] = list,
-    all_gone: Callable[[], bool] = lambda: True,
+    reap: Optional[Callable[[], object]] = None,
     environ: Mapping[str, str] = os.environ,
 ) -> bool:
     """Kill what a dead supervisor left, and complete the record; return whether that is proven.
 
-    `verified` tells whether an empty `list_alive` proves that nothing of the run is left; an empty
-    cgroup, where the program had one, proves it too. For `reap` and `all_gone` see
-    `kill_until_gone`; engines of containers are asked in `environ`.
+    `verified` tells whether an empty `list_alive` proves that nothing of the run is left; `reap` as
+    in `kill_until_gone`. Engines of containers are asked in `environ`.
     """
     stopped_at = time.monotonic()
-    cgroup_path = _last_program_start(folder, order).cgroup
-    program_cgroup = cgroup.from_record(cgroup_path, order.run_id, order.node, order.attempt)
     inside = ContainerProcesses(procfs.env_tags(order.run_id, order.node))
 
     def list_all() -> List[int]:
         in_container = inside.scan(procfs.table()) if order.container else []
         return list(dict.fromkeys([*list_alive(), *in_container]))
 
-    killed, survivors = kill_until_gone(list_all, reap, cgroup=program_cgroup, all_gone=all_gone)
+    killed, survivors, is_proven = kill_until_gone(list_all, reap)
     container = None if order.is_standby else order.container
     unproven = remove_container(container, environ)
     journal = EventLog(folder, order)
@@ -58,11 +54,9 @@ def finalise_record(
     journal.append(Stopping(reason), mono=stopped_at)
     record_exits(folder, order, journal)
     state = State.STUCK if survivors else State.FAILED
-    verified = verified or bool(program_cgroup.path)
-    verified = verified and is_proven(program_cgroup, survivors, all_gone) and not unproven
+    verified = verified and is_proven and not unproven
     end = Ended(state, reason, len(killed), survivors, verified, unproven=unproven)
     journal.finalise(end)
-    program_cgroup.remove()
     return verified and not survivors
 
 
@@ -86,33 +80,28 @@ def recover_unfinished(folder: RunPaths) -> None:
 def recover_orphaned(folder: RunPaths, order: Order) -> None:
     """Kill what is left when supervisor and guardian are both gone, and complete the record.
 
-    The end is verified by a cgroup, by the engine of a container, by a boot since then, or where no
-    owner is on record: a process can clear the tags in its environment and leave its ancestors.
+    The end is verified by the engine of a container, by a boot since then, or where no owner is on
+    record: a process can clear the tags in its environment and leave its ancestors.
     """
     processes = RunProcesses(procfs.env_tags(order.run_id, order.node))
     processes.freeze()
+    owner = run_owner.read(folder)
+    has_rebooted = owner is not None and owner.is_here and not owner.is_from_this_boot
     was_started = os.path.lexists(folder.owner_file)  # without an owner nothing is
     reason = "its supervisor and its guardian died; what was left of it was killed"
     if not read_events(folder):
         reason = "its start was cut off"
     by_engine = order.container is not None and bool(order.container.engine)
-    verified = run_owner.has_rebooted(folder) or not was_started or by_engine
+    verified = has_rebooted or not was_started or by_engine
     finalise_record(folder, order, reason, processes.scan, verified=verified)
 
 
-def find_leftovers(
-    folder: RunPaths, run_id: str, node: str
-) -> Tuple[Callable[[], List[int]], cgroup.Cgroup]:
-    """Return what lists the processes of a run without a supervisor, and its last cgroup.
+def find_leftovers(folder: RunPaths, run_id: str, node: str) -> Callable[[], List[int]]:
+    """Return what lists the processes of a run without a supervisor.
 
     This includes processes that outlived SIGKILL, and those of a run whose order never arrived.
     """
     processes = RunProcesses(procfs.env_tags(run_id, node))
-    order = run_folder.read_order(folder)
-    if order is None:
-        return processes.scan, cgroup.Cgroup()
-    cgroup_path = _last_program_start(folder, order).cgroup
-    last_cgroup = cgroup.from_record(cgroup_path, run_id, node, order.attempt)
     owner = run_owner.read(folder)
     stuck = _unkillable(folder) if owner is not None and owner.is_from_this_boot else []
 
@@ -120,7 +109,7 @@ def find_leftovers(
         alive = [pid for pid, start in stuck if procfs.start_ticks_of(pid) == start]
         return [*processes.scan(), *alive]
 
-    return list_pids, last_cgroup
+    return list_pids
 
 
 def _unkillable(folder: RunPaths) -> List[Tuple[int, int]]:
@@ -134,13 +123,6 @@ def _unkillable(folder: RunPaths) -> List[Tuple[int, int]]:
                 if 0 <= start / os.sysconf("SC_CLK_TCK") <= event.mono + suspended_s:
                     processes.append((pid, start))
     return processes
-
-
-def _last_program_start(folder: RunPaths, order: Order) -> ProgramStarted:
-    for event in reversed(read_events(folder)):
-        if isinstance(event.body, ProgramStarted) and event.attempt == order.attempt:
-            return event.body
-    return ProgramStarted(0)
 
 
 class RunProcesses:

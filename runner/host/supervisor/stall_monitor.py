@@ -23,7 +23,7 @@ from runner.core.wire.paths import MIN_CPU_SHARE, STACKS_LOG, RunPaths
 from runner.core.wire.run_info import GpuSample
 from runner.core.wire.states import Reason, ReasonKind
 from runner.host.process import bounded_child, procfs
-from runner.host.process.file_worker import Submit
+from runner.host.process.jobs import Submit
 from runner.host.ranks import stacks
 from runner.host.ranks.tracker import RankTracker
 from runner.host.sampling import SampleRecorder

@@ -21,8 +21,8 @@ from runner.host.container import remove_in_child
 from runner.host.peers.state import Upcoming
 from runner.host.process import subreaper
 from runner.host.process.event_loop import EventLoop
-from runner.host.process.file_worker import FileWorker
-from runner.host.process.kill import is_proven, kill_until_gone
+from runner.host.process.jobs import FileWorker
+from runner.host.process.subreaper import kill_until_gone
 from runner.host.ranks.tracker import RankTracker
 from runner.host.storage import run_owner
 from runner.host.storage.run_folder import EventLog, mark_unattended
@@ -71,7 +71,6 @@ class Supervisor:
         self._loop.open()
         self._loop.add_reader(self._files.wake_fd, self._files.deliver)
         control_socket = ControlSocket(self._listener, self._loop, self._on_command)
-        self._launcher.create_cgroup()
         self._peers.join(args.reserved_ports.hub, self._loop)
         if args.user_stopped:
             self.stop(Reason(ReasonKind.USER, detail="stop requested"))
@@ -278,14 +277,11 @@ class Supervisor:
 
     def _finish(self) -> State:
         ladder = self._ladder
-        cgroup = self._launcher.cgroup
         self._stall_monitor.close()
-        killed, survivors = kill_until_gone(
+        killed, survivors, is_proven = kill_until_gone(
             self._live_processes,
             self._keep_in_touch,
             self._ranks.shim_pids,
-            cgroup,
-            all_gone=self._no_children_left,
             helpers=self._helper_pids,
             is_disk_stalled=lambda: self._files.wait_s > DISK_TIMEOUT_S,
         )
@@ -295,8 +291,7 @@ class Supervisor:
         unproven = remove_in_child(
             container, self._args.environ, lambda: self._keep_in_touch(TICK_S)
         )
-        verified = is_proven(cgroup, survivors, self._no_children_left, self._helper_pids())
-        verified = verified and not unproven
+        verified = is_proven and not unproven
         standby_ended = self.order.is_standby and not ladder.is_stopping
         if verified and not survivors:
             self._upcoming = self._await_decision()
@@ -308,14 +303,10 @@ class Supervisor:
         left_over = tuple(sorted({*ladder.left_over.values()}))[:MAX_LEFT_OVER]
         end = Ended(state, reason, len(killed), survivors, verified, left_over, unproven)
         self._journal.finalise(end)
-        cgroup.remove()
         self._wait_for_disk()
         if self._upcoming is None:
             self._peers.tell_end(end)
         return state
-
-    def _no_children_left(self) -> bool:
-        return subreaper.no_children_left(self._helper_pids())
 
     def _helper_pids(self) -> Set[int]:
         return {*self._stall_monitor.child_pids, *self._peers.notifier.pids}

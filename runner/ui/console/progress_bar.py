@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from runner.core.wire.metrics import (
+from runner.core.metrics import (
     MAX_LINE,
     LatestMetrics,
     Metrics,
     compile_pattern,
     may_have_metrics,
     parse_metrics,
-    seconds_left,
 )
 from runner.ui.console.lines import LineAssembler, Source
 from runner.ui.layout import left_text, number_text, rate_text, step_text
@@ -53,8 +52,11 @@ class StepClock:
         """Return the time left at `now`, None as long as it cannot be told."""
         began, first = self._first
         seen_at, last = self._last
-        left = seconds_left(steps, last, last - first, seen_at - began)
-        return None if left is None else max(0.0, left - (now - seen_at))
+        if steps is None or last <= first:
+            return None
+        seconds_per_step = (seen_at - began) / (last - first)
+        left_s = max(0, steps - last) * seconds_per_step
+        return max(0.0, left_s - (now - seen_at))
 
 
 class ProgressBar:

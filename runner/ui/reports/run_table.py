@@ -5,14 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from types import MappingProxyType
 
 from runner.core.errors import Problem
 from runner.core.outcome.verdict import Verdict
 from runner.core.results import BROKEN, RemoteRun, aggregate_state, current_hosts, elastic_summary
 from runner.core.shell import this_program
-from runner.core.wire.metrics import RankProgress
 from runner.core.wire.run_info import RunInfo
 from runner.core.wire.text import counted, display_folder, format_age, printable
 from runner.ui.layout import (
@@ -21,8 +19,6 @@ from runner.ui.layout import (
     fitted,
     fold_names,
     group_names,
-    rate_text,
-    step_text,
 )
 
 
@@ -41,7 +37,6 @@ class Row:
     attempt: int  # from 0
     ended: bool
     unattended_left_s: float | None = None  # until it ends for want of a controller
-    progress: RankProgress | None = None  # of the lowest rank that says how far it is
     folder: str = ""  # on this machine, that it was launched from; "" if it is not known
 
 
@@ -67,7 +62,6 @@ def rows(
         if is_active and info.launched_at:
             since = info.launched_at
         elastic = elastic_summary(info, seen) if is_active else ""
-        progress = [status.progress for status in seen.values() if status.progress and is_active]
         unattended = [s.unattended_left_s for s in seen.values() if s.unattended_left_s is not None]
         table_rows.append(
             Row(
@@ -82,7 +76,6 @@ def rows(
                 attempt=info.attempt,
                 ended=not is_active,
                 unattended_left_s=min(unattended, default=None),
-                progress=min(progress, key=attrgetter("rank"), default=None),
                 folder=folders.get(info.run_id, ""),
             )
         )
@@ -111,16 +104,13 @@ HEADERS = (
     "TASK",
     "BY",
     "STATE",
-    "STEP",
-    "LEFT",
-    "RATE",
     "AGE",
     "NODES",
     "GPUS",
     "ATTEMPT",
     "FOLDER",
 )
-GIVING_WAY = ("GPUS", "ATTEMPT", "FOLDER", "BY", "RATE", "TASK", "NODES", "AGE", "LEFT", "STEP")
+GIVING_WAY = ("GPUS", "ATTEMPT", "FOLDER", "BY", "TASK", "NODES", "AGE")
 """What has no column where there is not room for all, the first of these first."""
 
 
@@ -166,16 +156,12 @@ def table_of_runs(runs: Sequence[Row], width: int, reader: str = "") -> list[str
 
 def _cells(row: Row) -> dict[str, str]:
     """Return the cells by their headers."""
-    done = row.progress
     names = fold_names(row.nodes) or "none"
     cells = {
         "RUN": row.run_id,
         "TASK": row.task,
         "BY": row.owner,
         "STATE": row.state,
-        "STEP": step_text(done) if done else "",
-        "LEFT": format_age(done.left_s) if done and done.left_s is not None else "",
-        "RATE": rate_text(done) if done else "",
         "AGE": f"{format_age(row.age)}{' ago' if row.ended else ''}",
         "NODES": names if len(row.nodes) == row.of else f"{names} of {row.of}",
         "GPUS": str(row.gpus or ""),
@@ -212,8 +198,7 @@ def render_stop(
         result = verdict.nodes.get(name)
         killed = f", {result.killed} killed" if result and result.killed else ""
         is_proven = result.end_verified if result else name not in verdict.unverified_before
-        # Supervisor and guardian died, and there was no cgroup: a process that cleared its
-        # environment is not found.
+        # Supervisor and guardian died: a process that cleared its environment is not found.
         found_by = "" if is_proven or remaining else ", found by their environment"
         count = counted(remaining, "process", "processes") if isinstance(remaining, int) else ""
         texts[name] = f"{count}{killed}{found_by}" if count else str(remaining)

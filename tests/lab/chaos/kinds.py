@@ -90,6 +90,7 @@ def _nobody_left(scene: Scene) -> Expectation:
     run = scene.victim
     both = [run.supervisor(node), run.guardian(node)]
     scene.signal_controller(KILL)
+    scene.end_unmarked(node)
     scene.signal(node, KILL, [*run.agent_pids(node), *both], "agents, guardian and supervisor")
     scene.sleep(0, 2)
     return _stop_victim(scene)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from runner.host.process.cgroup import Cgroup
 from tests.lab.lab import Host, Lab, LabError, Process
 from tests.lab.launching import PROGRAMS, TORCHLESS, Controller, Launcher
 from tests.lab.waiting import TimedOut, wait_until
@@ -23,8 +22,7 @@ LINE_PADDING = "x" * 150
 """What every line of a rank ends with: a full disk is met soon, a torn line is told."""
 
 USER = "root"
-"""Whose runs these are. When guardian and supervisor are both killed, only a cgroup still holds a
-child without environment, and on the lab's hosts only root can make one."""
+"""Whose runs these are."""
 
 
 @dataclass(frozen=True)
@@ -101,10 +99,6 @@ class Run:
     def torchrun(self, node: str) -> int:
         found = [e for e in self.events(node) if e["kind"] == "program_started"]
         return int(found[0]["pid"])
-
-    def cgroup(self, node: str) -> Cgroup:
-        found = [e["cgroup"] for e in self.events(node) if e["kind"] == "program_started"]
-        return Cgroup(str(found[0]) if found else "")
 
     def supervisor(self, node: str) -> int:
         owner = json.loads(_bytes(self.folder(node) / "owner.json"))

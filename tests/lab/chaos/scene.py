@@ -77,6 +77,12 @@ class Scene:
         finally:
             controller.close()
 
+    def end_unmarked(self, node: str) -> None:
+        """End what nobody finds when both its parents, guardian and supervisor, are dead."""
+        marked = {each.pid for each in self.lab[node].processes(self.victim.name)}
+        pids = [pid for pid in self.victim.rank_children(node) if pid not in marked]
+        self.signal(node, KILL, pids, "children without a mark")
+
     def random_rank(self, node: str) -> int:
         return self.rng.choice([rank for at, rank in self.victim.ranks() if at == node])
 
@@ -103,6 +109,8 @@ def hits(
 
     def act(scene: Scene) -> Expectation:
         node = scene.random_node()
+        if "ours" in processes or ("guardian" in processes and "supervisor" in processes):
+            scene.end_unmarked(node)
         pids = [pid for name in processes for pid in PROCESSES[name](scene, node)]
         scene.signal(node, scene.rng.choice(signals), pids, " and ".join(processes))
         for signum in then:

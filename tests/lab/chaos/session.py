@@ -208,8 +208,6 @@ class Session:
         problems = [*judge.check_records(run), *judge.check_logs(run, whole=own and code != 3)]
         if own:
             problems += [*judge.check_console(run), *judge.check_result(run)]
-        for node in run.powerless:  # nobody else would, and it belongs to the machine
-            run.cgroup(node).remove()
         return problems
 
     def _check_ps(self) -> list[str]:

@@ -25,7 +25,6 @@ from runner.core.wire import events
 from runner.core.wire.codec import MAGIC, Frame, FrameDecoder, decode, encode
 from runner.core.wire.events import Event
 from runner.core.wire.facts import Gpu, GpuProcess, Outcome, ProbeResult, SetupResult, Target
-from runner.core.wire.metrics import RankProgress
 from runner.core.wire.order import Program
 from runner.core.wire.paths import EVENTS_FILE
 from runner.core.wire.plan import Plan
@@ -262,9 +261,8 @@ def streamed(request: dict[str, Any]) -> list[Answer]:
 
 
 def runs(request: dict[str, Any]) -> list[Answer]:
-    progress = RankProgress(1, 20, 240, 812.5, "samples", 60.0)
     known = (INFO, "ada", State.RUNNING, True, 1.7e9)
-    status = HostRunStatus(*known, node=request["node"], progress=progress)
+    status = HostRunStatus(*known, node=request["node"])
     return [Answer("runs", {"runs": [encode(status)], "unreadable": 1, "now": 1.7e9})]
 
 

@@ -16,7 +16,7 @@ from runner.core.wire.order import Order
 from runner.core.wire.paths import RunPaths
 from runner.host import sampling
 from runner.host.gpu import query
-from runner.host.process.file_worker import run_now
+from runner.host.process.jobs import run_now
 from runner.host.sampling import GpuAnswer, GpuChild, Sampler, SampleRecorder
 
 GIB = 1 << 30

@@ -17,7 +17,7 @@ import pytest
 from runner.control.rpc import host_code
 from runner.core.wire.boot import SOURCE, Archive, unpack
 from runner.core.wire.codec import MAGIC
-from runner.host.storage.code_cache import MAX_ARCHIVES, store
+from runner.host.storage.pool import MAX_ARCHIVES, store_archive
 
 LOADER = 'exec(open(0,"rb",0,closefd=False).readline())'
 
@@ -77,8 +77,8 @@ def test_what_a_host_has_kept_does_not_travel_again(tmp_path: Path, key: str) ->
     assert booted(tmp_path, sends=True) == b"\nrunner-boot: code %s\n" % host_code.KEY.encode()
     data = host_code.archive_for(key).split(b"\n", 1)[1]
     for number in range(MAX_ARCHIVES + 2):
-        store(f"{place(tmp_path)}{number}-{host_code.KEY}", data)
-    store(str(place(tmp_path)), data)
+        store_archive(f"{place(tmp_path)}{number}-{host_code.KEY}", data)
+    store_archive(str(place(tmp_path)), data)
     assert len(list(place(tmp_path).parent.iterdir())) == MAX_ARCHIVES
     assert place(tmp_path).stat().st_mode & 0o777 == 0o600
     assert booted(tmp_path, sends=False) == b"\nrunner-boot: code \n"
@@ -88,7 +88,7 @@ def test_what_a_host_has_kept_does_not_travel_again(tmp_path: Path, key: str) ->
 def test_what_is_not_as_it_was_kept_is_not_used(tmp_path: Path, harm: str) -> None:
     """A power cut may tear it, and nobody else may have written it."""
     tmp_path.chmod(0o700)
-    store(str(place(tmp_path)), host_code.archive_for(host_code.KEY).split(b"\n", 1)[1])
+    store_archive(str(place(tmp_path)), host_code.archive_for(host_code.KEY).split(b"\n", 1)[1])
     if harm == "torn":
         os.truncate(place(tmp_path), 100_000)
     else:

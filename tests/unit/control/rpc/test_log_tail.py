@@ -15,7 +15,7 @@ from runner.control.rpc import log_tail
 from runner.control.rpc.log_tail import LogTailer
 from runner.control.rpc.session import HostSession
 from runner.core.wire.codec import Frame, FrameError
-from runner.core.wire.events import Event, ProgramStarted, RankStarted
+from runner.core.wire.events import Event, ProgramExited, ProgramStarted, RankStarted
 from runner.core.wire.paths import EVENTS_FILE
 from tests.golden.builders import RUN_ID, plan
 from tests.unit.control.rpc.test_wait import FakeSession
@@ -61,7 +61,7 @@ class Followed:
 
 
 def events(count: int) -> tuple[list[Event], bytes]:
-    made = [Event(RUN_ID, "a", 0, n, 1.5, 2.5, ProgramStarted(n, "größer")) for n in range(count)]
+    made = [Event(RUN_ID, "a", 0, n, 1.5, 2.5, ProgramExited(error="größer")) for n in range(count)]
     return made, "".join(event.to_line() for event in made).encode()
 
 

@@ -13,8 +13,7 @@ import pytest
 
 from runner.host.process import subreaper
 from runner.host.process.bounded_child import BoundedChild, report_facts
-from runner.host.process.file_worker import FileWorker
-from runner.host.process.jobs import Cancelled, Job, Jobs, checkpoint, in_loop, pause
+from runner.host.process.jobs import Cancelled, FileWorker, Job, Jobs, checkpoint, in_loop, pause
 from tests.lab.waiting import PATIENCE, wait_until
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from runner.core.wire.events import RankExited
 from runner.core.wire.paths import RunPaths
-from runner.host.process.file_worker import Handler, Job
+from runner.host.process.jobs import Handler, Work
 from runner.host.process.pid_namespace import INITIAL
 from runner.host.ranks import tracker
 from runner.host.ranks.rank_facts import rank_facts
@@ -49,7 +49,7 @@ class Host:
         self.attempt = Path(folder.attempt_folder(0))
         self.attempt.mkdir(parents=True)
         self.stopped_at = float("inf")
-        self._folder, self._jobs = folder, list[tuple[Job, Handler]]()
+        self._folder, self._jobs = folder, list[tuple[Work, Handler]]()
         self.ranks = tracker.RankTracker(
             folder,
             order,
@@ -66,7 +66,7 @@ class Host:
         """Have rank 0 fail at a time of the monotonic clock; it says why."""
         (self.attempt / "rank_0.err").write_text(TRACEBACK)
         times = {"mono": at, "wall": time.time() - 2}
-        self.record("rank_0.start", pid=1, shim=1, nodes=1, world_size=1, **times)
+        self.record("rank_0.start", pid=1, shim=1, parent=1, nodes=1, world_size=1, **times)
         self.record("rank_0.exit", code=1, signal=None, **times)
 
     def answer(self) -> None:
@@ -120,7 +120,7 @@ def test_a_stale_number_is_not_signalled(host: Host) -> None:
     clocks = {"mono": time.monotonic(), "wall": time.time(), "nodes": 2, "world_size": 2}
     with subprocess.Popen(["sleep", "60"]) as stranger:
         for rank, shim in enumerate((1, 1 << 22)):
-            record = {"pid": stranger.pid, "shim": shim, **clocks}
+            record = {"pid": stranger.pid, "shim": shim, "parent": shim, **clocks}
             host.record(f"rank_{rank}.start", **record)
         host.ranks.tick()
         host.answer()
@@ -166,7 +166,7 @@ def test_a_rank_that_could_not_record_its_end_was_gone_before_its_launcher(
     """Else the launcher's exit would be the first failure; with no reason nobody knows."""
     monkeypatch.setattr(tracker, "disk_problem", lambda _: problem)
     times = {"mono": time.monotonic() - 2, "wall": time.time() - 2}
-    host.record("rank_0.start", pid=1, shim=1, nodes=1, world_size=1, **times)
+    host.record("rank_0.start", pid=1, shim=1, parent=1, nodes=1, world_size=1, **times)
     launcher_ended_at = time.monotonic() - 1
     host.ranks.scan_records(lambda: host.ranks.record_vanished(launcher_ended_at))
     host.answer()

@@ -75,18 +75,20 @@ def test_the_workdir_and_its_stores_are_for_one_user(top: Path) -> None:
 
 @BY_ROOT
 def test_what_belongs_to_a_stranger_is_named(top: Path) -> None:
-    """A folder above, the workdir, a link to it, a store in it; also what we cannot look into."""
-    theirs, link = top / "theirs", top / "link"
+    """A folder above, the workdir, a store in it, all behind links too; what is closed to us."""
+    theirs = top / "theirs"
     owned(theirs, STRANGER, 0o700)
     owned(theirs / "w", 0, 0o700)
-    link.symlink_to("elsewhere")
-    os.lchown(link, STRANGER, -1)
+    (top / "link").symlink_to("theirs")
     owned(top / "w", 0, 0o700)
     owned(top / "w" / "runs", STRANGER, 0o700)
     assert exposed(theirs / "w") == f"{theirs} belongs to the user {STRANGER} (above)"
     assert exposed(theirs) == f"{theirs} belongs to the user {STRANGER} (inside)"
-    assert exposed(link / "w") == f"{link} belongs to the user {STRANGER} (above)"
+    assert exposed(top / "link/w") == f"{theirs} belongs to the user {STRANGER} (above)"
     assert exposed(top / "w") == f"{top}/w/runs belongs to the user {STRANGER} (inside)"
+    (top / "w/runs").rmdir()
+    (top / "w/pool").symlink_to(theirs / "w")
+    assert exposed(top / "w") == f"{theirs} belongs to the user {STRANGER} (above)"
 
 
 def test_the_umask_of_other_threads_stays(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,9 +22,8 @@ from runner.core.wire.states import State
 from runner.host.facts import ports
 from runner.host.process import subreaper
 from runner.host.process.bounded_child import BoundedChild
-from runner.host.process.cgroup import Cgroup
 from runner.host.process.event_loop import EventLoop
-from runner.host.process.file_worker import FileWorker, Handler, Job
+from runner.host.process.jobs import FileWorker, Handler, Work
 from runner.host.storage import run_folder
 from runner.host.storage.run_owner import RunSocket
 from runner.host.supervisor import supervisor as supervisor_module
@@ -47,15 +46,15 @@ class Disk:
 
 
 class SlowFiles(FileWorker):
-    """Does no job while the disk hangs."""
+    """Does no work while the disk hangs."""
 
-    def submit(self, job: Job, then: Handler = id) -> None:
-        """Queue a job."""
+    def submit(self, work: Work, then: Handler = id) -> None:
+        """Queue work."""
 
         def wait_and_do() -> Any:
             while Disk.hangs:
                 time.sleep(0.005)
-            return job()
+            return work()
 
         super().submit(wait_and_do, then)
 
@@ -248,8 +247,6 @@ def test_a_helper_does_not_stand_for_what_no_scan_has_seen(tmp_path: Path) -> No
     def script(supervisor: Supervisor) -> bool:
         if not helpers:
             vars(supervisor)["_live_processes"] = list
-            supervisor._launcher.cgroup.remove()
-            supervisor._launcher.cgroup = Cgroup()
             helpers.append(BoundedChild(partial(time.sleep, 60), 60.0))
             supervisor._peers.notifier._children.append(helpers[0])
         elif supervisor._journal.state.is_terminal:

@@ -1,9 +1,7 @@
 """Metrics lines: what a program tells of its progress, found among its other output.
 
-A metrics line is a JSON object with a whole number `step`, a line that the pattern of the run
-matches, or, without a pattern, a plain line in one of the usual forms: it begins with a step or an
-epoch, after what a logger puts before it, and names a loss, an accuracy or a perplexity after that.
-So no other text is taken for one.
+That is a JSON object with a whole number `step`, a line that the run's pattern matches, or a plain
+line with a step or an epoch, then a loss, an accuracy or a perplexity. No other text is taken.
 """
 
 from __future__ import annotations
@@ -12,19 +10,17 @@ import contextlib
 import functools
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, Mapping, Optional, Pattern, Union
+from typing import Any
 
-from runner.core.wire.codec import bounded, matching, parse_json
-from runner.core.wire.events import COUNT, TIME
-from runner.core.wire.paths import RANK
+from runner.core.wire.codec import parse_json
 
 MAX_LINE = 4096  # bytes of a metrics line
 MAX_CHARS = 200  # of a line that a pattern is searched in: the rest is cut
 MAX_PLAIN = 1000  # bytes of a line in a usual form
 MAX_UNIT = 32  # characters
 MAX_MORE = 32  # other figures of a line
-MAX_RATE = 1e300
 MAX_STEP = 1 << 53
 """Larger than any step: JSON readers of other languages have no larger whole numbers."""
 
@@ -79,15 +75,13 @@ _SPACED = re.compile(rf"{_RESULT.pattern}|lr|learning[_ ]rate|grad[_ ]norm", _FL
 
 @dataclass(frozen=True)
 class Metrics:
-    """The figures of one line."""
-
-    step: Optional[int]  # None where a line has figures alone
-    steps: Optional[int] = None  # in all
-    loss: Optional[float] = None
-    rate: Optional[float] = None  # of `unit` per second
+    step: int | None  # None where a line has figures alone
+    steps: int | None = None  # in all
+    loss: float | None = None
+    rate: float | None = None  # of `unit` per second
     unit: str = ""
     more: Mapping[str, float] = field(default_factory=dict)
-    epoch: Optional[int] = None  # of a plain line: steps may begin anew in each
+    epoch: int | None = None  # of a plain line: steps may begin anew in each
     form: int = field(default=TOLD, compare=False)
     is_all_figures: bool = field(default=False, compare=False)  # of the line: it says nothing else
 
@@ -110,7 +104,7 @@ class Metrics:
             more=more if len(more) <= MAX_MORE else self.more,
         )
 
-    def as_data(self) -> Dict[str, Any]:
+    def as_data(self) -> dict[str, Any]:
         """Return the figures as JSON data, in which NaN and infinity are texts."""
         more = {name: _as_json(value) for name, value in self.more.items()}
         figures = {"loss": _as_json(self.loss), "rate": _as_json(self.rate), "unit": self.unit}
@@ -125,7 +119,7 @@ class LatestMetrics:
     """
 
     def __init__(self) -> None:
-        self.metrics: Optional[Metrics] = None
+        self.metrics: Metrics | None = None
         self._told_count = 0
 
     def take(self, metrics: Metrics) -> bool:
@@ -144,27 +138,8 @@ class LatestMetrics:
         return True
 
 
-@dataclass(frozen=True)
-class RankProgress:
-    """How far a rank has come, by its last metrics line."""
-
-    rank: int = field(metadata=RANK)
-    step: int = field(metadata=COUNT)
-    steps: Optional[int] = field(default=None, metadata=COUNT)
-    rate: Optional[float] = field(default=None, metadata=bounded(0, MAX_RATE))
-    unit: str = field(default="", metadata=matching(re.compile(rf".{{0,{MAX_UNIT}}}")))
-    left_s: Optional[float] = field(default=None, metadata=TIME)  # None if that is not known
-
-
-def seconds_left(steps: Optional[int], step: int, done: int, seconds: float) -> Optional[float]:
-    """Return how long the rest takes, after the last `done` steps took so many seconds."""
-    if steps is None or done <= 0:
-        return None
-    return max(0, steps - step) * seconds / done
-
-
 @functools.lru_cache(maxsize=16)
-def compile_pattern(pattern: str) -> Optional[Pattern[str]]:
+def compile_pattern(pattern: str) -> re.Pattern[str] | None:
     """Return the pattern of a run; None for none, and for one that only a newer Python knows."""
     try:
         return re.compile(pattern, re.ASCII) if pattern else None
@@ -172,13 +147,12 @@ def compile_pattern(pattern: str) -> Optional[Pattern[str]]:
         return None
 
 
-def may_have_metrics(data: bytes, pattern: Optional[Pattern[str]]) -> bool:
+def may_have_metrics(data: bytes, pattern: re.Pattern[str] | None) -> bool:
     """Return whether a look at each line is worth it: it rarely is."""
     return pattern is not None or _STEP_KEY in data or may_be_plain(data)
 
 
-def parse_metrics(line: bytes, pattern: Optional[Pattern[str]] = None) -> Optional[Metrics]:
-    """Return the metrics of a line, None for any other line."""
+def parse_metrics(line: bytes, pattern: re.Pattern[str] | None = None) -> Metrics | None:
     line = line.rstrip(b"\r")
     line = line[line.rfind(b"\r") + 1 :].strip()  # what a line that redraws itself shows last
     if line.startswith(b"{") and _STEP_KEY in line and len(line) <= MAX_LINE:
@@ -214,7 +188,7 @@ def _from_json(step: int, data: Mapping[str, Any]) -> Metrics:
     )
 
 
-def _pattern_figures(text: str, pattern: Pattern[str]) -> Dict[str, str]:
+def _pattern_figures(text: str, pattern: re.Pattern[str]) -> dict[str, str]:
     """Return what the groups of a pattern find: by their names, or the step and all steps."""
     match = pattern.search(text)
     if match is None:
@@ -223,13 +197,13 @@ def _pattern_figures(text: str, pattern: Pattern[str]) -> Dict[str, str]:
         return {name: value for name, value in match.groupdict().items() if value is not None}
     values = [value for value in match.groups() if value is not None]
     are_counts = all(COUNT_TEXT.fullmatch(value) for value in values)
-    return dict(zip(("step", "steps"), values)) if are_counts else {}  # noqa: B905 (Python 3.8)
+    return dict(zip(("step", "steps"), values, strict=False)) if are_counts else {}
 
 
-def _from_texts(found: Mapping[str, str], form: int) -> Optional[Metrics]:
+def _from_texts(found: Mapping[str, str], form: int) -> Metrics | None:
     """Return the metrics of a plain line, by the texts of its figures."""
-    counts: Dict[str, int] = {}
-    numbers: Dict[str, float] = {}
+    counts: dict[str, int] = {}
+    numbers: dict[str, float] = {}
     for name, text in found.items():
         if name in ("step", "steps", "epoch", "epochs") and COUNT_TEXT.fullmatch(text):
             counts[name] = int(text)
@@ -263,21 +237,21 @@ def _from_texts(found: Mapping[str, str], form: int) -> Optional[Metrics]:
     )
 
 
-def _whole(value: object) -> Optional[int]:
+def _whole(value: object) -> int | None:
     number = _number(value)
     if number is None or not 0 <= number < MAX_STEP or number != int(number):
         return None
     return int(number)
 
 
-def _number(value: object) -> Optional[float]:
+def _number(value: object) -> float | None:
     """Return a number as it is, None for anything else, and for a whole one that is too large."""
     if type(value) is float or (type(value) is int and abs(value) < MAX_STEP):
         return value
     return None
 
 
-def _as_json(value: Optional[float]) -> Union[float, str, None]:
+def _as_json(value: float | None) -> float | str | None:
     if value is None or math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
@@ -289,12 +263,12 @@ def may_be_plain(data: bytes) -> bool:
     return any(word in lower for word in _RESULTS)
 
 
-def plain_figures(text: str) -> Dict[str, str]:
+def plain_figures(text: str) -> dict[str, str]:
     """Return the figures of a line in a usual form, {} for any other."""
     if text.startswith("{'"):  # of Hugging Face's Trainer
         items = dict(_DICT_ITEM.findall(text))
         return items if "epoch" in items and any(map(_RESULT.fullmatch, items)) else {}
-    found: Dict[str, str] = {}
+    found: dict[str, str] = {}
     logger = _LOGGER.match(text)
     place = logger.end() if logger else 0
     if "%|" in text[:place]:
@@ -306,7 +280,7 @@ def plain_figures(text: str) -> Dict[str, str]:
             place = match.end()
     if not found:
         return {}
-    figures: Dict[str, str] = {}
+    figures: dict[str, str] = {}
     for match in _FIGURE.finditer(text, place):
         name = "_".join(match["name"].split())
         is_count = match["value"].isdigit() or match["percent"]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.core.wire.metrics import (
+from runner.core.metrics import (
     MAX_LINE,
     LatestMetrics,
     Metrics,
