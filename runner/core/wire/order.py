@@ -131,11 +131,6 @@ class Order:
     def restarts_ranks(self) -> bool:
         return self.first_rank is None and self.program.max_restarts > 0
 
-    @property
-    def reserve_port(self) -> int:
-        """The port that is kept until the program listens there; 0 for none."""
-        return 0 if self.node_rank or self.is_standby else self.master_port
-
 
 LOCAL_RANK_MACRO = "${local_rank}"
 

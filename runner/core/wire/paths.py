@@ -98,7 +98,6 @@ class RunPaths:
         self.supervisor_log = posixpath.join(self.root, "supervisor.log")
         self.stop_marker = posixpath.join(self.root, "stop_requested")
         self.relaunch_marker = posixpath.join(self.root, "relaunch_pending")
-        self.unattended = posixpath.join(self.root, "unattended")
         self.ballast = posixpath.join(self.root, "ballast")
         self.last_ballast = posixpath.join(self.root, "ballast.last")
         self.work = posixpath.join(self.root, "work")

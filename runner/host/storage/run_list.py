@@ -117,7 +117,6 @@ def read_run(folder: RunPaths) -> Optional[HostRunStatus]:
     may_follow = not (alive or os.path.lexists(folder.stop_marker))
     relaunch_pending = may_follow and time.time() < mtime(folder.relaunch_marker)
     lost_node = not alive and state is State.STOPPED and lost_a_node(folder, info.attempt)
-    ends_at = mtime(folder.unattended) if alive else 0.0
     return HostRunStatus(
         info=info,
         owner=procfs.user_name(owner_uid),
@@ -126,7 +125,6 @@ def read_run(folder: RunPaths) -> Optional[HostRunStatus]:
         changed_at=changed_at,
         relaunch_pending=relaunch_pending,
         lost_node=lost_node,
-        unattended_left_s=max(0.0, ends_at - time.time()) if ends_at else None,
         progress=read_progress(folder) if alive else None,
     )
 

@@ -96,18 +96,8 @@ class ControllerLease:
     def has_expired(self) -> bool:
         """Whether the attempt must end for want of a controller."""
         limit_s = self._order.disconnect_s
-        return limit_s > 0 and not self.detached and self._age_s > limit_s
-
-    @property
-    def unattended_left_s(self) -> Optional[float]:
-        """When the attempt ends for want of a controller, None while there may be one."""
-        limit_s = self._order.disconnect_s
-        unattended = limit_s and not self.detached and self._age_s > UNATTENDED_S
-        return limit_s - self._age_s if unattended else None
-
-    @property
-    def _age_s(self) -> float:
-        return time.monotonic() - self.heard_anywhere.controller
+        age_s = time.monotonic() - self.heard_anywhere.controller
+        return limit_s > 0 and not self.detached and age_s > limit_s
 
     def confirm_detach(self, *, stopping: bool) -> None:
         """Detach, as another host says; the hub accepts that only before it stops."""
@@ -308,6 +298,7 @@ def begin_next(args: SupervisorArgs, upcoming: Upcoming, *, user_stopped: bool) 
     """
     orders = renumbered(args.orders, upcoming.nodes, upcoming.spares)
     order = orders[args.order.node]
+    is_master = not (order.node_rank or order.is_standby)
     info = decode(RunInfo, args.record["info"])
     plan = plan_of(decode(Plan, args.record["plan"]), orders)
     past = (*info.past_attempts, upcoming.past)
@@ -319,5 +310,5 @@ def begin_next(args: SupervisorArgs, upcoming: Upcoming, *, user_stopped: bool) 
         upcoming=upcoming,
         write_down=functools.partial(create_run_folder, args.folder, order, args.programs, record),
         user_stopped=user_stopped,
-        reserved_ports=args.reserved_ports.next_store(order.reserve_port),
+        reserved_ports=args.reserved_ports.next_store(order.master_port if is_master else 0),
     )

@@ -114,8 +114,8 @@ def _run_detached(
         os.setsid()
         if os.fork():
             os._exit(0)
-        kept_fds = {report_fd, listener.fileno(), *args.reserved_ports.descriptors}
-        _redirect(log_fd, kept_fds)
+        kept = [listener, *args.reserved_ports.sockets]
+        _redirect(log_fd, {report_fd, *(sock.fileno() for sock in kept)})
         _guard(args, listener, report_fd)
     except BaseException as error:  # noqa: BLE001 (whatever it is, the agent must report it)
         traceback.print_exc()

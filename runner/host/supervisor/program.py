@@ -10,14 +10,13 @@ import os
 import signal
 import subprocess
 import time
-from typing import Callable, Dict, List, NamedTuple, Optional, Set, Tuple, Union
+from typing import Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from runner.core.wire.container import client_env, container_name
 from runner.core.wire.events import ProgramExited, ProgramStarted
 from runner.core.wire.order import Order, command_words, environment
 from runner.core.wire.paths import PROGRAM_LOG, STREAMS, is_rank_source
 from runner.host.container import last_line
-from runner.host.facts import ports
 from runner.host.process import cgroup, procfs, subreaper
 from runner.host.process.file_worker import Submit
 from runner.host.process.pid_namespace import ContainerProcesses
@@ -52,9 +51,6 @@ class LauncherProcess:
         self.cgroup = cgroup.Cgroup()
         self.unrecorded_end: Optional[float] = None
         """When it ended, monotonic, while that waits for the records of its ranks."""
-
-        store = args.reserved_ports.store
-        self.port_reservation = ports.PortReservation(store, order.reserve_port)
 
         self._folder = args.folder
         self._environ = args.environ
@@ -197,15 +193,6 @@ class LauncherProcess:
     def container_pids(self) -> List[int]:
         """Return the processes in the order's container, children first."""
         return self._container.scan(procfs.table()) if self._order.container else []
-
-    def find_port_thieves(self) -> Optional[Set[int]]:
-        """Release the port once a process listens on it; return which do, if none is ours."""
-        owners = self.port_reservation.release_if_listening()
-        in_container = self.container_pids() if owners is not None else []
-        if owners is None or not (owners or in_container or self._order.container is None):
-            return None  # those of another user are hidden from this login
-        ours = {*procfs.descendants(os.getpid()), *in_container}
-        return owners if ports.is_foreign(owners, ours) else None
 
 
 def command(order: Order) -> Tuple[str, ...]:

@@ -7,14 +7,13 @@ left has outlived SIGKILL.
 
 from __future__ import annotations
 
-import functools
 import os
 import socket
 import time
 from typing import Any, Callable, Dict, List, Optional, Set
 
 from runner.core.wire.codec import decode
-from runner.core.wire.events import Ended, PortTaken, ProgramExited
+from runner.core.wire.events import Ended, ProgramExited
 from runner.core.wire.states import Reason, ReasonKind, State
 from runner.core.wire.timing import DISK_TIMEOUT_S
 from runner.host.container import remove_in_child
@@ -25,7 +24,7 @@ from runner.host.process.file_worker import FileWorker
 from runner.host.process.kill import is_proven, kill_until_gone
 from runner.host.ranks.tracker import RankTracker
 from runner.host.storage import run_owner
-from runner.host.storage.run_folder import EventLog, mark_unattended
+from runner.host.storage.run_folder import EventLog
 from runner.host.supervisor.attempt import AttemptEnd, Decision, SupervisorArgs, begin_next
 from runner.host.supervisor.peer_exchange import ControlSocket, PeerExchange
 from runner.host.supervisor.program import NO_PROBLEM, EngineProblem, LauncherProcess
@@ -167,9 +166,7 @@ class Supervisor:
     def _tick(self) -> None:
         self._start_when_ready()
         self._ranks.tick()
-        if self._launcher.port_reservation.check_due:
-            self._release_port_if_listening()
-        if self._keep_house():
+        if self._show_life():
             self._stall_monitor.sample()
         self._reap()
         ended_at = self._launcher.unrecorded_end
@@ -190,14 +187,11 @@ class Supervisor:
         if self._launcher.end_recorded:
             self._ladder.drain(self._left_over())
 
-    def _keep_house(self) -> bool:
+    def _show_life(self) -> bool:
         """Show that this supervisor lives, at intervals; return whether one is over."""
         is_due = self._stall_monitor.is_due()
         if is_due:
-            folder = self._args.folder
-            left_s = self._peers.lease.unattended_left_s
-            self._files.submit(functools.partial(run_owner.heartbeat, folder))
-            self._files.submit(functools.partial(mark_unattended, folder, left_s))
+            self._files.submit(lambda: run_owner.heartbeat(self._args.folder))
         return is_due
 
     def _live_processes(self) -> List[int]:
@@ -231,10 +225,8 @@ class Supervisor:
         if self._launcher.is_starting:
             return  # whose child is not known yet
         for pid, status in subreaper.reap_all():
-            if not self._launcher.on_reaped(pid, status):
-                continue
-            self._release_port_if_listening()  # first: a taken port may be why the program ended
-            self._ranks.scan_records(self._on_records_complete)
+            if self._launcher.on_reaped(pid, status):
+                self._ranks.scan_records(self._on_records_complete)
 
     def _on_records_complete(self) -> None:
         """Take all that the shims have recorded: the program has ended."""
@@ -256,14 +248,6 @@ class Supervisor:
             self._fail(body.reason(self.order.node, "the program"), ended_at)
         elif self.order.decides and ended_at < self._ladder.stopped_at:
             self.stop(Reason(ReasonKind.DECIDED, self.order.node))
-
-    def _release_port_if_listening(self) -> None:
-        """Release the port once the program listens on it, or another process does."""
-        thieves = self._launcher.find_port_thieves()
-        if thieves is not None:
-            body = PortTaken(self.order.reserve_port, tuple(sorted(thieves)))
-            self._journal.append(body)
-            self.stop(body.reason(self.order.node))
 
     def _is_finished(self) -> bool:
         group = self._peers.group
@@ -301,6 +285,8 @@ class Supervisor:
         if verified and not survivors:
             self._upcoming = self._await_decision()
         self._peers.leave()  # first: what they say after its end must not change the record
+        if self._upcoming is None:
+            self._args.reserved_ports.close()  # a next launch may want them
         state = ladder.final_state(survivors, standby_ended=standby_ended)
         reason = ladder.own_reason
         if problem := self._journal.write_error:
@@ -334,7 +320,6 @@ class Supervisor:
     def _await_decision(self) -> Optional[Upcoming]:
         """Return the attempt that follows here, if one does that no launch begins."""
         ladder = self._ladder
-        self._launcher.port_reservation.release()
         end = AttemptEnd(ladder.reason, self._began_at, ladder.stopped_at)
         peers = self._peers
         poll = self._poll_for_decision
@@ -343,7 +328,7 @@ class Supervisor:
     def _poll_for_decision(self) -> str:
         """Wait for a moment between two attempts; return what forbids another, "" if nothing."""
         self._keep_in_touch(TICK_S)
-        self._keep_house()
+        self._show_life()
         if self._orphaned or self._journal.write_error:
             return f"the supervisor on {self.order.node} must end"
         return "a stop was requested" if self._ladder.user_stopped else ""
