@@ -27,7 +27,6 @@ from runner.core.wire.events import (
 from runner.core.wire.order import Hub
 from runner.core.wire.paths import RunPaths
 from runner.core.wire.states import State
-from runner.host.peers.fold import PeerObserver
 from runner.host.peers.group import PeerGroup
 from runner.host.peers.state import LastHeard
 from runner.host.process.event_loop import EventLoop
@@ -99,7 +98,8 @@ def test_the_hub_stays_for_the_others(start: RunStarter) -> None:
     run = start(launcher=launcher, ranks=0, grace_s=0.5, hub=hub)
     loop = EventLoop()
     order = replace(run.order, node="there")
-    member = PeerGroup(order, hub, b"token", loop, PeerObserver())
+    member = PeerGroup(order, b"token", lambda _: None)
+    member.join(loop, None)
 
     def talk() -> None:
         loop.wait(0.02)

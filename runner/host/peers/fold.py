@@ -6,39 +6,17 @@ Pure: the caller says what has arrived, what its own state is, and what time it 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Dict, Iterable, List, Optional, Set, Tuple
+from typing import Callable, Dict, Iterable, List, Optional, Set, Tuple, Union
 
+from runner.core.wire.events import HubJoined, HubUnreachable, PeerDeparted, PeerLost
 from runner.core.wire.order import Hub, Order, is_indispensable, nodes_after_loss
 from runner.core.wire.states import Reason, ReasonKind
 from runner.core.wire.timing import HEARTBEAT_S, HUB_TIMEOUT_S, JOIN_TIMEOUT_S, FailureDetector
-from runner.host.peers.state import LONG_S, Departure, LastHeard, PeerState, Phase, Upcoming
+from runner.host.peers.state import LONG_S, Departure, PeerState, Phase, Upcoming
 
-
-class PeerObserver:
-    """Carries out what is concluded."""
-
-    @property
-    def is_stopping(self) -> bool:
-        """Whether this host stops."""
-        return False
-
-    def on_peer_stop(self, reason: Reason) -> None:
-        """The attempt stops on the other hosts."""
-
-    def on_peer_lost(self, peer: str, reason: str, last_seen: float) -> None:
-        """A node was lost; its last sign of life came at `last_seen`, monotonic."""
-
-    def on_peer_departed(self, peer: str, reason: str, last_seen: float, node_count: int) -> None:
-        """A node was lost, and the run continues with `node_count` nodes (0: unknown)."""
-
-    def on_hub_joined(self) -> None:
-        """The hub has answered."""
-
-    def on_hub_unreachable(self, reason: str) -> None:
-        """The hub cannot be reached."""
-
-    def on_lease_renewed(self, heard: LastHeard, *, detached: bool) -> None:
-        """Another supervisor heard controllers then; with `detached` none is needed."""
+News = Union[PeerState, Reason, PeerLost, PeerDeparted, HubJoined, HubUnreachable]
+"""Each new state, before what is concluded from it; a reason for which the others stop; losses;
+the attempt goes on without a node; the hub was reached, or cannot be."""
 
 
 @dataclass(frozen=True)
@@ -50,18 +28,23 @@ class Heard:
 
 
 class Fold:
-    """What hub and members have in common."""
+    """What hub and members have in common.
 
-    def __init__(self, order: Order, hub: Hub, observer: PeerObserver, now: float) -> None:
+    Attributes:
+        is_stopping: Whether this host stops.
+        hub_finished: On a member: the hub has ended, or was declared lost.
+    """
+
+    def __init__(self, order: Order, hub: Hub, tell: Callable[[News], None], now: float) -> None:
         self.heartbeat_s = min(HEARTBEAT_S, hub.lost_s / 5)
         self.silence_s = max(2.5 * self.heartbeat_s, hub.lost_s / 3)
         """After so much of it a new connection is worth a try: TCP waits longer."""
         self.heard: Dict[str, Heard] = {}  # by node
-        self.upcoming: Optional[Upcoming] = None  # what a hub says follows
-        self.hub_finished = False  # on a member: it ended, or was declared lost
+        self.is_stopping = False
+        self.hub_finished = False
         self._order = order
         self._hub = hub
-        self._observer = observer
+        self._tell = tell
         self._began_at = now
         self._detector = FailureDetector(hub.lost_s)
 
@@ -74,9 +57,8 @@ class Fold:
         if state.attempt != self._order.attempt:
             return self._take_of_other_attempt(state)
         self.heard[state.node] = Heard(state, now)
-        heard = LastHeard(now - state.controller_age_s, now - state.launch_age_s)
-        self._observer.on_lease_renewed(heard, detached=state.detached)
-        self._conclude(state, previous.state if previous is not None else None, now)
+        self._tell(state)
+        self._conclude(state, previous.state if previous is not None else None)
         return True
 
     def _concerns_us(self, state: PeerState) -> bool:
@@ -85,19 +67,19 @@ class Fold:
     def _take_of_other_attempt(self, state: PeerState) -> bool:
         raise NotImplementedError
 
-    def _conclude(self, state: PeerState, previous: Optional[PeerState], now: float) -> None:
+    def _conclude(self, state: PeerState, previous: Optional[PeerState]) -> None:
         raise NotImplementedError
 
     def _take_stop(self, state: PeerState, previous: Optional[PeerState]) -> None:
         if state.stop is not None and (previous is None or previous.stop != state.stop):
-            self._observer.on_peer_stop(state.stop)
+            self._tell(state.stop)
 
 
 class HubFold(Fold):
     """The conclusions of the hub."""
 
-    def __init__(self, order: Order, hub: Hub, observer: PeerObserver, now: float) -> None:
-        super().__init__(order, hub, observer, now)
+    def __init__(self, order: Order, hub: Hub, tell: Callable[[News], None], now: float) -> None:
+        super().__init__(order, hub, tell, now)
         self._departed: Dict[str, Tuple[Departure, float]] = {}  # with the last sign of life
         self._gone: Dict[str, int] = {}  # lost nodes, and which start of them
         self._met: Set[str] = set()  # members that have joined, or that the run does without
@@ -105,39 +87,39 @@ class HubFold(Fold):
         self._never_came: Dict[str, float] = {}  # those that did not, and when that was declared
         self.first_to_stop = ""  # the member that stopped before all others, and before the hub
 
-    def check(self, now: float, _: str = "") -> None:
+    def check(self, now: float, _: Optional[Exception] = None) -> None:
         """Declare members lost that are silent, or did not join."""
         if not self._detector.check(now):
             return
         for name in self._in_phase(Phase.ACTIVE, Phase.PENDING):
             silence_s = now - self.heard[name].at
             if self._detector.is_lost(silence_s):
-                reason = f"nothing was heard from it for {silence_s:.0f} s"
-                self._lose(name, reason, self.heard[name].at)
+                self._lose(name, f"nothing was heard from it for {silence_s:.0f} s", silence_s)
         if now > self._began_at + JOIN_TIMEOUT_S:
             missing = sorted(self._required)
             self._required.clear()
             for name in missing:
-                reason = f"it did not start within {JOIN_TIMEOUT_S:g} s"
                 self._never_came[name] = now  # and it ends what it may have started
                 self._met.add(name)
-                self._observer.on_peer_lost(name, reason, now)
+                self._tell(PeerLost(name, f"it did not start within {JOIN_TIMEOUT_S:g} s"))
 
     def stalled_s(self, own_s: float, now: float) -> Optional[float]:
         """Return for how long no rank has made progress on any host; None if that is unknown."""
         progress_at = [now - own_s]
-        for name in self._present:
+        for name in self._in_phase(Phase.ACTIVE):
             heard = self.heard[name]
             if name not in self._hub.spares and now - heard.at > self.silence_s:
                 return None
             progress_at.append(heard.at - min(heard.state.stalled_s or 0.0, LONG_S))
-        return now - max(progress_at) if self.has_met_all else None
+        return now - max(progress_at) if self._has_met_all else None
 
-    def depart(self, name: str, reason: str, last_seen: float, nodes: int) -> None:
+    def depart(self, left: PeerDeparted, last_seen: float) -> None:
         """Go on without a node, and tell the members so."""
+        name = left.peer
         heard = self.heard.get(name)
         start = heard.state.start if heard is not None else 0
-        self._departed[name] = (Departure(name, start, reason, 0.0, nodes), last_seen)
+        departure = Departure(name, start, left.reason, 0.0, left.nodes)
+        self._departed[name] = (departure, last_seen)
         self._gone[name] = start
         self._met.add(name)
 
@@ -149,16 +131,15 @@ class HubFold(Fold):
     def is_awaited(self, now: float) -> bool:
         """Return whether a member still takes part, or may be about to join."""
         is_late = now - self._began_at > HUB_TIMEOUT_S
-        members = {*self._present}.difference(self._hub.spares)
-        return bool(members) or not (self.has_met_all or is_late)
+        members = {*self._in_phase(Phase.ACTIVE)}.difference(self._hub.spares)
+        return bool(members) or not (self._has_met_all or is_late)
 
     def expect(self, names: Iterable[str]) -> None:
         """Take members as lost that do not join in time: no controller watches over them."""
         self._required = {*names}
 
     @property
-    def has_met_all(self) -> bool:
-        """Whether every member has joined, or the run does without it."""
+    def _has_met_all(self) -> bool:
         return len(self._met) >= self._hub.member_count
 
     def knows(self, name: str) -> bool:
@@ -177,7 +158,7 @@ class HubFold(Fold):
 
         A node that is cut off ends its ranks within `patience_s`.
         """
-        if self._present:
+        if self._in_phase(Phase.ACTIVE):
             return True
         since = [*self._never_came.values()]
         for name in self._gone:
@@ -185,11 +166,6 @@ class HubFold(Fold):
             if heard is not None and heard.state.phase in (Phase.ACTIVE, Phase.DEAD):
                 since.append(heard.at)
         return any(now - at < patience_s for at in since)
-
-    @property
-    def _present(self) -> List[str]:
-        """The members that have joined, and have neither ended nor left."""
-        return self._in_phase(Phase.ACTIVE)
 
     def _in_phase(self, *phases: Phase) -> List[str]:
         """Return the members that are there, and have come so far."""
@@ -200,7 +176,7 @@ class HubFold(Fold):
         """Answer who has not heard of the attempt that has begun: a link is all that it needs."""
         return state.attempt == self._order.attempt - 1 and state.node not in self.heard
 
-    def _conclude(self, state: PeerState, previous: Optional[PeerState], now: float) -> None:
+    def _conclude(self, state: PeerState, previous: Optional[PeerState]) -> None:
         name = state.node
         if self._gone.get(name, state.start) < state.start:  # it joined again
             del self._gone[name]
@@ -211,30 +187,31 @@ class HubFold(Fold):
         if name not in self._hub.spares:
             self._met.add(name)
         if state.phase is Phase.DEAD:
-            self._lose(name, state.stop.detail if state.stop else "its supervisor died", now)
-        else:
-            if state.stop is not None and not self._observer.is_stopping:
-                self.first_to_stop = self.first_to_stop or name
-            self._take_stop(state, previous)
+            self._lose(name, state.stop.detail if state.stop else "its supervisor died")
+            return
+        if state.stop is not None and not self.is_stopping:
+            self.first_to_stop = self.first_to_stop or name
+        self._take_stop(state, previous)
 
-    def _lose(self, name: str, reason: str, last_seen: float) -> None:
+    def _lose(self, name: str, reason: str, silence_s: float = 0.0) -> None:
         """Stop since a member is gone; unless it stood by, or the run may continue without it."""
         self._gone[name] = self.heard[name].state.start
         if name in self._hub.spares:
             return
-        count = 1 + len({*self._present}.difference(self._hub.spares))
-        if self._observer.is_stopping or not nodes_after_loss(self._order, name, count):
-            self._observer.on_peer_lost(name, reason, last_seen)
+        count = 1 + len({*self._in_phase(Phase.ACTIVE)}.difference(self._hub.spares))
+        if self.is_stopping or not nodes_after_loss(self._order, name, count):
+            self._tell(PeerLost(name, reason, silence_s=silence_s))
             return
-        self._observer.on_peer_departed(name, reason, last_seen, count)
+        left = PeerDeparted(name, reason, count, silence_s=silence_s)
+        self.depart(left, self.heard[name].at)
+        self._tell(left)
 
 
 class MemberFold(Fold):
     """The conclusions of a member, which hears the hub alone."""
 
-    def __init__(self, order: Order, hub: Hub, observer: PeerObserver, now: float) -> None:
-        super().__init__(order, hub, observer, now)
-        self._reported_unreachable = False
+    upcoming: Optional[Upcoming] = None  # what the hub says follows
+    _reported_unreachable = False
 
     @property
     def hub_state(self) -> Optional[PeerState]:
@@ -242,29 +219,28 @@ class MemberFold(Fold):
         heard = self.heard.get(self._hub.node)
         return heard.state if heard is not None else None
 
-    def check(self, now: float, problem: str = "") -> None:
-        """Declare the hub lost if it is silent; `problem` is why it was not reached."""
-        if not self._detector.check(now) or self.hub_finished:
+    def check(self, now: float, error: Optional[Exception] = None) -> None:
+        """Declare the hub lost if it is silent; `error` is why nothing is heard from it."""
+        if self.hub_finished:
             return
+        may_judge = self._detector.check(now)
         heard = self.heard.get(self._hub.node)
         silence_s = now - (heard.at if heard is not None else self._began_at)
-        if heard is not None:
-            if self._detector.is_lost(silence_s):
-                self._lose(f"nothing was heard from it for {silence_s:.0f} s", now - silence_s)
-            return
+        if heard is not None and isinstance(error, ConnectionRefusedError):
+            self._lose("its supervisor is gone")  # nothing listens on its host any more
+        elif may_judge and heard is not None and self._detector.is_lost(silence_s):
+            self._lose(f"nothing was heard from it for {silence_s:.0f} s", silence_s)
+        elif may_judge and heard is None and silence_s > HUB_TIMEOUT_S:
+            self._miss(silence_s, error)
+
+    def _miss(self, silence_s: float, error: Optional[Exception]) -> None:
         hub = self._hub
         if self._order.detached and silence_s > JOIN_TIMEOUT_S:
-            self._lose(f"it could not be reached within {JOIN_TIMEOUT_S:g} s", now)
-        elif silence_s > HUB_TIMEOUT_S and not self._reported_unreachable:
+            self._lose(f"it could not be reached within {JOIN_TIMEOUT_S:g} s")
+        elif not self._reported_unreachable:
             self._reported_unreachable = True
-            self._observer.on_hub_unreachable(
-                f"{hub.node} at {hub.addr} port {hub.port}: {problem}"
-            )
-
-    def on_refused(self, now: float) -> None:
-        """Take the hub as gone if it was there: nothing listens on its host any more."""
-        if self.hub_state is not None and not self.hub_finished:
-            self._lose("its supervisor is gone", now)
+            problem = getattr(error, "strerror", None) or error
+            self._tell(HubUnreachable(f"{hub.node} at {hub.addr} port {hub.port}: {problem}"))
 
     def stalled_s(self, own_s: float, now: float) -> Optional[float]:
         """Return for how long no rank has made progress on any host; None if that is unknown."""
@@ -282,37 +258,33 @@ class MemberFold(Fold):
         return state.node == self._hub.node and not self.hub_finished
 
     def _take_of_other_attempt(self, state: PeerState) -> bool:
-        return self._follow(state)
-
-    def _follow(self, state: PeerState) -> bool:
         """Follow the hub into the next attempt, once it has said which; return whether it has."""
         upcoming = state.upcoming
         if upcoming is not None and upcoming.attempt == self._order.attempt + 1:
             self.upcoming = upcoming
         return self.upcoming is not None
 
-    def _conclude(self, state: PeerState, previous: Optional[PeerState], now: float) -> None:
+    def _conclude(self, state: PeerState, previous: Optional[PeerState]) -> None:
         if previous is None:
-            self._observer.on_hub_joined()
+            self._tell(HubJoined())
         # Its ranks have not met those of nodes that had left before it joined.
         known = (previous if previous is not None else state).departed_starts
         for each in state.departed:
             if each.node == self._order.node:
                 if each.start == self._order.rejoin_count:
-                    lost = Reason(ReasonKind.LOST, each.node, detail=each.reason)
-                    self._observer.on_peer_stop(lost)
+                    self._tell(Reason(ReasonKind.LOST, each.node, detail=each.reason))
             elif (each.node, each.start) not in known:
-                seen_at = now - each.silence_s
-                self._observer.on_peer_departed(each.node, each.reason, seen_at, each.nodes)
+                left = PeerDeparted(each.node, each.reason, each.nodes, silence_s=each.silence_s)
+                self._tell(left)
         self._take_stop(state, previous)
-        self._follow(state)
+        self._take_of_other_attempt(state)
         self.hub_finished = state.phase is Phase.ENDED
 
-    def _lose(self, reason: str, last_seen: float) -> None:
+    def _lose(self, reason: str, silence_s: float = 0.0) -> None:
         self.hub_finished = True
         name = self._hub.node
         if self.hub_state is not None and not is_indispensable(self._order, name):
-            self._observer.on_hub_unreachable(f"{name}: {reason}")
-            self._observer.on_peer_departed(name, reason, last_seen, 0)
+            self._tell(HubUnreachable(f"{name}: {reason}"))
+            self._tell(PeerDeparted(name, reason, 0, silence_s=silence_s))
         else:
-            self._observer.on_peer_lost(name, reason, last_seen)
+            self._tell(PeerLost(name, reason, silence_s=silence_s))

@@ -143,8 +143,8 @@ def _guard(args: SupervisorArgs, listener: socket.socket, report_fd: int) -> NoR
             if os.getppid() == guardian_pid:
                 next_args: Optional[SupervisorArgs] = args
                 while next_args is not None:
-                    supervisor = Supervisor(next_args, listener, guardian_pid)
-                    supervisor.run(on_ready=lambda: _report(report_fd, READY))
+                    supervisor = Supervisor(next_args, guardian_pid)
+                    supervisor.run(listener, on_ready=lambda: _report(report_fd, READY))
                     next_args = supervisor.next_start()
                 os._exit(0)
         except BaseException as error:  # noqa: BLE001 (the guardian ends the run and records it)

@@ -10,18 +10,17 @@ import os
 import signal
 import subprocess
 import time
-from typing import Callable, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 from runner.core.wire.container import client_env, container_name
 from runner.core.wire.events import ProgramExited, ProgramStarted
 from runner.core.wire.order import Order, command_words, environment
-from runner.core.wire.paths import PROGRAM_LOG, STREAMS, is_rank_source
+from runner.core.wire.paths import PROGRAM_LOG, STREAMS, RunPaths, is_rank_source
 from runner.host.container import last_line
 from runner.host.process import cgroup, procfs, subreaper
 from runner.host.process.file_worker import Submit
 from runner.host.process.pid_namespace import ContainerProcesses
 from runner.host.storage.run_folder import EventLog
-from runner.host.supervisor.attempt import SupervisorArgs
 
 StartResult = Union["subprocess.Popen[bytes]", OSError, None]
 ExitStatus = Tuple[Optional[int], Optional[int]]  # code or signal; neither if it never started
@@ -42,8 +41,14 @@ NO_PROBLEM = EngineProblem()
 class LauncherProcess:
     """The program of one attempt; its `cgroup` has no path if none could be made."""
 
-    def __init__(self, args: SupervisorArgs, journal: EventLog, submit: Submit) -> None:
-        order = args.order
+    def __init__(
+        self,
+        folder: RunPaths,
+        order: Order,
+        environ: Mapping[str, str],
+        journal: EventLog,
+        submit: Submit,
+    ) -> None:
         self.pid = 0
         self.is_starting = False
         self.is_on_record = False  # before that it must not start
@@ -52,8 +57,8 @@ class LauncherProcess:
         self.unrecorded_end: Optional[float] = None
         """When it ended, monotonic, while that waits for the records of its ranks."""
 
-        self._folder = args.folder
-        self._environ = args.environ
+        self._folder = folder
+        self._environ = environ
         self._order = order
         self._journal = journal
         self._submit = submit

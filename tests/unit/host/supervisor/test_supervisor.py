@@ -121,8 +121,8 @@ class Supervised:
         assert listener is not None
         args = SupervisorArgs(folder, self.order, dict(os.environ), ports.NO_PORTS, b"")
         args = args._replace(**self._more)
-        supervisor = Supervisor(args, listener, os.getppid())
-        supervisor.run(on_ready=lambda: None)
+        supervisor = Supervisor(args, os.getppid())
+        supervisor.run(listener, on_ready=lambda: None)
 
 
 def _stop_as_user(supervisor: Supervisor) -> None:
@@ -133,7 +133,7 @@ def _stop_as_user(supervisor: Supervisor) -> None:
 
 
 def _stop_as_peer(supervisor: Supervisor) -> None:
-    supervisor._peers.on_peer_stop(failed("n2", 3, 1))
+    supervisor._on_peer_news(failed("n2", 3, 1))
 
 
 STOPS = pytest.mark.parametrize("stop", [_stop_as_user, _stop_as_peer])
@@ -251,7 +251,7 @@ def test_a_helper_does_not_stand_for_what_no_scan_has_seen(tmp_path: Path) -> No
             supervisor._launcher.cgroup.remove()
             supervisor._launcher.cgroup = Cgroup()
             helpers.append(BoundedChild(partial(time.sleep, 60), 60.0))
-            supervisor._peers.notifier._children.append(helpers[0])
+            supervisor._notifier._children.append(helpers[0])
         elif supervisor._journal.state.is_terminal:
             helpers[0].kill()
         return False
