@@ -208,7 +208,6 @@ def escape(arg: str) -> str:
 
 
 def torchrun_options(order: Order) -> Tuple[str, ...]:
-    """Return torchrun's options, in the order a person would type them."""
     return (*BACKENDS[order.program.rdzv_backend](order), *order.program.options)
 
 
@@ -250,7 +249,6 @@ def _c10d(order: Order) -> Sequence[str]:
 
 
 def _etcd(order: Order) -> Sequence[str]:
-    """Use an etcd that somebody keeps running."""
     return _dynamic(order, order.program.rdzv_endpoint, order.program.rdzv_conf)
 
 

@@ -64,12 +64,10 @@ NO_RANK = -1
 
 
 def is_run_id(text: object) -> bool:
-    """Return whether `text` is a legal run id, which is also the name of a folder."""
     return isinstance(text, str) and RUN_ID_PATTERN.fullmatch(text) is not None
 
 
 def is_node_name(text: object) -> bool:
-    """Return whether `text` is a legal name of a node, which is also the name of a folder."""
     return isinstance(text, str) and NODE_PATTERN.fullmatch(text) is not None
 
 
@@ -114,7 +112,6 @@ class RunPaths:
         return posixpath.join(self.root, f"attempt_{number}")
 
     def samples(self, attempt: int) -> str:
-        """Return the file of the samples of this host's load during an attempt."""
         return posixpath.join(self.attempt_folder(attempt), SAMPLES_FILE)
 
     def stream_log(self, attempt: int, source: str, stream: str) -> str:
@@ -146,15 +143,12 @@ def rank_source(rank: int) -> str:
 
 
 def tasks_folder(workdir: str, tasks_hash: str) -> str:
-    """Return the folder of the shipped tasks of that content on a host."""
     return posixpath.join(workdir, "tasks", tasks_hash)
 
 
 def release_file(workdir: str, name: str) -> str:
-    """Return the manifest of a release on a host."""
     return posixpath.join(workdir, RELEASES, name)
 
 
 def content_file(workdir: str, digest: str) -> str:
-    """Return the content of files with that sha256 on a host."""
     return posixpath.join(workdir, POOL, digest)

@@ -38,8 +38,6 @@ USER = parsed_by(_parse_user)
 
 @dataclass(frozen=True)
 class NodePlan:
-    """One node's part of the plan."""
-
     node: str = field(metadata=NODE_NAME)
     host: str = field(metadata=HOST)  # its SSH name or address
     command: Tuple[str, ...]  # plain, as a person would type it on the host
@@ -106,7 +104,6 @@ class Plan:
 
     @property
     def progress_pattern(self) -> str:
-        """That of the program's own progress lines, "" for none."""
         return self.nodes[0].order.progress_pattern
 
     @property
@@ -243,8 +240,6 @@ def run_info(
 
 @dataclass(frozen=True)
 class CodeRef:
-    """The code that is sent with a run."""
-
     tasks_hash: str = ""  # of the shipped tasks; "" for a task of the user's
     release: str = ""  # that ranks run in; "" if they run in `project`
     subdirectory: str = ""  # the user's working directory within the release

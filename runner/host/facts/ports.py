@@ -40,7 +40,6 @@ class ReservedPorts(NamedTuple):
 
     @property
     def sockets(self) -> List[socket.socket]:
-        """All of them."""
         return [sock for sock in (self.store, self.hub, *self.spares) if sock]
 
     def next_store(self, port: int) -> ReservedPorts:
@@ -54,7 +53,6 @@ class ReservedPorts(NamedTuple):
         return self._replace(store=store or reserve(port, port)[0], spares=spares)
 
     def close(self) -> None:
-        """Close them in this process."""
         for sock in self.sockets:
             sock.close()
 

@@ -21,8 +21,6 @@ the attempt goes on without a node; the hub was reached, or cannot be."""
 
 @dataclass(frozen=True)
 class Heard:
-    """The last state of a node, and when it came."""
-
     state: PeerState
     at: float
 
@@ -76,8 +74,6 @@ class Fold:
 
 
 class HubFold(Fold):
-    """The conclusions of the hub."""
-
     def __init__(self, order: Order, hub: Hub, tell: Callable[[News], None], now: float) -> None:
         super().__init__(order, hub, tell, now)
         self._departed: Dict[str, Tuple[Departure, float]] = {}  # with the last sign of life
@@ -124,7 +120,6 @@ class HubFold(Fold):
         self._met.add(name)
 
     def departed(self, now: float) -> Tuple[Departure, ...]:
-        """Return the nodes that the attempt goes on without."""
         nodes = self._departed.values()
         return tuple(replace(each, silence_s=now - last_seen) for each, last_seen in nodes)
 
@@ -143,7 +138,6 @@ class HubFold(Fold):
         return len(self._met) >= self._hub.member_count
 
     def knows(self, name: str) -> bool:
-        """Return whether a member has joined, or the run goes on without it."""
         return name in self._met
 
     # After the end of the attempt
@@ -168,7 +162,6 @@ class HubFold(Fold):
         return any(now - at < patience_s for at in since)
 
     def _in_phase(self, *phases: Phase) -> List[str]:
-        """Return the members that are there, and have come so far."""
         names = [name for name, heard in self.heard.items() if heard.state.phase in phases]
         return [name for name in names if name not in self._gone]
 
@@ -243,7 +236,6 @@ class MemberFold(Fold):
             self._tell(HubUnreachable(f"{hub.node} at {hub.addr} port {hub.port}: {problem}"))
 
     def stalled_s(self, own_s: float, now: float) -> Optional[float]:
-        """Return for how long no rank has made progress on any host; None if that is unknown."""
         heard = self.heard.get(self._hub.node)
         if heard is None or heard.state.stalled_s is None:
             return None

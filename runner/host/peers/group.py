@@ -114,7 +114,6 @@ class PeerGroup:
         self._say(phase=Phase.PENDING)
 
     def decide(self, decided: Union[Upcoming, str]) -> None:
-        """Say what follows, or why nothing does."""
         if isinstance(decided, Upcoming):
             self._say(upcoming=decided)
         else:
@@ -128,7 +127,6 @@ class PeerGroup:
             self._links = None
 
     def first_line(self) -> bytes:
-        """Return what to say on a new link."""
         return seal(self._token, encode(self._state()))
 
     def _take(self, _: Link, line: bytes) -> str:

@@ -93,7 +93,6 @@ class Link:
         self.flush()
 
     def flush(self) -> None:
-        """Send what the kernel takes now."""
         try:
             while self._unsent or self._latest:
                 if not self._unsent:
@@ -126,13 +125,6 @@ class Link:
         except (OSError, ValueError) as error:
             self.error = self._send_error or error
         self._then(self)
-
-    def say_last(self) -> None:
-        """Send what is left now, and no more."""
-        self.flush()
-        with contextlib.suppress(OSError):
-            if not self._unsent:
-                self.socket.shutdown(socket.SHUT_WR)
 
     def close(self, deadline: float = 0.0) -> None:
         """Close it once the peer has read all and closed it, too; or at the deadline.
@@ -179,7 +171,6 @@ class Listener:
         loop.add_reader(sock.fileno(), self._accept)
 
     def tick(self) -> None:
-        """Send what could not be sent before."""
         for link in self._links:
             link.flush()
 
@@ -196,8 +187,7 @@ class Listener:
         """
         self._loop.remove_reader(self._socket.fileno())
         deadline = time.monotonic() + linger_s
-        for link in self._links:
-            link.say_last()
+        self.tick()
         for link in self._links:
             link.close(deadline if link.peer else 0.0)
         self._links = []

@@ -18,8 +18,6 @@ MAX_DETAIL = 1000  # characters: a state must fit in a link's first line
 
 
 class Phase(enum.Enum):
-    """How far the sender has come."""
-
     ACTIVE = "active"
     """It takes part, or stands by."""
     PENDING = "pending"
@@ -37,7 +35,6 @@ class LastHeard(NamedTuple):
     launch: float
 
     def merged(self, other: LastHeard) -> LastHeard:
-        """Return the later times of two hosts."""
         controller = max(self.controller, other.controller)
         return LastHeard(controller, max(self.launch, other.launch))
 
@@ -55,8 +52,6 @@ class Departure:
 
 @dataclass(frozen=True)
 class Upcoming:
-    """The attempt that follows, as the hub has decided."""
-
     attempt: int
     nodes: Tuple[str, ...]  # in rank order
     spares: Tuple[str, ...]
@@ -65,8 +60,6 @@ class Upcoming:
 
 @dataclass(frozen=True)
 class PeerState:
-    """All that a supervisor has to say."""
-
     run: str
     attempt: int
     node: str
@@ -84,12 +77,10 @@ class PeerState:
 
     @property
     def age(self) -> Tuple[int, int]:
-        """What is larger in a newer state of the same node."""
         return self.start, self.counter
 
     @property
     def departed_starts(self) -> List[Tuple[str, int]]:
-        """Which starts of which nodes have left."""
         return [(each.node, each.start) for each in self.departed]
 
     @property

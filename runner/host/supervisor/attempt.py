@@ -6,7 +6,6 @@ it gives the nodes that are left and stand by other numbers. The others do as it
 
 from __future__ import annotations
 
-import functools
 import time
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Union
 
@@ -22,7 +21,7 @@ from runner.host.facts import ports
 from runner.host.peers.fold import HubFold, MemberFold
 from runner.host.peers.group import PeerGroup
 from runner.host.peers.state import LastHeard, PeerState, Phase, Upcoming
-from runner.host.storage.run_folder import EventLog, create_run_folder
+from runner.host.storage.run_folder import EventLog
 from runner.host.supervisor.stop_ladder import StopLadder
 
 UNATTENDED_S = 10.0  # agents renew the lease of a controller more often
@@ -31,8 +30,6 @@ PROOF_MARGIN_S = 10.0  # beyond the grace, for what a host that answers has left
 
 
 class SupervisorArgs(NamedTuple):
-    """What a supervisor begins with."""
-
     folder: RunPaths
     order: Order
     environ: Dict[str, str]  # that of the order is added to it
@@ -41,7 +38,6 @@ class SupervisorArgs(NamedTuple):
     record: Mapping[str, Any] = {}  # of the whole run; see `create_run_folder`, as for `programs`
     programs: Mapping[str, str] = {}
     upcoming: Optional[Upcoming] = None  # the hub's decision by which this attempt began
-    write_down: Callable[[], object] = int  # makes the run folder; it may wait for a disk
     user_stopped: bool = False  # before it began
 
     @property
@@ -77,7 +73,6 @@ class ControllerLease:
         self.heard_anywhere = self.heard
 
     def renew(self, *, by_launch: bool = False) -> None:
-        """Renew the lease: an agent of a controller is here, perhaps that of the launch."""
         now = time.monotonic()
         self.heard = LastHeard(now, now if by_launch else self.heard.launch)
         self.heard_anywhere = self.heard_anywhere.merged(self.heard)
@@ -123,7 +118,6 @@ class ControllerLease:
         return hub is None or hub.node == self._order.node
 
     def detach(self) -> None:
-        """Need no controller from now on."""
         self.wants_detach = False
         if not self.detached:
             self.detached = True
@@ -156,7 +150,6 @@ class Decision:
         self._is_pending = False
 
     def wait(self, began_at: float) -> Optional[Upcoming]:
-        """Return the attempt that follows on this host, None if none does."""
         reason = self._ladder.reason
         if reason is None or not self._may_follow(reason):
             return None
@@ -295,7 +288,7 @@ class Decision:
 
 
 def begin_next(args: SupervisorArgs, upcoming: Upcoming, *, user_stopped: bool) -> SupervisorArgs:
-    """Return what to start here as the attempt that follows, with what writes it down.
+    """Return what to start here as the attempt that follows.
 
     `user_stopped`: one has stopped it since that was decided.
     """
@@ -311,7 +304,6 @@ def begin_next(args: SupervisorArgs, upcoming: Upcoming, *, user_stopped: bool) 
         order=order,
         record=record,
         upcoming=upcoming,
-        write_down=functools.partial(create_run_folder, args.folder, order, args.programs, record),
         user_stopped=user_stopped,
         reserved_ports=args.reserved_ports.next_store(order.master_port if is_master else 0),
     )

@@ -161,22 +161,13 @@ def _guard(args: SupervisorArgs, listener: socket.socket, report_fd: int) -> NoR
         exit_text = f"signal {status & 0x7F}" if status & 0x7F else f"exit code {status >> 8}"
         reason = f"its supervisor ended by {exit_text}"
         tell_death(order, args.token, reason)
-        verified = finalise_record(
-            folder,
-            order,
-            reason,
-            subreaper.own_descendants,
-            reap=subreaper.reap_all,
-            all_gone=subreaper.no_children_left,
-            environ=args.environ,
-        )
+        verified = finalise_record(folder, order, reason, environ=args.environ)
         if verified and order.relaunches_left:  # nobody need wait for it
             tell_death(order, args.token, reason, Phase.ENDED)
     os._exit(0)
 
 
 def _redirect(log_fd: int, keep_fds: Set[int]) -> None:
-    """Redirect the standard streams, and close every other descriptor of the session."""
     sys.stdin = open(os.devnull, encoding="ascii")
     null_fd = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null_fd, 0)

@@ -74,7 +74,6 @@ class LauncherProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether it runs."""
         return bool(self.pid) and self.exit_status is None
 
     @property
@@ -83,7 +82,6 @@ class LauncherProcess:
         return self.exit_status is not None and self.unrecorded_end is None
 
     def create_cgroup(self) -> None:
-        """Create the cgroup for the program and what its node runs beside it."""
         if not self._order.is_standby:
             order = self._order
             self.cgroup = cgroup.create(order.run_id, order.node, order.attempt)

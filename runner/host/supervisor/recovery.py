@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import AbstractSet, Callable, List, Mapping, Set, Tuple
+from typing import AbstractSet, Callable, List, Mapping, Optional, Set, Tuple
 
 from runner.core.wire.events import Ended, ProgramStarted, RankExited, Stopping
 from runner.core.wire.order import Order
 from runner.core.wire.paths import RunPaths
 from runner.core.wire.states import Reason, ReasonKind, State
 from runner.host.container import remove_container
-from runner.host.process import cgroup, procfs
+from runner.host.process import cgroup, procfs, subreaper
 from runner.host.process.kill import is_proven, kill_until_gone
 from runner.host.process.pid_namespace import ContainerProcesses
 from runner.host.storage import run_folder, run_owner
@@ -28,19 +28,23 @@ def finalise_record(
     folder: RunPaths,
     order: Order,
     problem: str,
-    list_alive: Callable[[], List[int]],
+    processes: Optional[RunProcesses] = None,
     *,
     verified: bool = True,
-    reap: Callable[[], object] = list,
-    all_gone: Callable[[], bool] = lambda: True,
     environ: Mapping[str, str] = os.environ,
 ) -> bool:
     """Kill what a dead supervisor left, and complete the record; return whether that is proven.
 
-    `verified` tells whether an empty `list_alive` proves that nothing of the run is left; an empty
-    cgroup, where the program had one, proves it too. For `reap` and `all_gone` see
-    `kill_until_gone`; engines of containers are asked in `environ`.
+    That are `processes`, or all that this process has inherited. `verified` tells whether none of
+    them prove that nothing of the run is left; an empty cgroup, where the program had one, proves
+    it too. Engines of containers are asked in `environ`.
     """
+    list_alive = subreaper.own_descendants if processes is None else processes.scan
+    reap: Callable[[], object] = subreaper.reap_all if processes is None else list
+
+    def all_gone() -> bool:
+        return processes is not None or subreaper.no_children_left()
+
     stopped_at = time.monotonic()
     cgroup_path = _last_program_start(folder, order).cgroup
     program_cgroup = cgroup.from_record(cgroup_path, order.run_id, order.node, order.attempt)
@@ -97,7 +101,7 @@ def recover_orphaned(folder: RunPaths, order: Order) -> None:
         reason = "its start was cut off"
     by_engine = order.container is not None and bool(order.container.engine)
     verified = run_owner.has_rebooted(folder) or not was_started or by_engine
-    finalise_record(folder, order, reason, processes.scan, verified=verified)
+    finalise_record(folder, order, reason, processes, verified=verified)
 
 
 def find_leftovers(

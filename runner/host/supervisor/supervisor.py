@@ -27,7 +27,7 @@ from runner.host.process.file_worker import FileWorker
 from runner.host.process.kill import is_proven, kill_until_gone
 from runner.host.ranks.tracker import RankTracker
 from runner.host.storage import run_owner
-from runner.host.storage.run_folder import EventLog
+from runner.host.storage.run_folder import EventLog, create_run_folder
 from runner.host.supervisor.attempt import ControllerLease, Decision, SupervisorArgs, begin_next
 from runner.host.supervisor.notifier import Notifier
 from runner.host.supervisor.program import NO_PROBLEM, EngineProblem, LauncherProcess
@@ -115,7 +115,6 @@ class Supervisor:
         ladder.begin(reason, stopped_at)
 
     def _stop_here(self, problem: str) -> None:
-        """Stop, since this host cannot go on."""
         self.stop(Reason(ReasonKind.HOST, self.order.node, detail=problem))
 
     def _on_command(self, message: Dict[str, Any]) -> Dict[str, Any]:
@@ -193,9 +192,11 @@ class Supervisor:
 
     def _write_down(self) -> str:
         """Put the attempt and its owner on record; return why that was not possible, else ""."""
+        args = self._args
         try:
-            self._args.write_down()
-            run_owner.record(self._args.folder, [self._guardian_pid, os.getpid()])
+            if args.upcoming is not None:  # else its agent has made the folder
+                create_run_folder(args.folder, args.order, args.programs, args.record)
+            run_owner.record(args.folder, [self._guardian_pid, os.getpid()])
         except OSError as error:
             return os.strerror(error.errno or 0)
         return ""
@@ -205,11 +206,6 @@ class Supervisor:
         if problem:
             self._stop_here(f"cannot write its record: {problem}")
 
-    def _start_when_ready(self) -> None:
-        """Start the program, if there is one, once its run is on record."""
-        if self._launcher.may_start and not self.order.is_standby:
-            self._launcher.start(self._on_program_started)
-
     def _on_program_started(self) -> None:
         if not self._launcher.pid:
             problem = "its program could not be started"
@@ -218,7 +214,8 @@ class Supervisor:
             self._ladder.term_launcher()
 
     def _tick(self) -> None:
-        self._start_when_ready()
+        if self._launcher.may_start and not self.order.is_standby:
+            self._launcher.start(self._on_program_started)
         self._ranks.tick()
         if self._show_life():
             self._stall_monitor.sample()
@@ -272,7 +269,6 @@ class Supervisor:
         self._ranks.scan_records(terminate)  # those that have just started
 
     def _fail(self, reason: Reason, failed_at: Optional[float] = None) -> None:
-        """Stop everywhere, since something of the task failed; unless we stop already."""
         self._ladder.fail(failed_at)
         self.stop(reason)
 
@@ -284,7 +280,6 @@ class Supervisor:
                 self._ranks.scan_records(self._on_records_complete)
 
     def _on_records_complete(self) -> None:
-        """Take all that the shims have recorded: the program has ended."""
         self._ranks.record_vanished(self._launcher.unrecorded_end)
         # After why ranks vanished.
         self._files.submit(self._launcher.find_engine_problem, self._on_program_ended)
@@ -376,7 +371,6 @@ class Supervisor:
         self._exchange(float("inf"))
 
     def _wait_for_disk(self) -> None:
-        """Return once everything so far is on record; a disk may take its time."""
         while self._files.busy:
             self._keep_in_touch(TICK_S)
 
