@@ -27,8 +27,8 @@ from runner.core.wire.events import (
 from runner.core.wire.order import Hub
 from runner.core.wire.paths import RunPaths
 from runner.core.wire.states import State
+from runner.host.peers.fold import LastHeard
 from runner.host.peers.group import PeerGroup
-from runner.host.peers.state import LastHeard
 from runner.host.process.event_loop import EventLoop
 from runner.host.storage import run_folder, run_owner
 from runner.host.storage.run_folder import EventLog, read_events, read_state

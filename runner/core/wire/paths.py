@@ -7,60 +7,46 @@ import re
 
 from runner.core.wire.codec import bounded, matching
 
+USUAL_WORKDIR = "~/.runner"  # of runs on a host, unless the configuration says otherwise
+
+# Code that was pushed: manifests, and contents of files by their sha256
+RELEASES = "releases"
+POOL = "pool"
+
+EVENTS_FILE = "events.jsonl"
+SAMPLES_FILE = "samples.jsonl"  # of a host's load in an attempt; of all hosts in a record
+
+# Stems and streams of logs in the folder of an attempt
+PROGRAM_LOG = "program"  # of the launcher process, such as torchrun; ranks have `rank_R`
+STACKS_LOG = "stacks"  # of the Python stacks of a node's ranks
+STREAMS = ("out", "err")
+METRICS_STREAM = "metrics"  # a rank appends its metrics to the file that `RUNNER_METRICS` names
+RUN_LOGS = (
+    f"{PROGRAM_LOG}.out",
+    f"{PROGRAM_LOG}.err",
+    f"{STACKS_LOG}.out",
+)  # beside those of ranks
+RANK_LOG = re.compile(rf"rank_([0-9]{{1,9}})\.({'|'.join((*STREAMS, METRICS_STREAM))})")
+NO_RANK = -1  # stands for a command on a node, which is no rank
+
+# Lines of a dump of stacks
 DUMP_HEADER = "=== stacks, {when}: {why}\n"
 DUMP_END = "=== end\n"
 PROCESS_HEADER = "--- rank {rank}: process {pid} ({program}), by {how}\n"
 USAGE_LINE = "    so far: {cpu_s:.2f} s of CPU, {printed} bytes printed\n"
+MIN_CPU_SHARE = 0.05  # a process that uses less than this part of a core is only polling
 
-MIN_CPU_SHARE = 0.05
-"""A process that uses less than this part of a core is only polling."""
-
-
-USUAL_WORKDIR = "~/.runner"
-"""Where runs are kept on a host unless the configuration says otherwise."""
-
-RELEASES = "releases"
-POOL = "pool"
-"""The folders of the code that was pushed: manifests, and contents of files by their sha256."""
-
-PROGRAM_LOG = "program"
-"""The stem of the log files of the launcher process (torchrun); ranks have `rank_R`."""
-
-STACKS_LOG = "stacks"
-"""The stem of the log with the Python stacks of a node's ranks."""
-
-RUN_LOGS = (f"{PROGRAM_LOG}.out", f"{PROGRAM_LOG}.err", f"{STACKS_LOG}.out")
-"""The logs in the folder of an attempt beside those of its ranks."""
-
+# The modules of a fork server, and their package in a run folder, whose name no program has
 PRELOAD_MODULES = ("fork_server", "forked_rank")
 PRELOAD_PACKAGE = "runner_preload"
-"""The modules of a fork server, and their package in a run folder, whose name no program has."""
 
-STREAMS = ("out", "err")
-
-METRICS_STREAM = "metrics"
-"""The stream of a rank that appends its metrics to the file that `RUNNER_METRICS` names."""
-
-RANK_LOG = re.compile(rf"rank_([0-9]{{1,9}})\.({'|'.join((*STREAMS, METRICS_STREAM))})")
-"""The name of a log of a rank in an attempt's folder: the rank, and the stream."""
-
-EVENTS_FILE = "events.jsonl"
-
-SAMPLES_FILE = "samples.jsonl"
-"""The samples of a host's load in the folder of an attempt, and of all hosts in a record."""
-
+# Limits of decoded fields that become parts of paths
 RUN_ID_PATTERN = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 NODE_PATTERN = re.compile(r"\w[\w.-]*")
-
 RUN_ID = matching(RUN_ID_PATTERN)
 NODE_NAME = matching(NODE_PATTERN)
 RANK = bounded(0, 10**9 - 1)
 ATTEMPT = bounded(0, 10**6 - 1)
-"""Limits of decoded fields that become parts of paths."""
-
-
-NO_RANK = -1
-"""Stands for a command on a node, which is no rank."""
 
 
 def is_run_id(text: object) -> bool:

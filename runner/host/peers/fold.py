@@ -1,18 +1,99 @@
 """Fold of states: what a hub or a member concludes from those that it has, and from the clock.
 
+A state is all that a supervisor has to say: the only message between them. To hear one twice, late
+or out of order changes nothing: what is not newer is dropped.
+
 Pure: the caller says what has arrived, what its own state is, and what time it is.
 """
 
 from __future__ import annotations
 
+import enum
+import time
 from dataclasses import dataclass, replace
-from typing import Callable, Dict, Iterable, List, Optional, Set, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple, Union
 
 from runner.core.wire.events import HubJoined, HubUnreachable, PeerDeparted, PeerLost
 from runner.core.wire.order import Hub, Order, is_indispensable, nodes_after_loss
+from runner.core.wire.run_info import PastAttempt
 from runner.core.wire.states import Reason, ReasonKind
 from runner.core.wire.timing import HEARTBEAT_S, HUB_TIMEOUT_S, JOIN_TIMEOUT_S, FailureDetector
-from runner.host.peers.state import LONG_S, Departure, PeerState, Phase, Upcoming
+
+LONG_S = 1e9  # for what JSON has no number: a host without ranks is stalled for ever
+MAX_DETAIL = 1000  # characters: a state must fit in a link's first line
+
+
+class Phase(enum.Enum):
+    ACTIVE = "active"
+    """It takes part, or stands by."""
+    PENDING = "pending"
+    """Nothing of the attempt is left on its host, which is proven; another one may follow."""
+    ENDED = "ended"
+    """Its part has ended, and it says nothing more."""
+    DEAD = "dead"
+    """Its supervisor was killed; its guardian says so."""
+
+
+class LastHeard(NamedTuple):
+    """When (monotonic) a host last heard any controller, and when the launch among them."""
+
+    controller: float
+    launch: float
+
+    def merged(self, other: LastHeard) -> LastHeard:
+        controller = max(self.controller, other.controller)
+        return LastHeard(controller, max(self.launch, other.launch))
+
+
+@dataclass(frozen=True)
+class Departure:
+    left: PeerDeparted
+    start: int  # as in the state of the node that left
+
+
+@dataclass(frozen=True)
+class Upcoming:
+    attempt: int
+    nodes: Tuple[str, ...]  # in rank order
+    spares: Tuple[str, ...]
+    past: PastAttempt
+
+
+@dataclass(frozen=True)
+class PeerState:
+    run: str
+    attempt: int
+    node: str
+    start: int  # how often its node has joined this attempt again
+    counter: int  # CLOCK_BOOTTIME of its host, in ns
+    phase: Phase
+    controller_age_s: float = LONG_S
+    launch_age_s: float = LONG_S
+    stalled_s: Optional[float] = None  # of the hub: on all hosts; None if that is unknown
+    detached: bool = False  # of the hub: decided; of a member: asked for
+    stop: Optional[Reason] = None  # the attempt stops
+    departed: Tuple[Departure, ...] = ()  # of the hub, as is what follows
+    upcoming: Optional[Upcoming] = None  # until everybody has begun it
+    refusal: str = ""  # why no attempt follows
+
+    def is_newer_than(self, other: PeerState) -> bool:
+        return (self.start, self.counter) > (other.start, other.counter)
+
+    @property
+    def departed_starts(self) -> List[Tuple[str, int]]:
+        return [(each.left.peer, each.start) for each in self.departed]
+
+    @property
+    def news(self) -> List[Any]:
+        """What is sent at once when it changes: all but times."""
+        decision = (self.upcoming, self.refusal)
+        return [self.phase, self.detached, self.stop, self.departed_starts, decision]
+
+
+def boot_time_ns() -> int:
+    """Return the counter of a state of now; no supervisor on this host had a larger one."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
 
 News = Union[PeerState, Reason, PeerLost, PeerDeparted, HubJoined, HubUnreachable]
 """Each new state, before what is concluded from it; a reason for which the others stop; losses;
@@ -49,7 +130,7 @@ class Fold:
     def take(self, state: PeerState, now: float) -> bool:
         """Take a state, and return whether it is a new one of this attempt."""
         previous = self.heard.get(state.node)
-        is_news = previous is None or state.age > previous.state.age
+        is_news = previous is None or state.is_newer_than(previous.state)
         if state.run != self._order.run_id or not (is_news and self._concerns_us(state)):
             return False
         if state.attempt != self._order.attempt:
@@ -114,14 +195,15 @@ class HubFold(Fold):
         name = left.peer
         heard = self.heard.get(name)
         start = heard.state.start if heard is not None else 0
-        departure = Departure(name, start, left.reason, 0.0, left.nodes)
-        self._departed[name] = (departure, last_seen)
+        self._departed[name] = (Departure(left, start), last_seen)
         self._gone[name] = start
         self._met.add(name)
 
     def departed(self, now: float) -> Tuple[Departure, ...]:
-        nodes = self._departed.values()
-        return tuple(replace(each, silence_s=now - last_seen) for each, last_seen in nodes)
+        return tuple(
+            replace(each, left=replace(each.left, silence_s=now - last_seen))
+            for each, last_seen in self._departed.values()
+        )
 
     def is_awaited(self, now: float) -> bool:
         """Return whether a member still takes part, or may be about to join."""
@@ -262,11 +344,11 @@ class MemberFold(Fold):
         # Its ranks have not met those of nodes that had left before it joined.
         known = (previous if previous is not None else state).departed_starts
         for each in state.departed:
-            if each.node == self._order.node:
+            left = each.left
+            if left.peer == self._order.node:
                 if each.start == self._order.rejoin_count:
-                    self._tell(Reason(ReasonKind.LOST, each.node, detail=each.reason))
-            elif (each.node, each.start) not in known:
-                left = PeerDeparted(each.node, each.reason, each.nodes, silence_s=each.silence_s)
+                    self._tell(Reason(ReasonKind.LOST, left.peer, detail=left.reason))
+            elif (left.peer, each.start) not in known:
                 self._tell(left)
         self._take_stop(state, previous)
         self._take_of_other_attempt(state)

@@ -16,17 +16,19 @@ from runner.core.wire.codec import decode, encode
 from runner.core.wire.events import HubUnreachable
 from runner.core.wire.order import Order
 from runner.core.wire.states import Reason, ReasonKind
-from runner.host.peers.fold import HubFold, MemberFold, News
-from runner.host.peers.links import LINGER_S, Link, Listener, OutgoingLink, seal, unseal
-from runner.host.peers.state import (
+from runner.host.peers.fold import (
     LONG_S,
     MAX_DETAIL,
+    HubFold,
     LastHeard,
+    MemberFold,
+    News,
     PeerState,
     Phase,
     Upcoming,
     boot_time_ns,
 )
+from runner.host.peers.links import LINGER_S, Link, Listener, OutgoingLink, seal, unseal
 from runner.host.process.event_loop import EventLoop
 
 DEATH_TIMEOUT_S = 1.0  # for the news of a death to be read: what is left must not live on for long

@@ -18,9 +18,8 @@ from runner.core.wire.run_info import PastAttempt, RunInfo
 from runner.core.wire.states import Reason, ReasonKind
 from runner.core.wire.timing import ENGINE_TIMEOUT_S, KILL_TIMEOUT_S, FailureDetector
 from runner.host.facts import ports
-from runner.host.peers.fold import HubFold, MemberFold
+from runner.host.peers.fold import HubFold, LastHeard, MemberFold, PeerState, Phase, Upcoming
 from runner.host.peers.group import PeerGroup
-from runner.host.peers.state import LastHeard, PeerState, Phase, Upcoming
 from runner.host.storage.run_folder import EventLog
 from runner.host.supervisor.stop_ladder import StopLadder
 

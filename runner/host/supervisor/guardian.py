@@ -16,8 +16,8 @@ from typing import Any, Callable, Mapping, NoReturn, Optional, Set
 
 from runner.core.wire.order import Order
 from runner.core.wire.paths import RunPaths
+from runner.host.peers.fold import Phase
 from runner.host.peers.group import tell_death
-from runner.host.peers.state import Phase
 from runner.host.process import procfs, subreaper
 from runner.host.storage.permissions import remove_tree
 from runner.host.storage.pool import check_out

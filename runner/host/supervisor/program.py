@@ -51,7 +51,6 @@ class LauncherProcess:
     ) -> None:
         self.pid = 0
         self.is_starting = False
-        self.is_on_record = False  # before that it must not start
         self.exit_status: Optional[ExitStatus] = None  # while it has not ended
         self.cgroup = cgroup.Cgroup()
         self.unrecorded_end: Optional[float] = None
@@ -65,12 +64,6 @@ class LauncherProcess:
         self._is_cancelled = False
         self._process: Optional[subprocess.Popen[bytes]] = None
         self._container = ContainerProcesses(procfs.env_tags(order.run_id, order.node))
-
-    @property
-    def may_start(self) -> bool:
-        """Whether its run is on record, and its start was neither begun nor cancelled."""
-        is_untouched = not (self.pid or self.is_starting or self._is_cancelled)
-        return self.is_on_record and is_untouched
 
     @property
     def is_running(self) -> bool:
@@ -87,9 +80,10 @@ class LauncherProcess:
             self.cgroup = cgroup.create(order.run_id, order.node, order.attempt)
 
     def start(self, then: Callable[[], object]) -> None:
-        """Have the program started; call `then` once it runs or that failed."""
-        self.is_starting = True
-        self._submit(self._start, functools.partial(self._on_start, then))
+        """Have the program started, if it was not cancelled; call `then` once it runs or failed."""
+        if not self._is_cancelled:
+            self.is_starting = True
+            self._submit(self._start, functools.partial(self._on_start, then))
 
     def _environment(self) -> Dict[str, str]:
         """Return the environment of the program, over what it inherits.

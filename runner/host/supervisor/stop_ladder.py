@@ -96,10 +96,6 @@ class StopLadder:
             self.reason = reason
         return is_news
 
-    def defer(self, reason: Reason) -> None:
-        """Note a reason to stop for a moment later; the first one counts."""
-        self.deferred_reason = self.deferred_reason or reason
-
     def begin(self, reason: Reason, stopped_at: float) -> None:
         self.reason = reason
         self.stopped_at = stopped_at

@@ -17,10 +17,9 @@ from runner.core.wire.events import Ended, HubUnreachable, PeerDeparted, PeerLos
 from runner.core.wire.states import Reason, ReasonKind, State
 from runner.core.wire.timing import DISK_TIMEOUT_S
 from runner.host.container import remove_in_child
-from runner.host.peers.fold import HubFold, MemberFold, News
+from runner.host.peers.fold import HubFold, MemberFold, News, PeerState, Upcoming
 from runner.host.peers.group import PeerGroup
 from runner.host.peers.links import hear_commands
-from runner.host.peers.state import PeerState, Upcoming
 from runner.host.process import subreaper
 from runner.host.process.event_loop import EventLoop
 from runner.host.process.file_worker import FileWorker
@@ -107,7 +106,8 @@ class Supervisor:
             return
         only_follows = not (reason.is_final or reason.is_own(self.order.node))
         if only_follows and self._stall_monitor.is_dumping:
-            ladder.defer(reason)  # the stacks of our ranks are wanted too
+            # The stacks of our ranks are wanted, too.
+            ladder.deferred_reason = ladder.deferred_reason or reason
             return
         stopped_at = time.monotonic()  # before anything ends by it
         if reason.is_by_user or not self.order.is_standby:  # a spare's trouble is its own
@@ -202,9 +202,10 @@ class Supervisor:
         return ""
 
     def _on_written_down(self, problem: str) -> None:
-        self._launcher.is_on_record = not problem
         if problem:
             self._stop_here(f"cannot write its record: {problem}")
+        elif not self.order.is_standby:
+            self._launcher.start(self._on_program_started)
 
     def _on_program_started(self) -> None:
         if not self._launcher.pid:
@@ -214,8 +215,6 @@ class Supervisor:
             self._ladder.term_launcher()
 
     def _tick(self) -> None:
-        if self._launcher.may_start and not self.order.is_standby:
-            self._launcher.start(self._on_program_started)
         self._ranks.tick()
         if self._show_life():
             self._stall_monitor.sample()

@@ -14,8 +14,7 @@ from runner.core.wire.order import Hub, Order, Program
 from runner.core.wire.run_info import PastAttempt
 from runner.core.wire.states import Reason
 from runner.core.wire.timing import HUB_TIMEOUT_S, JOIN_TIMEOUT_S
-from runner.host.peers.fold import HubFold, MemberFold, News
-from runner.host.peers.state import PeerState, Phase, Upcoming
+from runner.host.peers.fold import HubFold, MemberFold, News, PeerState, Phase, Upcoming
 from tests.golden.builders import failed, lost, told
 
 pytestmark = [pytest.mark.promise(2, 4)]

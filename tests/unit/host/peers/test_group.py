@@ -20,10 +20,9 @@ from runner.core.wire.events import HubJoined, PeerLost
 from runner.core.wire.order import Hub, Order
 from runner.core.wire.states import Reason
 from runner.host.peers import group
-from runner.host.peers.fold import News
+from runner.host.peers.fold import LastHeard, News, PeerState
 from runner.host.peers.group import PeerGroup, tell_death
 from runner.host.peers.links import MAX_UNKNOWN, seal
-from runner.host.peers.state import LastHeard, PeerState
 from runner.host.process.event_loop import EventLoop
 from tests.golden.builders import asked, failed, told
 

@@ -16,8 +16,7 @@ from runner.core.wire.paths import RunPaths
 from runner.core.wire.plan import NodePlan, Plan
 from runner.core.wire.states import Reason, ReasonKind
 from runner.host.facts.ports import NO_PORTS
-from runner.host.peers.fold import HubFold
-from runner.host.peers.state import LastHeard, PeerState, Phase, Upcoming
+from runner.host.peers.fold import HubFold, LastHeard, PeerState, Phase, Upcoming
 from runner.host.supervisor.attempt import Decision, SupervisorArgs
 from tests.golden.builders import asked, failed
 from tests.unit.host.supervisor.test_stop_ladder import Journal

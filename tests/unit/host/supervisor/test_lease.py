@@ -15,8 +15,8 @@ import pytest
 from runner.core.wire.order import Hub, Order
 from runner.core.wire.paths import RunPaths
 from runner.core.wire.states import State
+from runner.host.peers.fold import LONG_S, PeerState, Phase
 from runner.host.peers.links import Listener, hear_commands
-from runner.host.peers.state import LONG_S, PeerState, Phase
 from runner.host.process.event_loop import EventLoop
 from runner.host.storage import run_owner
 from runner.host.storage.run_folder import EventLog
