@@ -93,7 +93,7 @@ def test_what_serves_a_deaf_rank_is_told_before_the_kill(start: RunStarter, tmp_
 def test_the_hub_stays_for_the_others(start: RunStarter) -> None:
     """Also when its program left a child for a moment, and the grace for that is over."""
     with socket.create_server(("127.0.0.1", 0)) as free:
-        hub = Hub("here", "127.0.0.1", free.getsockname()[1], 1, 15.0)
+        hub = Hub("here", "127.0.0.1", free.getsockname()[1])
     launcher = ("/bin/sh", "-c", "sleep 0.2; (sleep 0.3) &")
     run = start(launcher=launcher, ranks=0, grace_s=0.5, hub=hub)
     loop = EventLoop()

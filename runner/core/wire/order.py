@@ -28,10 +28,7 @@ class Hub:
     node: str  # whose supervisor listens: the master
     addr: str  # on the training network
     port: int
-    member_count: int = 0  # the number of other nodes
     lost_s: float = 15.0  # of silence, after which a node is declared lost
-    min_nodes: int = 0  # with which the attempt goes on; 0 for all of them
-    required: bool = True  # it cannot go on without `node`, which has the ranks' store
     spares: Tuple[str, ...] = ()  # stand by: no member waits for them, and their loss ends nothing
 
 
@@ -295,7 +292,8 @@ def is_indispensable(order: Order, name: str) -> bool:
     """
     if order.hub is None or not order.restarts_ranks:
         return True
-    return order.hub.required and order.hub.node == name
+    has_store = order.master_port > 0  # of the ranks, where the hub is
+    return has_store and order.hub.node == name
 
 
 def nodes_after_loss(order: Order, name: str, remaining: int) -> int:
@@ -305,5 +303,4 @@ def nodes_after_loss(order: Order, name: str, remaining: int) -> int:
     """
     if order.hub is None or is_indispensable(order, name):
         return 0
-    required = order.hub.min_nodes or 1 + order.hub.member_count
-    return remaining if remaining >= required else 0
+    return remaining if remaining >= (order.min_nodes or order.nnodes) else 0

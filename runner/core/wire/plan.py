@@ -176,7 +176,7 @@ def renumbered(
         notify = order.notify
         is_standby = name in spares
         if hub is not None:
-            hub = replace(hub, member_count=len(nodes) - 1, spares=tuple(spares))
+            hub = replace(hub, spares=tuple(spares))
         if notify is not None:
             notify = replace(notify, nodes=tuple(nodes))
         result[name] = replace(

@@ -147,8 +147,6 @@ def _explain(candidates: Sequence[int], errors: Dict[int, OSError]) -> str:
     reasons = [f"port {port} is {_refusal_reason(errors[port], port)}" for port in candidates[:3]]
     if len(candidates) == 1:
         return reasons[0]
-    if len(candidates) > len(reasons):
-        reasons.append(f"and {len(candidates) - len(reasons)} more")
     return f"no port from {candidates[0]} to {candidates[-1]} is free: {'; '.join(reasons)}"
 
 

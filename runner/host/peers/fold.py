@@ -217,7 +217,7 @@ class HubFold(Fold):
 
     @property
     def _has_met_all(self) -> bool:
-        return len(self._met) >= self._hub.member_count
+        return len(self._met) >= self._order.nnodes - 1
 
     def knows(self, name: str) -> bool:
         return name in self._met

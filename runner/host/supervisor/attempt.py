@@ -203,7 +203,9 @@ class Decision:
                 self._pend()
             if hub_state is not None and phase is Phase.ENDED:
                 problem = problem or hub_state.refusal or "its hub has ended"
-            elif fold.hub_finished and self._waits_in_vain():
+            elif fold.hub_finished and self._launch_is_gone() is not None:
+                if self._launch_is_gone():
+                    self._pend()  # else there is a launch that decides, and it need not be said
                 problem = "its hub, which would decide about it, was lost"
             if problem and fold.upcoming is None:
                 return problem
@@ -212,29 +214,26 @@ class Decision:
             return upcoming
         return "the run goes on without this node"
 
-    def _waits_in_vain(self) -> bool:
-        """Return whether no launch decides either; if one is there, it need not be said."""
-        is_gone = self._launch_is_gone()
-        if is_gone:
-            self._pend()
-        return is_gone is not None
-
     def _decide(self, reason: Reason, began_at: float) -> Union[Upcoming, str]:
         """Return, on the hub, the next attempt, once nothing can be left of this one."""
-        while self._launch_is_gone() is None:
-            if problem := self._poll():
-                return problem
-        if not self._launch_is_gone():
-            return ""
+        problem = self._wait_while(lambda: self._launch_is_gone() is None)
+        if problem or not self._launch_is_gone():
+            return problem
         self._pend()
         self._group.pend()
         fold = self._group.fold
         hub_fold = fold if isinstance(fold, HubFold) else None
         problem = self._wait_for_proof(hub_fold) if hub_fold is not None else ""
         relaunch_at = time.monotonic() + self._order.relaunch_pause_s
-        while not problem and time.monotonic() < relaunch_at:
-            problem = self._poll()
+        problem = problem or self._wait_while(lambda: time.monotonic() < relaunch_at)
         return problem or self._choose(hub_fold, reason, began_at)
+
+    def _wait_while(self, condition: Callable[[], bool]) -> str:
+        """Return why to wait no longer, "" once the condition does not hold."""
+        while condition():
+            if problem := self._poll():
+                return problem
+        return ""
 
     def _wait_for_proof(self, fold: HubFold) -> str:
         """Wait until nothing of the attempt can be left; return why to wait for nothing more.
@@ -246,11 +245,12 @@ class Decision:
         patience_s = lost_s + order.grace_s + KILL_TIMEOUT_S
         engine_s = ENGINE_TIMEOUT_S if order.container is not None else 0.0
         give_up_at = time.monotonic() + patience_s + engine_s + PROOF_MARGIN_S
-        while fold.is_one_unproven(time.monotonic(), patience_s):
-            problem = self._poll()
-            if problem or time.monotonic() > give_up_at:
-                return problem
-        return ""
+
+        def is_one_unproven() -> bool:
+            now = time.monotonic()
+            return now < give_up_at and fold.is_one_unproven(now, patience_s)
+
+        return self._wait_while(is_one_unproven)
 
     def _choose(
         self, fold: Optional[HubFold], reason: Reason, began_at: float

@@ -12,7 +12,7 @@ import socket
 import sys
 import traceback
 from dataclasses import replace
-from typing import Any, Callable, Mapping, NoReturn, Optional, Set
+from typing import Callable, NoReturn, Optional, Set
 
 from runner.core.wire.order import Order
 from runner.core.wire.paths import RunPaths
@@ -34,21 +34,14 @@ from runner.host.supervisor.supervisor import Supervisor
 READY = b"ready"
 
 
-def prepare(
-    folder: RunPaths,
-    order: Order,
-    programs: Mapping[str, str],
-    record: Mapping[str, Any],
-    spawn: Callable[[int], int],
-) -> int:
+def prepare(args: SupervisorArgs, spawn: Callable[[int], int]) -> int:
     """Make the run's folder, with its copy of the code, and start the supervisor.
 
-    `spawn` does so, with the descriptor of its log, and what it returns is returned. `programs`
-    and `record` are those of `create_run_folder`.
-
-    A later attempt, and a node that rejoins, continue in the folder of an earlier one if there
-    is one.
+    `spawn` does so, with the descriptor of its log, and what it returns is returned. A later
+    attempt, and a node that rejoins, continue in the folder of an earlier one if there is one.
     """
+    folder = args.folder
+    order = args.order
     is_later = bool(order.attempt or order.rejoin_count)
     existed = os.path.lexists(folder.root)
     if existed and not is_later:
@@ -61,7 +54,7 @@ def prepare(
         os.unlink(folder.relaunch_marker)
     has_work = os.path.lexists(folder.work)
     try:
-        create_run_folder(folder, order, programs, record)
+        create_run_folder(folder, order, args.programs, args.record)
         if order.release and not has_work:
             check_out(order.workdir, order.release, folder.work)
             write_atomic(folder.checked_out, "")

@@ -46,8 +46,7 @@ def finalise_record(
         return processes is not None or subreaper.no_children_left()
 
     stopped_at = time.monotonic()
-    cgroup_path = _last_program_start(folder, order).cgroup
-    program_cgroup = cgroup.from_record(cgroup_path, order.run_id, order.node, order.attempt)
+    program_cgroup = _last_cgroup(folder, order)
     inside = ContainerProcesses(procfs.env_tags(order.run_id, order.node))
 
     def list_all() -> List[int]:
@@ -115,8 +114,6 @@ def find_leftovers(
     order = run_folder.read_order(folder)
     if order is None:
         return processes.scan, cgroup.Cgroup()
-    cgroup_path = _last_program_start(folder, order).cgroup
-    last_cgroup = cgroup.from_record(cgroup_path, run_id, node, order.attempt)
     owner = run_owner.read(folder)
     stuck = _unkillable(folder) if owner is not None and owner.is_from_this_boot else []
 
@@ -124,7 +121,7 @@ def find_leftovers(
         alive = [pid for pid, start in stuck if procfs.start_ticks_of(pid) == start]
         return [*processes.scan(), *alive]
 
-    return list_pids, last_cgroup
+    return list_pids, _last_cgroup(folder, order)
 
 
 def _unkillable(folder: RunPaths) -> List[Tuple[int, int]]:
@@ -140,11 +137,12 @@ def _unkillable(folder: RunPaths) -> List[Tuple[int, int]]:
     return processes
 
 
-def _last_program_start(folder: RunPaths, order: Order) -> ProgramStarted:
+def _last_cgroup(folder: RunPaths, order: Order) -> cgroup.Cgroup:
     for event in reversed(read_events(folder)):
-        if isinstance(event.body, ProgramStarted) and event.attempt == order.attempt:
-            return event.body
-    return ProgramStarted(0)
+        body = event.body
+        if isinstance(body, ProgramStarted) and event.attempt == order.attempt:
+            return cgroup.from_record(body.cgroup, order.run_id, order.node, order.attempt)
+    return cgroup.Cgroup()
 
 
 class RunProcesses:

@@ -28,10 +28,10 @@ SILENCE = TimeoutError(errno.ETIMEDOUT, "it does not answer")
 class Node:
     """A supervisor without sockets. It notes what it concludes, and does as a real one would."""
 
-    def __init__(self, name: str, now: float, start: int = 0, **hub: Any) -> None:
-        about = Hub("a", "127.0.0.1", 1, **{"member_count": 1, "lost_s": LOST_S, **hub})
-        self.order = Order("run", name, 0, "/w", "/w", rejoin_count=start, hub=about)
-        if "min_nodes" in hub:
+    def __init__(self, name: str, now: float, spares: tuple[str, ...] = (), **more: Any) -> None:
+        about = Hub("a", "127.0.0.1", 1, LOST_S, spares)
+        self.order = Order("run", name, 0, "/w", "/w", hub=about, **{"nnodes": 2, **more})
+        if "min_nodes" in more:
             restarts = Program("torchrun", max_restarts=9)
             self.order = replace(self.order, program=restarts, first_rank=None)
         kind = HubFold if name == "a" else MemberFold
@@ -124,7 +124,7 @@ class Network:
 def network(names: str, **hub: Any) -> Network:
     """A hub `a` and its members, all of them joined."""
     made = Network({})
-    hub = {"member_count": len(names) - 1, **hub}
+    hub = {"nnodes": len(names), **hub}
     made.nodes = {name: Node(name, made.now, **hub) for name in names}
     made.run(1.0)
     assert all(node.said == [("joined",)] for name, node in made.nodes.items() if name != "a")
@@ -206,7 +206,7 @@ def test_a_member_that_is_cut_off(seconds: float) -> None:
 
 def test_who_has_ended_is_not_missed() -> None:
     """The hub waits for those who have not, and for those who are about to come."""
-    net = network("ab", member_count=2)
+    net = network("ab", nnodes=3)
     hub = net.nodes["a"].fold
     net.nodes["b"].phase = Phase.ENDED
     net.run(1.0)
@@ -257,23 +257,23 @@ def test_those_who_are_left_go_on_while_they_are_enough() -> None:
 
     Who was lost and comes back ends its part; who is started again takes part again.
     """
-    net = network("abcd", min_nodes=3)
+    net = network("abcd", min_nodes=3, master_port=29500)
     net.cut = {"d"}
     net.run(LOST_S + 2)
     for name in "abc":
         assert net.said(name)[-1] == ("left", "d", 3)
-    net.nodes["e"] = Node("e", net.now, min_nodes=3, member_count=3)
+    net.nodes["e"] = Node("e", net.now, min_nodes=3, nnodes=4)
     net.run(1.0)
     assert net.said("e") == [("joined",)]  # whose ranks have not met those of d
     net.nodes["e"].phase = Phase.ENDED
     net.run(1.0)
     net.nodes.pop("e")
-    net.nodes["d"] = Node("d", net.now, min_nodes=3, member_count=3)  # as if it had not noticed
+    net.nodes["d"] = Node("d", net.now, min_nodes=3, nnodes=4)  # as if it had not noticed
     net.cut = set()
     net.run(1.0)
     assert net.said("d")[1][1].startswith("lost d: nothing was heard")
     assert net.nodes["a"].stop is None
-    net.nodes["d"] = Node("d", net.now, start=1, min_nodes=3, member_count=3)
+    net.nodes["d"] = Node("d", net.now, rejoin_count=1, min_nodes=3, nnodes=4)
     net.run(2 * LOST_S)
     assert net.said("d") == [("joined",)]
     assert net.nodes["a"].stop is None
@@ -285,7 +285,7 @@ def test_those_who_are_left_go_on_while_they_are_enough() -> None:
 @pytest.mark.parametrize("required", [True, False])
 def test_without_the_hub(*, required: bool) -> None:
     """Where the ranks' store is with it, that is the end; else each goes on by itself."""
-    net = network("abc", min_nodes=2, required=required)
+    net = network("abc", min_nodes=2, master_port=29500 if required else 0)
     net.nodes.pop("a")
     net.run(LOST_S + 2)
     for name in "bc":
@@ -295,7 +295,7 @@ def test_without_the_hub(*, required: bool) -> None:
 
 def test_a_spare_ends_nothing() -> None:
     """Nor is it waited for."""
-    net = network("abs", spares=("s",), member_count=1)
+    net = network("abs", spares=("s",), nnodes=2)
     net.nodes.pop("s")
     net.run(LOST_S + 2)
     assert net.nodes["a"].stop is None
@@ -306,7 +306,7 @@ def test_a_spare_ends_nothing() -> None:
 
 def test_a_stall_is_one_of_all_hosts() -> None:
     """It is not known while a member is away, or one has not come that is still expected."""
-    net = network("ab", member_count=2, min_nodes=1)
+    net = network("ab", nnodes=3, min_nodes=1)
     hub = net.nodes["a"].fold
     assert isinstance(hub, HubFold)
     assert hub.stalled_s(7.0, net.now) is None

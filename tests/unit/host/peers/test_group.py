@@ -105,8 +105,8 @@ class Ring:
 
     def order(self, node: str) -> Order:
         port = self.relay.port if self.relay else self.port
-        hub = Hub("a", "127.0.0.1", port, 1, LOST_S)
-        return Order("run", node, 0, "/w", "/w", hub=hub)
+        hub = Hub("a", "127.0.0.1", port, LOST_S)
+        return Order("run", node, 0, "/w", "/w", nnodes=2, hub=hub)
 
     def add(self, node: str, token: bytes = b"token") -> PeerGroup:
         self.heard[node] = Heard()

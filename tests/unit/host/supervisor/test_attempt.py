@@ -32,10 +32,16 @@ class Scene:
     """
 
     def __init__(self, proven: str = "", never: str = "", **changes: Any) -> None:
-        hub = Hub("a", "10.0.0.1", 29513, member_count=2, spares=("d",))
+        hub = Hub("a", "10.0.0.1", 29513, spares=("d",))
         self.orders = {
             name: replace(
-                Order("run", name, 0, "/w", "/w", node_rank=rank, hub=hub, relaunches_left=1),
+                Order(
+                    *("run", name, 0, "/w", "/w"),
+                    node_rank=rank,
+                    nnodes=3,
+                    hub=hub,
+                    relaunches_left=1,
+                ),
                 is_standby=name == "d",
                 **changes,
             )

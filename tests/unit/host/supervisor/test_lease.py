@@ -88,7 +88,7 @@ def test_a_record_ends_with_its_end(state: State, recorded: int) -> None:
 
 @pytest.mark.parametrize("hub", ["b", "a"])
 def test_a_member_detaches_with_its_hub_which_does_not_once_it_stops(hub: str) -> None:
-    lease = lease_of(hub=Hub(hub, "127.0.0.1", 1, member_count=1))
+    lease = lease_of(hub=Hub(hub, "127.0.0.1", 1))
     lease.take(DETACHED, is_stopping=True)
     assert lease.detached is (hub == "a")
 
