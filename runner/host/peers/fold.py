@@ -154,14 +154,19 @@ class Fold:
             self._tell(state.stop)
 
 
+class Gone(NamedTuple):
+    """A member that was lost, or did not join."""
+
+    start: int  # which start of it; -1 if it did not join
+    since: float  # its last sign of life, or when that was declared
+    left: Optional[PeerDeparted] = None  # if the attempt goes on without it
+
+
 class HubFold(Fold):
     def __init__(self, order: Order, hub: Hub, tell: Callable[[News], None], now: float) -> None:
         super().__init__(order, hub, tell, now)
-        self._departed: Dict[str, Tuple[Departure, float]] = {}  # with the last sign of life
-        self._gone: Dict[str, int] = {}  # lost nodes, and which start of them
-        self._met: Set[str] = set()  # members that have joined, or that the run does without
-        self._required: Set[str] = set()  # those that must join soon
-        self._never_came: Dict[str, float] = {}  # those that did not, and when that was declared
+        self._gone: Dict[str, Gone] = {}
+        self._required: Set[str] = set()  # members that must join soon
         self.first_to_stop = ""  # the member that stopped before all others, and before the hub
 
     def check(self, now: float, _: Optional[Exception] = None) -> None:
@@ -176,8 +181,7 @@ class HubFold(Fold):
             missing = sorted(self._required)
             self._required.clear()
             for name in missing:
-                self._never_came[name] = now  # and it ends what it may have started
-                self._met.add(name)
+                self._gone[name] = Gone(-1, now)  # and it ends what it may have started
                 self._tell(PeerLost(name, f"it did not start within {JOIN_TIMEOUT_S:g} s"))
 
     def stalled_s(self, own_s: float, now: float) -> Optional[float]:
@@ -192,17 +196,15 @@ class HubFold(Fold):
 
     def depart(self, left: PeerDeparted, last_seen: float) -> None:
         """Go on without a node, and tell the members so."""
-        name = left.peer
-        heard = self.heard.get(name)
+        heard = self.heard.get(left.peer)
         start = heard.state.start if heard is not None else 0
-        self._departed[name] = (Departure(left, start), last_seen)
-        self._gone[name] = start
-        self._met.add(name)
+        self._gone[left.peer] = Gone(start, last_seen, left)
 
     def departed(self, now: float) -> Tuple[Departure, ...]:
         return tuple(
-            replace(each, left=replace(each.left, silence_s=now - last_seen))
-            for each, last_seen in self._departed.values()
+            Departure(replace(gone.left, silence_s=now - gone.since), gone.start)
+            for gone in self._gone.values()
+            if gone.left is not None
         )
 
     def is_awaited(self, now: float) -> bool:
@@ -217,10 +219,11 @@ class HubFold(Fold):
 
     @property
     def _has_met_all(self) -> bool:
-        return len(self._met) >= self._order.nnodes - 1
+        known = {*self.heard, *self._gone}.difference(self._hub.spares)
+        return len(known) >= self._order.nnodes - 1
 
     def knows(self, name: str) -> bool:
-        return name in self._met
+        return name in self.heard or name in self._gone
 
     # After the end of the attempt
 
@@ -236,11 +239,9 @@ class HubFold(Fold):
         """
         if self._in_phase(Phase.ACTIVE):
             return True
-        since = [*self._never_came.values()]
-        for name in self._gone:
-            heard = self.heard.get(name)
-            if heard is not None and heard.state.phase in (Phase.ACTIVE, Phase.DEAD):
-                since.append(heard.at)
+        since = [gone.since for gone in self._gone.values() if gone.start < 0]
+        lost = [self.heard[name] for name in self._gone if name in self.heard]
+        since += [heard.at for heard in lost if heard.state.phase in (Phase.ACTIVE, Phase.DEAD)]
         return any(now - at < patience_s for at in since)
 
     def _in_phase(self, *phases: Phase) -> List[str]:
@@ -253,14 +254,11 @@ class HubFold(Fold):
 
     def _conclude(self, state: PeerState, previous: Optional[PeerState]) -> None:
         name = state.node
-        if self._gone.get(name, state.start) < state.start:  # it joined again
+        if name in self._gone and self._gone[name].start < state.start:  # it joined again
             del self._gone[name]
-            self._departed.pop(name, None)
         if name in self._gone:
             return
         self._required.discard(name)
-        if name not in self._hub.spares:
-            self._met.add(name)
         if state.phase is Phase.DEAD:
             self._lose(name, state.stop.detail if state.stop else "its supervisor died")
             return
@@ -270,7 +268,8 @@ class HubFold(Fold):
 
     def _lose(self, name: str, reason: str, silence_s: float = 0.0) -> None:
         """Stop since a member is gone; unless it stood by, or the run may continue without it."""
-        self._gone[name] = self.heard[name].state.start
+        heard = self.heard[name]
+        self._gone[name] = Gone(heard.state.start, heard.at)
         if name in self._hub.spares:
             return
         count = 1 + len({*self._in_phase(Phase.ACTIVE)}.difference(self._hub.spares))
@@ -278,7 +277,7 @@ class HubFold(Fold):
             self._tell(PeerLost(name, reason, silence_s=silence_s))
             return
         left = PeerDeparted(name, reason, count, silence_s=silence_s)
-        self.depart(left, self.heard[name].at)
+        self.depart(left, heard.at)
         self._tell(left)
 
 
