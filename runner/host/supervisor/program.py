@@ -10,7 +10,8 @@ import os
 import signal
 import subprocess
 import time
-from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
+from dataclasses import replace
+from typing import Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 from runner.core.wire.container import client_env, container_name
 from runner.core.wire.events import ProgramExited, ProgramStarted
@@ -26,16 +27,6 @@ StartResult = Union["subprocess.Popen[bytes]", OSError, None]
 ExitStatus = Tuple[Optional[int], Optional[int]]  # code or signal; neither if it never started
 ENGINE_CODES = (125, 126, 127, 255)
 """How the clients of engines end that could not start a command: docker, podman; apptainer."""
-
-
-class EngineProblem(NamedTuple):
-    """What an engine said about a container, "" if nothing."""
-
-    text: str = ""
-    is_at_start: bool = False  # no rank had begun in it
-
-
-NO_PROBLEM = EngineProblem()
 
 
 class LauncherProcess:
@@ -162,24 +153,26 @@ class LauncherProcess:
         self.unrecorded_end = time.monotonic()
         return True
 
-    def find_engine_problem(self) -> EngineProblem:
-        """Return why a container did not start, or how its client lost it.
+    def read_end(self) -> ProgramExited:
+        """Return how it ended, and why its container did not start or its client lost that.
 
         It may wait for a disk.
         """
         order = self._order
-        code, _ = self.exit_status or (None, None)
+        code, signum = self.exit_status or (None, None)
+        body = ProgramExited(code, signum)
+        if order.container is None or code not in ENGINE_CODES:
+            return body
         names = procfs.list_names(self._folder.attempt_folder(order.attempt))
         records = [name for name in names if is_rank_source(name)]
-        has_ended = any(name.endswith(".exit") for name in records)
-        if order.container is None or code not in ENGINE_CODES or has_ended:
-            return NO_PROBLEM
+        if any(name.endswith(".exit") for name in records):
+            return body
         log = procfs.read_text(self._folder.stream_log(order.attempt, PROGRAM_LOG, "err"))
         said = last_line(log) or "it did not say why"
         if not records:
-            return EngineProblem(said, is_at_start=True)
+            return replace(body, error=said, container_failed=True)
         client = order.container.engine or order.container.program[0]
-        return EngineProblem(f"lost the client of {client}: {said}")
+        return replace(body, error=f"lost the client of {client}: {said}")
 
     def cancel(self) -> None:
         """Never start it, if it has not been started."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from dataclasses import replace
 from typing import Any, Callable, Dict, List, Optional, Set
 
 from runner.core.wire.codec import decode
@@ -29,7 +30,7 @@ from runner.host.storage import run_owner
 from runner.host.storage.run_folder import EventLog, create_run_folder
 from runner.host.supervisor.attempt import ControllerLease, Decision, SupervisorArgs, begin_next
 from runner.host.supervisor.notifier import Notifier
-from runner.host.supervisor.program import NO_PROBLEM, EngineProblem, LauncherProcess
+from runner.host.supervisor.program import LauncherProcess
 from runner.host.supervisor.stall_monitor import StallMonitor
 from runner.host.supervisor.stop_ladder import StopLadder
 
@@ -281,9 +282,9 @@ class Supervisor:
     def _on_records_complete(self) -> None:
         self._ranks.record_vanished(self._launcher.unrecorded_end)
         # After why ranks vanished.
-        self._files.submit(self._launcher.find_engine_problem, self._on_program_ended)
+        self._files.submit(self._launcher.read_end, self._on_program_ended)
 
-    def _on_program_ended(self, problem: EngineProblem = NO_PROBLEM) -> None:
+    def _on_program_ended(self, body: Optional[ProgramExited] = None) -> None:
         """Record the program's end after those of its ranks, unless the disk takes too long."""
         ended_at = self._launcher.unrecorded_end
         self._launcher.unrecorded_end = None
@@ -291,7 +292,7 @@ class Supervisor:
             return
         code, signum = self._launcher.exit_status or (None, None)
         is_apart = self._stall_monitor.stores.looks_apart > 1
-        body = ProgramExited(code, signum, problem.text, is_apart, problem.is_at_start)
+        body = replace(body or ProgramExited(code, signum), apart=is_apart)
         self._journal.append(body, mono=ended_at)
         if code != 0:
             self._fail(body.reason(self.order.node, "the program"), ended_at)
