@@ -126,11 +126,6 @@ class PortRange:
     first: int = 0
     last: int = 0
 
-    @property
-    def is_fixed(self) -> bool:
-        """Whether there is only one port to choose from."""
-        return self.first != 0 and self.first == self.last
-
     def __str__(self) -> str:
         if not self.first:
             return "auto"

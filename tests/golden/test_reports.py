@@ -178,7 +178,6 @@ def verbs() -> Iterator[tuple[str, str]]:
         )
     yield "the next step of a run that is on", next_step(ROW, FLAGS)
     yield "of a broken one", next_step(replace(ROW, state="broken"), FLAGS)
-    yield "of one that nobody follows", next_step(replace(ROW, unattended_left_s=9.0), FLAGS)
     now = time.time()
     runs = [
         RunInfo("run-a", task="train", launched_by="ada@lap", launched_at=now - 90),

@@ -46,7 +46,8 @@ class Rounds:
         running.until_joined(nodes - 1)
 
     def set_size(self, size: int) -> None:
-        (self.folder / "size").write_text(str(size))
+        (self.folder / "new_size").write_text(str(size))
+        (self.folder / "new_size").replace(self.folder / "size")  # it is read at any moment
 
     def lose(self, node: str, size: int) -> None:
         """Have the others notice that a node is gone; so many go on."""

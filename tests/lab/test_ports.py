@@ -118,27 +118,22 @@ def test_children_do_not_hold_the_port(held: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::1"])
-def test_a_reserved_port_is_kept_for_the_store_and_its_listener_is_found(
-    address: str, held: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who does not share is refused; who does, as torch's store, can bind and listen.
-
-    Before that every look costs one system call, however full /proc is.
-    """
+def test_a_reserved_port_is_kept_for_the_store(address: str, held: socket.socket) -> None:
+    """Who does not share is refused; who does, as torch's store, can bind and listen."""
     port = held.getsockname()[1]
     with pytest.raises(OSError, match="in use"):
         bind(port, address, shared=False)
-    reservation = ports.PortReservation(held, port)
-    with monkeypatch.context() as without_proc:
-        without_proc.setattr(procfs, "table", lambda: pytest.fail("/proc was read"))
-        without_proc.setattr(procfs, "read_text", lambda _: pytest.fail("/proc was read"))
-        assert reservation.release_if_listening() is None
     with bind(port, address, shared=True) as listener:
-        assert reservation.release_if_listening() is None, "a bound socket is no listener"
         listener.listen()
-        assert reservation.release_if_listening() == {os.getpid()}
-        assert held.fileno() == -1, "it was not released"
-        assert reservation.release_if_listening() is None
+
+
+def test_the_next_attempt_gives_the_port_of_the_last_one_back(held: socket.socket) -> None:
+    """Also where it has no other: an earlier program has ended, and its port is free again."""
+    port = held.getsockname()[1]
+    following = ports.ReservedPorts(held).next_store(port)
+    assert following.store is not None
+    with following.store:
+        assert (following.store.getsockname()[1], held.fileno()) == (port, -1)
 
 
 def test_the_network_is_tried_at_the_ports_that_runs_use(held: socket.socket) -> None:

@@ -27,9 +27,8 @@ from runner.core.wire.events import (
 from runner.core.wire.order import Hub
 from runner.core.wire.paths import RunPaths
 from runner.core.wire.states import State
-from runner.host.peers.fold import PeerObserver
+from runner.host.peers.fold import LastHeard
 from runner.host.peers.group import PeerGroup
-from runner.host.peers.state import LastHeard
 from runner.host.process.event_loop import EventLoop
 from runner.host.storage import run_folder, run_owner
 from runner.host.storage.run_folder import EventLog, read_events, read_state
@@ -94,12 +93,13 @@ def test_what_serves_a_deaf_rank_is_told_before_the_kill(start: RunStarter, tmp_
 def test_the_hub_stays_for_the_others(start: RunStarter) -> None:
     """Also when its program left a child for a moment, and the grace for that is over."""
     with socket.create_server(("127.0.0.1", 0)) as free:
-        hub = Hub("here", "127.0.0.1", free.getsockname()[1], 1, 15.0)
+        hub = Hub("here", "127.0.0.1", free.getsockname()[1])
     launcher = ("/bin/sh", "-c", "sleep 0.2; (sleep 0.3) &")
     run = start(launcher=launcher, ranks=0, grace_s=0.5, hub=hub)
     loop = EventLoop()
     order = replace(run.order, node="there")
-    member = PeerGroup(order, hub, b"token", loop, PeerObserver())
+    member = PeerGroup(order, b"token", lambda _: None)
+    member.join(loop, None)
 
     def talk() -> None:
         loop.wait(0.02)

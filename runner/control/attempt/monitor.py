@@ -218,15 +218,6 @@ class AttemptMonitor(WaitLoop):
         """The events so far, on our clock."""
         return self._event_log.timed_events
 
-    @property
-    def port_retry_possible(self) -> bool:
-        """Whether a taken port is all that kept this attempt from starting."""
-        nodes = self._nodes.values()  # the facts of a host are not collected again when reopened
-        is_clean = all(node.has_ended and not node.connection.was_reopened for node in nodes)
-        bodies = (timed.event.body for timed in self.timed_events)
-        port_taken = any(isinstance(body, events.PortTaken) for body in bodies)
-        return port_taken and is_clean and not self.order_refused and not self.interrupted
-
     def duration(self, began_at: float) -> float:
         """Return how long the run took or takes; `began_at` is in seconds since 1970.
 
@@ -296,8 +287,6 @@ class AttemptMonitor(WaitLoop):
             self._node_monitor.stop_all(body.reason(name))
         elif isinstance(body, events.ProgramExited) and not body.succeeded:
             self._node_monitor.stop_all(body.reason(name, self.plan.launcher))
-        elif isinstance(body, events.PortTaken):
-            self._node_monitor.stop_all(body.reason(name))
         elif isinstance(body, events.Stopping):
             self._node_monitor.stop_all(body.reason)
         elif isinstance(body, events.Ended):

@@ -82,7 +82,6 @@ class NodeConnection:
     def __init__(self, session: HostSession | None) -> None:
         self.session = session  # None before the first and after `disconnect`
         self.backoff: Backoff | None = None  # while the connection does not work
-        self.was_reopened = False  # a session was opened after the first one
         self._last_heard = time.monotonic()
         self._last_backoff: Backoff | None = None
         self._reopened_at = 0.0

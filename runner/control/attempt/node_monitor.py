@@ -234,7 +234,6 @@ class NodeMonitor:
             session.close()
             return
         node.connection.session = session
-        node.connection.was_reopened = True
         self._sessions[node.name] = session
         if self._order_sender and self._may_rejoin(node):
             node.is_joining = True

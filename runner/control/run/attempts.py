@@ -102,10 +102,7 @@ class PlannedAttempt:
 
 
 class Attempts:
-    """What a launch does before each attempt; where it cannot go on, it raises `NotReady`.
-
-    A retry with another port, after the master's was taken, does not count as a relaunch.
-    """
+    """What a launch does before each attempt; where it cannot go on, it raises `NotReady`."""
 
     def __init__(
         self,
@@ -123,7 +120,6 @@ class Attempts:
         self._pool = pool
         self._check = check
         self._say = pool.console.message
-        self._number_on_other_port = -1
         self._preparation = Preparation(request.spec, source)
         self._said: Sequence[str] = ()  # the warnings of the checks
 
@@ -161,12 +157,6 @@ class Attempts:
         former_nodes = {*facts}  # which hold an earlier attempt
         for past in self.past:
             former_nodes.update(past.nodes)
-        is_port_free = spec.rendezvous.uses_master_store and not spec.cluster.master_port.is_fixed
-        was_retried = self._number_on_other_port == plan.attempt
-        if monitor.port_retry_possible and is_port_free and not was_retried:
-            self._say("retrying with another port")
-            self._number_on_other_port = plan.attempt + 1
-            return self._prepare(plan.attempt + 1, former_nodes)
         if not self.relaunches_left or not may_relaunch(spec, verdict):
             return None
         if peers.hosts_may_decide:

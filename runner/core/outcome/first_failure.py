@@ -16,7 +16,6 @@ from runner.core.wire.events import (
     HostLost,
     PeerDeparted,
     PeerLost,
-    PortTaken,
     ProgramExited,
     ProgramStarted,
     RankExited,
@@ -31,7 +30,7 @@ from runner.core.wire.tracebacks import is_secondary_error
 SAME_EVENT_S = 1.0
 """The death of a supervisor and what other hosts see of it are at most this far apart."""
 
-OF_EVENTS = (ReasonKind.RANK, ReasonKind.PROGRAM, ReasonKind.PORT)
+OF_EVENTS = (ReasonKind.RANK, ReasonKind.PROGRAM)
 """Kinds of failures that are on record by themselves, beside the stop that followed."""
 
 
@@ -256,8 +255,6 @@ def _failure(timed: TimedEvent, launcher: str) -> TimedFailure | None:
         )
     if isinstance(body, ProgramExited) and not body.succeeded:
         return TimedFailure(timed.at, body.reason(event.node, launcher))
-    if isinstance(body, PortTaken):
-        return TimedFailure(timed.at, body.reason(event.node))
     # Its supervisor stopped by itself (no controller), was stopped by Slurm, or died.
     if isinstance(body, Stopping) or (isinstance(body, Ended) and body.state is State.FAILED):
         reason = body.reason

@@ -14,7 +14,6 @@ from runner.core.wire.events import (
     Ended,
     EndUnverified,
     PeerDeparted,
-    PortTaken,
     ProgramStarted,
     TimedEvent,
 )
@@ -64,9 +63,8 @@ def classify_losses(
     unverified = {name: reason for name, reason in lost.items() if name not in verified}
     excluded = {**departed, **excluded, **unverified}
     suspected = {*lost}
-    port_taken = any(isinstance(event.body, PortTaken) for event in events)
     is_stall = first_failure is not None and first_failure.kind is ReasonKind.STALL
-    if first_failure and not (port_taken or is_stall):
+    if first_failure and not is_stall:
         suspected.add(first_failure.node)
     return Losses(excluded, frozenset(suspected - excluded.keys()))
 

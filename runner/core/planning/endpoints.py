@@ -59,10 +59,7 @@ def choose_endpoints(
                 node=master,
                 addr=addr if is_numeric(addr) else route or addr,
                 port=facts[master].hub_port,
-                member_count=len(spec.nodes) - 1,
                 lost_s=spec.lost_s,
-                min_nodes=spec.min_nodes or 0,
-                required=spec.rendezvous.uses_master_store,
                 spares=tuple(node.name for node in spares),
             )
     return AttemptEndpoints(

@@ -94,20 +94,6 @@ class ProgramExited(EventBody):
 
 
 @dataclass(frozen=True)
-class PortTaken(EventBody):
-    """Another process listens on the port that was reserved for the rendezvous."""
-
-    port: int
-    pids: Tuple[int, ...] = ()
-
-    def reason(self, node: str) -> Reason:
-        """Return it as the reason of a failure."""
-        holder = f" (process {self.pids[0]})" if self.pids else ""
-        detail = f"port {self.port}, reserved for the rendezvous, was taken{holder}"
-        return Reason(ReasonKind.PORT, node, detail=detail)
-
-
-@dataclass(frozen=True)
 class Stopping(EventBody):
     """The supervisor began to end the processes of the run."""
 

@@ -28,10 +28,7 @@ class Hub:
     node: str  # whose supervisor listens: the master
     addr: str  # on the training network
     port: int
-    member_count: int = 0  # the number of other nodes
     lost_s: float = 15.0  # of silence, after which a node is declared lost
-    min_nodes: int = 0  # with which the attempt goes on; 0 for all of them
-    required: bool = True  # it cannot go on without `node`, which has the ranks' store
     spares: Tuple[str, ...] = ()  # stand by: no member waits for them, and their loss ends nothing
 
 
@@ -133,11 +130,6 @@ class Order:
     def restarts_ranks(self) -> bool:
         return self.first_rank is None and self.program.max_restarts > 0
 
-    @property
-    def reserve_port(self) -> int:
-        """The port that is kept until the program listens there; 0 for none."""
-        return 0 if self.node_rank or self.is_standby else self.master_port
-
 
 LOCAL_RANK_MACRO = "${local_rank}"
 
@@ -215,7 +207,6 @@ def escape(arg: str) -> str:
 
 
 def torchrun_options(order: Order) -> Tuple[str, ...]:
-    """Return torchrun's options, in the order a person would type them."""
     return (*BACKENDS[order.program.rdzv_backend](order), *order.program.options)
 
 
@@ -257,7 +248,6 @@ def _c10d(order: Order) -> Sequence[str]:
 
 
 def _etcd(order: Order) -> Sequence[str]:
-    """Use an etcd that somebody keeps running."""
     return _dynamic(order, order.program.rdzv_endpoint, order.program.rdzv_conf)
 
 
@@ -304,7 +294,8 @@ def is_indispensable(order: Order, name: str) -> bool:
     """
     if order.hub is None or not order.restarts_ranks:
         return True
-    return order.hub.required and order.hub.node == name
+    has_store = order.master_port > 0  # of the ranks, where the hub is
+    return has_store and order.hub.node == name
 
 
 def nodes_after_loss(order: Order, name: str, remaining: int) -> int:
@@ -314,5 +305,4 @@ def nodes_after_loss(order: Order, name: str, remaining: int) -> int:
     """
     if order.hub is None or is_indispensable(order, name):
         return 0
-    required = order.hub.min_nodes or 1 + order.hub.member_count
-    return remaining if remaining >= required else 0
+    return remaining if remaining >= (order.min_nodes or order.nnodes) else 0

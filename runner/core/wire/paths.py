@@ -7,71 +7,55 @@ import re
 
 from runner.core.wire.codec import bounded, matching
 
+USUAL_WORKDIR = "~/.runner"  # of runs on a host, unless the configuration says otherwise
+
+# Code that was pushed: manifests, and contents of files by their sha256
+RELEASES = "releases"
+POOL = "pool"
+
+KEEP = "keep"  # folders of tasks that outlive their runs
+
+EVENTS_FILE = "events.jsonl"
+SAMPLES_FILE = "samples.jsonl"  # of a host's load in an attempt; of all hosts in a record
+
+# Stems and streams of logs in the folder of an attempt
+PROGRAM_LOG = "program"  # of the launcher process, such as torchrun; ranks have `rank_R`
+STACKS_LOG = "stacks"  # of the Python stacks of a node's ranks
+STREAMS = ("out", "err")
+METRICS_STREAM = "metrics"  # a rank appends its metrics to the file that `RUNNER_METRICS` names
+RUN_LOGS = (
+    f"{PROGRAM_LOG}.out",
+    f"{PROGRAM_LOG}.err",
+    f"{STACKS_LOG}.out",
+)  # beside those of ranks
+RANK_LOG = re.compile(rf"rank_([0-9]{{1,9}})\.({'|'.join((*STREAMS, METRICS_STREAM))})")
+NO_RANK = -1  # stands for a command on a node, which is no rank
+
+# Lines of a dump of stacks
 DUMP_HEADER = "=== stacks, {when}: {why}\n"
 DUMP_END = "=== end\n"
 PROCESS_HEADER = "--- rank {rank}: process {pid} ({program}), by {how}\n"
 USAGE_LINE = "    so far: {cpu_s:.2f} s of CPU, {printed} bytes printed\n"
+MIN_CPU_SHARE = 0.05  # a process that uses less than this part of a core is only polling
 
-MIN_CPU_SHARE = 0.05
-"""A process that uses less than this part of a core is only polling."""
-
-
-USUAL_WORKDIR = "~/.runner"
-"""Where runs are kept on a host unless the configuration says otherwise."""
-
-RELEASES = "releases"
-POOL = "pool"
-KEEP = "keep"
-"""The folders of the code that was pushed, manifests and contents of files by their sha256; and of
-what tasks keep."""
-
-PROGRAM_LOG = "program"
-"""The stem of the log files of the launcher process (torchrun); ranks have `rank_R`."""
-
-STACKS_LOG = "stacks"
-"""The stem of the log with the Python stacks of a node's ranks."""
-
-RUN_LOGS = (f"{PROGRAM_LOG}.out", f"{PROGRAM_LOG}.err", f"{STACKS_LOG}.out")
-"""The logs in the folder of an attempt beside those of its ranks."""
-
+# The modules of a fork server, and their package in a run folder, whose name no program has
 PRELOAD_MODULES = ("fork_server", "forked_rank")
 PRELOAD_PACKAGE = "runner_preload"
-"""The modules of a fork server, and their package in a run folder, whose name no program has."""
 
-STREAMS = ("out", "err")
-
-METRICS_STREAM = "metrics"
-"""The stream of a rank that appends its metrics to the file that `RUNNER_METRICS` names."""
-
-RANK_LOG = re.compile(rf"rank_([0-9]{{1,9}})\.({'|'.join((*STREAMS, METRICS_STREAM))})")
-"""The name of a log of a rank in an attempt's folder: the rank, and the stream."""
-
-EVENTS_FILE = "events.jsonl"
-
-SAMPLES_FILE = "samples.jsonl"
-"""The samples of a host's load in the folder of an attempt, and of all hosts in a record."""
-
+# Limits of decoded fields that become parts of paths
 RUN_ID_PATTERN = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 NODE_PATTERN = re.compile(r"\w[\w.-]*")
-
 RUN_ID = matching(RUN_ID_PATTERN)
 NODE_NAME = matching(NODE_PATTERN)
 RANK = bounded(0, 10**9 - 1)
 ATTEMPT = bounded(0, 10**6 - 1)
-"""Limits of decoded fields that become parts of paths."""
-
-
-NO_RANK = -1
-"""Stands for a command on a node, which is no rank."""
 
 
 def is_run_id(text: object) -> bool:
-    """Return whether `text` is a legal run id, which is also the name of a folder."""
     return isinstance(text, str) and RUN_ID_PATTERN.fullmatch(text) is not None
 
 
 def is_node_name(text: object) -> bool:
-    """Return whether `text` is a legal name of a node, which is also the name of a folder."""
     return isinstance(text, str) and NODE_PATTERN.fullmatch(text) is not None
 
 
@@ -100,7 +84,6 @@ class RunPaths:
         self.supervisor_log = posixpath.join(self.root, "supervisor.log")
         self.stop_marker = posixpath.join(self.root, "stop_requested")
         self.relaunch_marker = posixpath.join(self.root, "relaunch_pending")
-        self.unattended = posixpath.join(self.root, "unattended")
         self.ballast = posixpath.join(self.root, "ballast")
         self.last_ballast = posixpath.join(self.root, "ballast.last")
         self.work = posixpath.join(self.root, "work")
@@ -117,7 +100,6 @@ class RunPaths:
         return posixpath.join(self.root, f"attempt_{number}")
 
     def samples(self, attempt: int) -> str:
-        """Return the file of the samples of this host's load during an attempt."""
         return posixpath.join(self.attempt_folder(attempt), SAMPLES_FILE)
 
     def stream_log(self, attempt: int, source: str, stream: str) -> str:
@@ -149,17 +131,14 @@ def rank_source(rank: int) -> str:
 
 
 def tasks_folder(workdir: str, tasks_hash: str) -> str:
-    """Return the folder of the shipped tasks of that content on a host."""
     return posixpath.join(workdir, "tasks", tasks_hash)
 
 
 def release_file(workdir: str, name: str) -> str:
-    """Return the manifest of a release on a host."""
     return posixpath.join(workdir, RELEASES, name)
 
 
 def content_file(workdir: str, digest: str) -> str:
-    """Return the content of files with that sha256 on a host."""
     return posixpath.join(workdir, POOL, digest)
 
 

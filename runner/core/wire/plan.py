@@ -38,8 +38,6 @@ USER = parsed_by(_parse_user)
 
 @dataclass(frozen=True)
 class NodePlan:
-    """One node's part of the plan."""
-
     node: str = field(metadata=NODE_NAME)
     host: str = field(metadata=HOST)  # its SSH name or address
     command: Tuple[str, ...]  # plain, as a person would type it on the host
@@ -107,7 +105,6 @@ class Plan:
 
     @property
     def progress_pattern(self) -> str:
-        """That of the program's own progress lines, "" for none."""
         return self.nodes[0].order.progress_pattern
 
     @property
@@ -180,7 +177,7 @@ def renumbered(
         notify = order.notify
         is_standby = name in spares
         if hub is not None:
-            hub = replace(hub, member_count=len(nodes) - 1, spares=tuple(spares))
+            hub = replace(hub, spares=tuple(spares))
         if notify is not None:
             notify = replace(notify, nodes=tuple(nodes))
         result[name] = replace(
@@ -244,8 +241,6 @@ def run_info(
 
 @dataclass(frozen=True)
 class CodeRef:
-    """The code that is sent with a run."""
-
     tasks_hash: str = ""  # of the shipped tasks; "" for a task of the user's
     release: str = ""  # that ranks run in; "" if they run in `project`
     subdirectory: str = ""  # the user's working directory within the release

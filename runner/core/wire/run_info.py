@@ -49,8 +49,6 @@ class HostRunStatus:
     node: str = field(default="", metadata=NODE_NAME)  # in the run, whatever it is called now
     lost_node: bool = False  # whether it ended there because a node was lost
     here: bool = True  # False on a host that only shares the disk of another one
-    unattended_left_s: Optional[float] = field(default=None, metadata=TIME)
-    """When it ends for want of a controller, in seconds; None if it may have one."""
 
     @property
     def is_active(self) -> bool:

@@ -64,7 +64,6 @@ class ReasonKind(enum.Enum):
 
     RANK = "rank"  # one ended by `code`
     PROGRAM = "program"  # the launcher process did, or it could not be started
-    PORT = "port"  # another process has the port of the rendezvous
     START = "start"  # a host did not take its order
     LOST = "lost"  # a node
     SUPERVISOR = "supervisor"  # it died; what it left was ended
@@ -79,7 +78,7 @@ class ReasonKind(enum.Enum):
     OTHER = "other"
 
 
-OF_NODE = (ReasonKind.PROGRAM, ReasonKind.PORT, ReasonKind.START, ReasonKind.HOST, ReasonKind.TERM)
+OF_NODE = (ReasonKind.PROGRAM, ReasonKind.START, ReasonKind.HOST, ReasonKind.TERM)
 """The kinds in whose text the node is named; any node may be the first to tell the others."""
 
 WORDS: Dict[ReasonKind, str] = {

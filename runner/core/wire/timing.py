@@ -5,66 +5,35 @@ from __future__ import annotations
 from collections import deque
 from typing import Deque, Optional, Tuple
 
-PING_S = 2.0
-"""The longest time between two pings of a controller; a short `lost_s` makes it shorter."""
+# Controllers and agents
+PING_S = (
+    2.0  # the longest time between two pings of a controller; a short `lost_s` makes it shorter
+)
+CONTROLLER_TIMEOUT_S = 60.0  # an agent without a message has lost its controller, whatever TCP says
+ANSWER_TIMEOUT_S = 300.0  # for the next part of an answer of a host that answers pings
+WORK_TIMEOUT_S = 3600.0  # likewise, if it reports that it works on it
+SETUP_TIMEOUT_S = 120.0  # for the lines of `cluster.setup`, each time they run
+DISK_TIMEOUT_S = 5.0  # a host that waits for its disk for this long says so
 
-CONTROLLER_TIMEOUT_S = 60.0
-"""An agent that receives nothing for this long has lost its controller, whatever TCP says."""
+# Supervisors of an attempt
+HEARTBEAT_S = 2.0  # between two states; less if `lost_s` is short
+HUB_TIMEOUT_S = 10.0  # without the hub, before a supervisor reports that; it keeps trying
+HUB_REPORT_TIMEOUT_S = HUB_TIMEOUT_S + 5.0  # for all supervisors to report whether they reached it
+JOIN_TIMEOUT_S = 60.0  # for hosts to meet in an attempt that no launch has begun
+MAX_BACKOFF_S = 300.0  # the longest pause before a relaunch
+DECISION_TIMEOUT_S = 90.0  # for the hosts to decide on a relaunch among themselves
 
-HEARTBEAT_S = 2.0
-"""The longest time between two heartbeats of supervisors; a short `lost_s` makes it shorter."""
+# Ends
+KILL_TIMEOUT_S = 10.0  # of surviving SIGKILL (a wedged driver), before a process is reported
+UNRESPONSIVE_S = KILL_TIMEOUT_S + 3.0  # beyond the grace; an agent takes a supervisor for hung then
+STOP_TIMEOUT_S = UNRESPONSIVE_S + 3.0  # beyond the grace, for a host to prove its stop
+COMMAND_KILL_TIMEOUT_S = KILL_TIMEOUT_S + 2.0  # for hosts to end a command after Ctrl-C
+ENGINE_TIMEOUT_S = 40.0  # for an engine to remove a container; stops may take it, too
+NOTIFICATION_TIMEOUT_S = 30.0  # for a notification to all targets; then commands are killed
 
-HUB_TIMEOUT_S = 10.0
-"""A supervisor reports that it cannot reach the hub after this long; it keeps trying."""
-
-HUB_REPORT_TIMEOUT_S = HUB_TIMEOUT_S + 5.0
-"""The controller waits this long for every supervisor to report whether it reached the hub."""
-
-JOIN_TIMEOUT_S = 60.0
-"""Hosts have this long to meet in an attempt that no launch has begun."""
-
-DISK_TIMEOUT_S = 5.0
-"""A host that waits for its disk for this long says so."""
-
-SETUP_TIMEOUT_S = 120.0
-"""The lines of `cluster.setup` have this long, each time they run."""
-
-KILL_TIMEOUT_S = 10.0
-"""Processes that survive SIGKILL for this long (a wedged driver) are reported."""
-
-UNRESPONSIVE_S = KILL_TIMEOUT_S + 3.0
-"""An agent takes a supervisor for hung when its stop takes this long beyond the grace period."""
-
-ENGINE_TIMEOUT_S = 40.0
-"""An engine has this long to remove a container; stops of runs in containers may take it, too."""
-
-ANSWER_TIMEOUT_S = 300.0
-"""A host that answers pings has this long for the next part of an answer: its disk may be slow."""
-
-WORK_TIMEOUT_S = 3600.0
-"""And this long if it reports that it works on it."""
-
-STOP_TIMEOUT_S = UNRESPONSIVE_S + 3.0
-"""The controller waits this long, beyond the grace period, for a host to prove its stop."""
-
-COMMAND_KILL_TIMEOUT_S = KILL_TIMEOUT_S + 2.0
-"""The controller waits this long for hosts to end a command after Ctrl-C."""
-
-MAX_BACKOFF_S = 300.0
-"""The longest pause before a relaunch."""
-
-DECISION_TIMEOUT_S = 90.0
-"""The controller waits this long for the hosts to decide on a relaunch among themselves."""
-
-NOTIFICATION_TIMEOUT_S = 30.0
-"""A notification, to all of its targets, has this long; a command that takes longer is killed."""
-
-
+# A process that did not check for this long was suspended, got no CPU, or waited for a disk.
 PAUSE_S = 1.0
-"""A process that did not check for this long was suspended, got no CPU, or waited for a disk."""
-
 MAX_PAUSES = 64  # of our own that are remembered
-
 NEVER = float("inf")
 
 

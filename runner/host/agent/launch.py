@@ -73,13 +73,7 @@ class Handler(RequestHandler):
             return pipe
 
         with listener:  # the guardian has it, too, if there is one at the end
-            pipe = prepare(
-                folder,
-                order,
-                args.programs,
-                record,
-                lambda log_fd: in_loop(lambda: spawn(log_fd)),
-            )
+            pipe = prepare(args, lambda log_fd: in_loop(lambda: spawn(log_fd)))
         report = _await_report(pipe)
         if report is not None and report != guardian.READY:
             text = report.decode(errors="replace")

@@ -1,82 +1,143 @@
 """Fold of states: what a hub or a member concludes from those that it has, and from the clock.
 
+A state is all that a supervisor has to say: the only message between them. To hear one twice, late
+or out of order changes nothing: what is not newer is dropped.
+
 Pure: the caller says what has arrived, what its own state is, and what time it is.
 """
 
 from __future__ import annotations
 
+import enum
+import time
 from dataclasses import dataclass, replace
-from typing import Dict, Iterable, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple, Union
 
+from runner.core.wire.events import HubJoined, HubUnreachable, PeerDeparted, PeerLost
 from runner.core.wire.order import Hub, Order, is_indispensable, nodes_after_loss
+from runner.core.wire.run_info import PastAttempt
 from runner.core.wire.states import Reason, ReasonKind
 from runner.core.wire.timing import HEARTBEAT_S, HUB_TIMEOUT_S, JOIN_TIMEOUT_S, FailureDetector
-from runner.host.peers.state import LONG_S, Departure, LastHeard, PeerState, Phase, Upcoming
+
+LONG_S = 1e9  # for what JSON has no number: a host without ranks is stalled for ever
+MAX_DETAIL = 1000  # characters: a state must fit in a link's first line
 
 
-class PeerObserver:
-    """Carries out what is concluded."""
+class Phase(enum.Enum):
+    ACTIVE = "active"
+    """It takes part, or stands by."""
+    PENDING = "pending"
+    """Nothing of the attempt is left on its host, which is proven; another one may follow."""
+    ENDED = "ended"
+    """Its part has ended, and it says nothing more."""
+    DEAD = "dead"
+    """Its supervisor was killed; its guardian says so."""
+
+
+class LastHeard(NamedTuple):
+    """When (monotonic) a host last heard any controller, and when the launch among them."""
+
+    controller: float
+    launch: float
+
+    def merged(self, other: LastHeard) -> LastHeard:
+        controller = max(self.controller, other.controller)
+        return LastHeard(controller, max(self.launch, other.launch))
+
+
+@dataclass(frozen=True)
+class Departure:
+    left: PeerDeparted
+    start: int  # as in the state of the node that left
+
+
+@dataclass(frozen=True)
+class Upcoming:
+    attempt: int
+    nodes: Tuple[str, ...]  # in rank order
+    spares: Tuple[str, ...]
+    past: PastAttempt
+
+
+@dataclass(frozen=True)
+class PeerState:
+    run: str
+    attempt: int
+    node: str
+    start: int  # how often its node has joined this attempt again
+    counter: int  # CLOCK_BOOTTIME of its host, in ns
+    phase: Phase
+    controller_age_s: float = LONG_S
+    launch_age_s: float = LONG_S
+    stalled_s: Optional[float] = None  # of the hub: on all hosts; None if that is unknown
+    detached: bool = False  # of the hub: decided; of a member: asked for
+    stop: Optional[Reason] = None  # the attempt stops
+    departed: Tuple[Departure, ...] = ()  # of the hub, as is what follows
+    upcoming: Optional[Upcoming] = None  # until everybody has begun it
+    refusal: str = ""  # why no attempt follows
+
+    def is_newer_than(self, other: PeerState) -> bool:
+        return (self.start, self.counter) > (other.start, other.counter)
 
     @property
-    def is_stopping(self) -> bool:
-        """Whether this host stops."""
-        return False
+    def departed_starts(self) -> List[Tuple[str, int]]:
+        return [(each.left.peer, each.start) for each in self.departed]
 
-    def on_peer_stop(self, reason: Reason) -> None:
-        """The attempt stops on the other hosts."""
+    @property
+    def news(self) -> List[Any]:
+        """What is sent at once when it changes: all but times."""
+        decision = (self.upcoming, self.refusal)
+        return [self.phase, self.detached, self.stop, self.departed_starts, decision]
 
-    def on_peer_lost(self, peer: str, reason: str, last_seen: float) -> None:
-        """A node was lost; its last sign of life came at `last_seen`, monotonic."""
 
-    def on_peer_departed(self, peer: str, reason: str, last_seen: float, node_count: int) -> None:
-        """A node was lost, and the run continues with `node_count` nodes (0: unknown)."""
+def boot_time_ns() -> int:
+    """Return the counter of a state of now; no supervisor on this host had a larger one."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
-    def on_hub_joined(self) -> None:
-        """The hub has answered."""
 
-    def on_hub_unreachable(self, reason: str) -> None:
-        """The hub cannot be reached."""
-
-    def on_lease_renewed(self, heard: LastHeard, *, detached: bool) -> None:
-        """Another supervisor heard controllers then; with `detached` none is needed."""
+News = Union[PeerState, Reason, PeerLost, PeerDeparted, HubJoined, HubUnreachable]
+"""Each new state, before what is concluded from it; a reason for which the others stop; losses;
+the attempt goes on without a node; the hub was reached, or cannot be."""
 
 
 @dataclass(frozen=True)
 class Heard:
-    """The last state of a node, and when it came."""
-
     state: PeerState
     at: float
 
 
 class Fold:
-    """What hub and members have in common."""
+    """What hub and members have in common.
 
-    def __init__(self, order: Order, hub: Hub, observer: PeerObserver, now: float) -> None:
+    Attributes:
+        is_stopping: Whether this host stops.
+        hub_finished: On a member: the hub has ended, or was declared lost.
+    """
+
+    def __init__(self, order: Order, hub: Hub, tell: Callable[[News], None], now: float) -> None:
         self.heartbeat_s = min(HEARTBEAT_S, hub.lost_s / 5)
         self.silence_s = max(2.5 * self.heartbeat_s, hub.lost_s / 3)
         """After so much of it a new connection is worth a try: TCP waits longer."""
         self.heard: Dict[str, Heard] = {}  # by node
-        self.upcoming: Optional[Upcoming] = None  # what a hub says follows
-        self.hub_finished = False  # on a member: it ended, or was declared lost
+        self.is_stopping = False
+        self.hub_finished = False
         self._order = order
         self._hub = hub
-        self._observer = observer
+        self._tell = tell
         self._began_at = now
         self._detector = FailureDetector(hub.lost_s)
 
     def take(self, state: PeerState, now: float) -> bool:
         """Take a state, and return whether it is a new one of this attempt."""
         previous = self.heard.get(state.node)
-        is_news = previous is None or state.age > previous.state.age
+        is_news = previous is None or state.is_newer_than(previous.state)
         if state.run != self._order.run_id or not (is_news and self._concerns_us(state)):
             return False
         if state.attempt != self._order.attempt:
             return self._take_of_other_attempt(state)
         self.heard[state.node] = Heard(state, now)
-        heard = LastHeard(now - state.controller_age_s, now - state.launch_age_s)
-        self._observer.on_lease_renewed(heard, detached=state.detached)
-        self._conclude(state, previous.state if previous is not None else None, now)
+        self._tell(state)
+        self._conclude(state, previous.state if previous is not None else None)
         return True
 
     def _concerns_us(self, state: PeerState) -> bool:
@@ -85,85 +146,84 @@ class Fold:
     def _take_of_other_attempt(self, state: PeerState) -> bool:
         raise NotImplementedError
 
-    def _conclude(self, state: PeerState, previous: Optional[PeerState], now: float) -> None:
+    def _conclude(self, state: PeerState, previous: Optional[PeerState]) -> None:
         raise NotImplementedError
 
     def _take_stop(self, state: PeerState, previous: Optional[PeerState]) -> None:
         if state.stop is not None and (previous is None or previous.stop != state.stop):
-            self._observer.on_peer_stop(state.stop)
+            self._tell(state.stop)
+
+
+class Gone(NamedTuple):
+    """A member that was lost, or did not join."""
+
+    start: int  # which start of it; -1 if it did not join
+    since: float  # its last sign of life, or when that was declared
+    left: Optional[PeerDeparted] = None  # if the attempt goes on without it
 
 
 class HubFold(Fold):
-    """The conclusions of the hub."""
-
-    def __init__(self, order: Order, hub: Hub, observer: PeerObserver, now: float) -> None:
-        super().__init__(order, hub, observer, now)
-        self._departed: Dict[str, Tuple[Departure, float]] = {}  # with the last sign of life
-        self._gone: Dict[str, int] = {}  # lost nodes, and which start of them
-        self._met: Set[str] = set()  # members that have joined, or that the run does without
-        self._required: Set[str] = set()  # those that must join soon
-        self._never_came: Dict[str, float] = {}  # those that did not, and when that was declared
+    def __init__(self, order: Order, hub: Hub, tell: Callable[[News], None], now: float) -> None:
+        super().__init__(order, hub, tell, now)
+        self._gone: Dict[str, Gone] = {}
+        self._required: Set[str] = set()  # members that must join soon
         self.first_to_stop = ""  # the member that stopped before all others, and before the hub
 
-    def check(self, now: float, _: str = "") -> None:
+    def check(self, now: float, _: Optional[Exception] = None) -> None:
         """Declare members lost that are silent, or did not join."""
         if not self._detector.check(now):
             return
         for name in self._in_phase(Phase.ACTIVE, Phase.PENDING):
             silence_s = now - self.heard[name].at
             if self._detector.is_lost(silence_s):
-                reason = f"nothing was heard from it for {silence_s:.0f} s"
-                self._lose(name, reason, self.heard[name].at)
+                self._lose(name, f"nothing was heard from it for {silence_s:.0f} s", silence_s)
         if now > self._began_at + JOIN_TIMEOUT_S:
             missing = sorted(self._required)
             self._required.clear()
             for name in missing:
-                reason = f"it did not start within {JOIN_TIMEOUT_S:g} s"
-                self._never_came[name] = now  # and it ends what it may have started
-                self._met.add(name)
-                self._observer.on_peer_lost(name, reason, now)
+                self._gone[name] = Gone(-1, now)  # and it ends what it may have started
+                self._tell(PeerLost(name, f"it did not start within {JOIN_TIMEOUT_S:g} s"))
 
     def stalled_s(self, own_s: float, now: float) -> Optional[float]:
         """Return for how long no rank has made progress on any host; None if that is unknown."""
         progress_at = [now - own_s]
-        for name in self._present:
+        for name in self._in_phase(Phase.ACTIVE):
             heard = self.heard[name]
             if name not in self._hub.spares and now - heard.at > self.silence_s:
                 return None
             progress_at.append(heard.at - min(heard.state.stalled_s or 0.0, LONG_S))
-        return now - max(progress_at) if self.has_met_all else None
+        return now - max(progress_at) if self._has_met_all else None
 
-    def depart(self, name: str, reason: str, last_seen: float, nodes: int) -> None:
+    def depart(self, left: PeerDeparted, last_seen: float) -> None:
         """Go on without a node, and tell the members so."""
-        heard = self.heard.get(name)
+        heard = self.heard.get(left.peer)
         start = heard.state.start if heard is not None else 0
-        self._departed[name] = (Departure(name, start, reason, 0.0, nodes), last_seen)
-        self._gone[name] = start
-        self._met.add(name)
+        self._gone[left.peer] = Gone(start, last_seen, left)
 
     def departed(self, now: float) -> Tuple[Departure, ...]:
-        """Return the nodes that the attempt goes on without."""
-        nodes = self._departed.values()
-        return tuple(replace(each, silence_s=now - last_seen) for each, last_seen in nodes)
+        return tuple(
+            Departure(replace(gone.left, silence_s=now - gone.since), gone.start)
+            for gone in self._gone.values()
+            if gone.left is not None
+        )
 
     def is_awaited(self, now: float) -> bool:
         """Return whether a member still takes part, or may be about to join."""
         is_late = now - self._began_at > HUB_TIMEOUT_S
-        members = {*self._present}.difference(self._hub.spares)
-        return bool(members) or not (self.has_met_all or is_late)
+        members = {*self._in_phase(Phase.ACTIVE)}.difference(self._hub.spares)
+        return bool(members) or not (self._has_met_all or is_late)
 
     def expect(self, names: Iterable[str]) -> None:
         """Take members as lost that do not join in time: no controller watches over them."""
         self._required = {*names}
 
     @property
-    def has_met_all(self) -> bool:
-        """Whether every member has joined, or the run does without it."""
-        return len(self._met) >= self._hub.member_count
+    def _has_met_all(self) -> bool:
+        known = {*self.heard, *self._gone}.difference(self._hub.spares)
+        return len(known) >= self._order.nnodes - 1
 
     def knows(self, name: str) -> bool:
-        """Return whether a member has joined, or the run goes on without it."""
-        return name in self._met
+        return name in self.heard or name in self._gone
 
     # After the end of the attempt
 
@@ -177,22 +237,14 @@ class HubFold(Fold):
 
         A node that is cut off ends its ranks within `patience_s`.
         """
-        if self._present:
+        if self._in_phase(Phase.ACTIVE):
             return True
-        since = [*self._never_came.values()]
-        for name in self._gone:
-            heard = self.heard.get(name)
-            if heard is not None and heard.state.phase in (Phase.ACTIVE, Phase.DEAD):
-                since.append(heard.at)
+        since = [gone.since for gone in self._gone.values() if gone.start < 0]
+        lost = [self.heard[name] for name in self._gone if name in self.heard]
+        since += [heard.at for heard in lost if heard.state.phase in (Phase.ACTIVE, Phase.DEAD)]
         return any(now - at < patience_s for at in since)
 
-    @property
-    def _present(self) -> List[str]:
-        """The members that have joined, and have neither ended nor left."""
-        return self._in_phase(Phase.ACTIVE)
-
     def _in_phase(self, *phases: Phase) -> List[str]:
-        """Return the members that are there, and have come so far."""
         names = [name for name, heard in self.heard.items() if heard.state.phase in phases]
         return [name for name in names if name not in self._gone]
 
@@ -200,41 +252,40 @@ class HubFold(Fold):
         """Answer who has not heard of the attempt that has begun: a link is all that it needs."""
         return state.attempt == self._order.attempt - 1 and state.node not in self.heard
 
-    def _conclude(self, state: PeerState, previous: Optional[PeerState], now: float) -> None:
+    def _conclude(self, state: PeerState, previous: Optional[PeerState]) -> None:
         name = state.node
-        if self._gone.get(name, state.start) < state.start:  # it joined again
+        if name in self._gone and self._gone[name].start < state.start:  # it joined again
             del self._gone[name]
-            self._departed.pop(name, None)
         if name in self._gone:
             return
         self._required.discard(name)
-        if name not in self._hub.spares:
-            self._met.add(name)
         if state.phase is Phase.DEAD:
-            self._lose(name, state.stop.detail if state.stop else "its supervisor died", now)
-        else:
-            if state.stop is not None and not self._observer.is_stopping:
-                self.first_to_stop = self.first_to_stop or name
-            self._take_stop(state, previous)
+            self._lose(name, state.stop.detail if state.stop else "its supervisor died")
+            return
+        if state.stop is not None and not self.is_stopping:
+            self.first_to_stop = self.first_to_stop or name
+        self._take_stop(state, previous)
 
-    def _lose(self, name: str, reason: str, last_seen: float) -> None:
+    def _lose(self, name: str, reason: str, silence_s: float = 0.0) -> None:
         """Stop since a member is gone; unless it stood by, or the run may continue without it."""
-        self._gone[name] = self.heard[name].state.start
+        heard = self.heard[name]
+        self._gone[name] = Gone(heard.state.start, heard.at)
         if name in self._hub.spares:
             return
-        count = 1 + len({*self._present}.difference(self._hub.spares))
-        if self._observer.is_stopping or not nodes_after_loss(self._order, name, count):
-            self._observer.on_peer_lost(name, reason, last_seen)
+        count = 1 + len({*self._in_phase(Phase.ACTIVE)}.difference(self._hub.spares))
+        if self.is_stopping or not nodes_after_loss(self._order, name, count):
+            self._tell(PeerLost(name, reason, silence_s=silence_s))
             return
-        self._observer.on_peer_departed(name, reason, last_seen, count)
+        left = PeerDeparted(name, reason, count, silence_s=silence_s)
+        self.depart(left, heard.at)
+        self._tell(left)
 
 
 class MemberFold(Fold):
     """The conclusions of a member, which hears the hub alone."""
 
-    def __init__(self, order: Order, hub: Hub, observer: PeerObserver, now: float) -> None:
-        super().__init__(order, hub, observer, now)
-        self._reported_unreachable = False
+    upcoming: Optional[Upcoming] = None  # what the hub says follows
+    _reported_unreachable = False
 
     @property
     def hub_state(self) -> Optional[PeerState]:
@@ -242,32 +293,30 @@ class MemberFold(Fold):
         heard = self.heard.get(self._hub.node)
         return heard.state if heard is not None else None
 
-    def check(self, now: float, problem: str = "") -> None:
-        """Declare the hub lost if it is silent; `problem` is why it was not reached."""
-        if not self._detector.check(now) or self.hub_finished:
+    def check(self, now: float, error: Optional[Exception] = None) -> None:
+        """Declare the hub lost if it is silent; `error` is why nothing is heard from it."""
+        if self.hub_finished:
             return
+        may_judge = self._detector.check(now)
         heard = self.heard.get(self._hub.node)
         silence_s = now - (heard.at if heard is not None else self._began_at)
-        if heard is not None:
-            if self._detector.is_lost(silence_s):
-                self._lose(f"nothing was heard from it for {silence_s:.0f} s", now - silence_s)
-            return
+        if heard is not None and isinstance(error, ConnectionRefusedError):
+            self._lose("its supervisor is gone")  # nothing listens on its host any more
+        elif may_judge and heard is not None and self._detector.is_lost(silence_s):
+            self._lose(f"nothing was heard from it for {silence_s:.0f} s", silence_s)
+        elif may_judge and heard is None and silence_s > HUB_TIMEOUT_S:
+            self._miss(silence_s, error)
+
+    def _miss(self, silence_s: float, error: Optional[Exception]) -> None:
         hub = self._hub
         if self._order.detached and silence_s > JOIN_TIMEOUT_S:
-            self._lose(f"it could not be reached within {JOIN_TIMEOUT_S:g} s", now)
-        elif silence_s > HUB_TIMEOUT_S and not self._reported_unreachable:
+            self._lose(f"it could not be reached within {JOIN_TIMEOUT_S:g} s")
+        elif not self._reported_unreachable:
             self._reported_unreachable = True
-            self._observer.on_hub_unreachable(
-                f"{hub.node} at {hub.addr} port {hub.port}: {problem}"
-            )
-
-    def on_refused(self, now: float) -> None:
-        """Take the hub as gone if it was there: nothing listens on its host any more."""
-        if self.hub_state is not None and not self.hub_finished:
-            self._lose("its supervisor is gone", now)
+            problem = getattr(error, "strerror", None) or error
+            self._tell(HubUnreachable(f"{hub.node} at {hub.addr} port {hub.port}: {problem}"))
 
     def stalled_s(self, own_s: float, now: float) -> Optional[float]:
-        """Return for how long no rank has made progress on any host; None if that is unknown."""
         heard = self.heard.get(self._hub.node)
         if heard is None or heard.state.stalled_s is None:
             return None
@@ -282,37 +331,33 @@ class MemberFold(Fold):
         return state.node == self._hub.node and not self.hub_finished
 
     def _take_of_other_attempt(self, state: PeerState) -> bool:
-        return self._follow(state)
-
-    def _follow(self, state: PeerState) -> bool:
         """Follow the hub into the next attempt, once it has said which; return whether it has."""
         upcoming = state.upcoming
         if upcoming is not None and upcoming.attempt == self._order.attempt + 1:
             self.upcoming = upcoming
         return self.upcoming is not None
 
-    def _conclude(self, state: PeerState, previous: Optional[PeerState], now: float) -> None:
+    def _conclude(self, state: PeerState, previous: Optional[PeerState]) -> None:
         if previous is None:
-            self._observer.on_hub_joined()
+            self._tell(HubJoined())
         # Its ranks have not met those of nodes that had left before it joined.
         known = (previous if previous is not None else state).departed_starts
         for each in state.departed:
-            if each.node == self._order.node:
+            left = each.left
+            if left.peer == self._order.node:
                 if each.start == self._order.rejoin_count:
-                    lost = Reason(ReasonKind.LOST, each.node, detail=each.reason)
-                    self._observer.on_peer_stop(lost)
-            elif (each.node, each.start) not in known:
-                seen_at = now - each.silence_s
-                self._observer.on_peer_departed(each.node, each.reason, seen_at, each.nodes)
+                    self._tell(Reason(ReasonKind.LOST, left.peer, detail=left.reason))
+            elif (left.peer, each.start) not in known:
+                self._tell(left)
         self._take_stop(state, previous)
-        self._follow(state)
+        self._take_of_other_attempt(state)
         self.hub_finished = state.phase is Phase.ENDED
 
-    def _lose(self, reason: str, last_seen: float) -> None:
+    def _lose(self, reason: str, silence_s: float = 0.0) -> None:
         self.hub_finished = True
         name = self._hub.node
         if self.hub_state is not None and not is_indispensable(self._order, name):
-            self._observer.on_hub_unreachable(f"{name}: {reason}")
-            self._observer.on_peer_departed(name, reason, last_seen, 0)
+            self._tell(HubUnreachable(f"{name}: {reason}"))
+            self._tell(PeerDeparted(name, reason, 0, silence_s=silence_s))
         else:
-            self._observer.on_peer_lost(name, reason, last_seen)
+            self._tell(PeerLost(name, reason, silence_s=silence_s))

@@ -1,7 +1,8 @@
-"""Links between supervisors: lines of JSON over TCP, each with an HMAC of the token (RFC 2104).
+"""Links: lines between supervisors over TCP, and from agents over the socket of a run.
 
-The token came over SSH and is never on a disk. A line that does not have it costs its sender the
-connection, and nobody else anything. What a line is worth, and whether it is new, its reader knows.
+A line between supervisors has an HMAC of a token (RFC 2104) that came over SSH and is never on a
+disk. One that does not have it costs its sender the connection, and nobody else anything. What a
+line is worth, and whether it is new, its reader knows.
 """
 
 from __future__ import annotations
@@ -14,23 +15,18 @@ import json
 import os
 import socket
 import time
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from runner.core.wire.codec import parse_json
 from runner.host.process.event_loop import EventLoop
+from runner.host.storage import run_owner
 
 MAX_LINE = 1 << 20  # what a hub has to say
 MAX_MEMBER_LINE = 8 << 10
-MAX_UNAUTHENTICATED = 64
+MAX_UNKNOWN = 64
 BACKLOG = 256
 RETRY_PAUSE_S = 0.2
 LINGER_S = 1.0  # how long the last words may take to be read
-NO_ANSWER = "it does not answer"
-
-SayFirst = Callable[[], bytes]
-"""Returns what to say on a new link whose peer is known."""
-Take = Callable[[bytes], str]
-"""Takes a line; returns who sent it, "" if that is not certain. ValueError: it is no message."""
 
 
 def seal(token: bytes, message: Dict[str, Any]) -> bytes:
@@ -58,27 +54,38 @@ class Link:
     """One connection that carries lines, perhaps not established yet.
 
     Attributes:
-        peer: Who has sent a message over it that counts, "" for nobody yet.
-        heard_at: When such a message came last, or the link began.
+        peer: Who has sent a line over it that counts, "" for nobody yet.
+        heard_at: When such a line came last, or the link began.
         error: Why it is of no more use, None while it is.
     """
 
-    def __init__(self, connection: socket.socket, max_line: int, take: Take) -> None:
+    def __init__(
+        self,
+        connection: socket.socket,
+        loop: EventLoop,
+        max_line: int,
+        take: Callable[[Link, bytes], str],
+        then: Callable[[Link], None],
+    ) -> None:
+        """Read from now on.
+
+        `take` gets each line, and returns who sent it, "" if that is not certain; ValueError: it is
+        no message. `then` is called after each turn of reading.
+        """
         connection.setblocking(False)
         self.peer = ""
         self.heard_at = time.monotonic()
         self.error: Optional[Exception] = None
         self._send_error: Optional[Exception] = None
-        self._socket = connection
+        self.socket = connection
+        self._loop = loop
         self._max_line = max_line
         self._take = take
+        self._then = then
         self._unread = b""
         self._unsent = b""
         self._latest = b""  # the line to send after that
-
-    def fileno(self) -> int:
-        """Return the descriptor to watch."""
-        return self._socket.fileno()
+        loop.add_reader(connection.fileno(), self._receive)
 
     def send(self, line: bytes) -> None:
         """Send a line; where an earlier one has not even begun to be sent, this one replaces it."""
@@ -86,13 +93,12 @@ class Link:
         self.flush()
 
     def flush(self) -> None:
-        """Send what the kernel takes now."""
         try:
             while self._unsent or self._latest:
                 if not self._unsent:
                     self._unsent = self._latest
                     self._latest = b""
-                self._unsent = self._unsent[self._socket.send(self._unsent) :]
+                self._unsent = self._unsent[self.socket.send(self._unsent) :]
         except BlockingIOError:
             pass
         except OSError as error:  # reading ends by it, after what has arrived
@@ -100,53 +106,40 @@ class Link:
             self._unsent = b""
             self._latest = b""
 
-    def receive(self) -> None:
-        """Take the lines that have arrived."""
+    def _receive(self) -> None:
+        if self.socket.fileno() < 0:
+            return  # it was closed in this very turn of the loop
         try:
-            chunk = self._socket.recv(65536)
+            chunk = self.socket.recv(65536)
             if not chunk:
                 raise ValueError("it closed the connection")
             *lines, self._unread = (self._unread + chunk).split(b"\n")
             if any(len(line) > self._max_line for line in (*lines, self._unread)):
                 raise ValueError("it sent a line without an end")
             for line in lines:
-                self.peer = self._take(line) or self.peer
+                self.peer = self._take(self, line) or self.peer
                 if self.peer:
                     self.heard_at = time.monotonic()
         except BlockingIOError:
             pass
         except (OSError, ValueError) as error:
             self.error = self._send_error or error
-
-    def say_last(self) -> None:
-        """Send what is left now, and no more."""
-        self.flush()
-        with contextlib.suppress(OSError):
-            if not self._unsent:
-                self._socket.shutdown(socket.SHUT_WR)
+        self._then(self)
 
     def close(self, deadline: float = 0.0) -> None:
-        """Close it once the peer has read all and closed it, too; or at the deadline."""
+        """Close it once the peer has read all and closed it, too; or at the deadline.
+
+        A connection closed with something unread is reset by the kernel, which may lose the last
+        words.
+        """
+        self._loop.remove_reader(self.socket.fileno())
         with contextlib.suppress(OSError):
-            self._socket.settimeout(max(0.0, deadline - time.monotonic()))
-            self._socket.sendall(self._unsent + self._latest)
-            self._socket.shutdown(socket.SHUT_WR)
-            while self._socket.recv(65536):
-                self._socket.settimeout(max(0.0, deadline - time.monotonic()))
-        self._socket.close()
-
-
-def close_all(links: Iterable[Link], linger_s: float) -> None:
-    """Close links once their peers have read everything, after `linger_s` at the latest.
-
-    A connection closed with something unread is reset by the kernel, which may lose the last words.
-    """
-    links = list(links)
-    deadline = time.monotonic() + linger_s
-    for link in links:
-        link.say_last()
-    for link in links:
-        link.close(deadline)
+            self.socket.settimeout(max(0.0, deadline - time.monotonic()))
+            self.socket.sendall(self._unsent + self._latest)
+            self.socket.shutdown(socket.SHUT_WR)
+            while self.socket.recv(65536):
+                self.socket.settimeout(max(0.0, deadline - time.monotonic()))
+        self.socket.close()
 
 
 class Listener:
@@ -156,23 +149,28 @@ class Listener:
     keeps its last link only.
     """
 
-    problem = ""  # as of an `OutgoingLink`
-    is_refused = False
+    error = None  # as of an `OutgoingLink`
 
     def __init__(
-        self, sock: socket.socket, loop: EventLoop, say_first: SayFirst, take: Take
+        self,
+        sock: socket.socket,
+        loop: EventLoop,
+        take: Callable[[Link, bytes], str],
+        say_first: Callable[[], bytes],
+        max_line: int = MAX_MEMBER_LINE,
     ) -> None:
+        """Listen; `say_first` returns what to say to a peer that has become known."""
         self._links: List[Link] = []  # the oldest first
         self._socket = sock
         self._loop = loop
-        self._say_first = say_first
         self._take = take
+        self._say_first = say_first
+        self._max_line = max_line
         sock.setblocking(False)
         sock.listen(BACKLOG)
         loop.add_reader(sock.fileno(), self._accept)
 
     def tick(self) -> None:
-        """Send what could not be sent before."""
         for link in self._links:
             link.flush()
 
@@ -188,61 +186,71 @@ class Listener:
         The socket itself is the caller's, and may have a next listener.
         """
         self._loop.remove_reader(self._socket.fileno())
-        known = [link for link in self._links if link.peer]
-        for link in [*self._links]:
-            self._loop.remove_reader(link.fileno())
-            if not link.peer:
-                link.close()
+        deadline = time.monotonic() + linger_s
+        self.tick()
+        for link in self._links:
+            link.close(deadline if link.peer else 0.0)
         self._links = []
-        close_all(known, linger_s)
 
     def _accept(self) -> None:
         connection = self._loop.accept(self._socket)
         if connection is None:
             return
-        link = Link(connection, MAX_MEMBER_LINE, self._take)
+        link = Link(connection, self._loop, self._max_line, self._take_line, self._drop_if_useless)
         self._links.append(link)
-        self._loop.add_reader(link.fileno(), lambda: self._receive(link))
         unknown = [link for link in self._links if not link.peer]
-        if len(unknown) > MAX_UNAUTHENTICATED:
+        if len(unknown) > MAX_UNKNOWN:
             self._drop(unknown[0])
 
-    def _receive(self, link: Link) -> None:
-        if link not in self._links:
-            return  # a later one has taken its place in this very turn
-        was_known = bool(link.peer)
-        link.receive()
-        if link.peer and not was_known:
-            for other in [each for each in self._links if each.peer == link.peer]:
-                if other is not link:
-                    self._drop(other)
+    def _take_line(self, link: Link, line: bytes) -> str:
+        peer = self._take(link, line)
+        if peer and not link.peer:
+            for other in [each for each in self._links if each.peer == peer]:
+                self._drop(other)
             link.send(self._say_first())
+        return peer
+
+    def _drop_if_useless(self, link: Link) -> None:
         if link.error is not None:
             self._drop(link)
 
     def _drop(self, link: Link) -> None:
         self._links.remove(link)
-        self._loop.remove_reader(link.fileno())
         link.close()
 
 
-class OutgoingLink:
-    """The link to one listener, opened again whenever it ends or nothing is heard over it.
+def hear_commands(
+    sock: socket.socket, loop: EventLoop, on_command: Callable[[Dict[str, Any]], Dict[str, Any]]
+) -> Listener:
+    """Take commands of this user's agents on the socket of a run, as lines of JSON.
 
-    Attributes:
-        is_refused: Whether nothing listened there, until the next try.
+    `on_command` returns what to answer, if anything.
     """
+
+    def take(link: Link, line: bytes) -> str:
+        if run_owner.peer_uid(link.socket) != os.getuid():
+            raise ValueError("it is another user's")
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # a malformed one
+            if answer := on_command(json.loads(line)):
+                link.send(json.dumps(answer).encode() + b"\n")
+        return str(id(link))  # none takes the place of another
+
+    return Listener(sock, loop, take, say_first=bytes, max_line=MAX_LINE)
+
+
+class OutgoingLink:
+    """The link to one listener, opened again whenever it ends or nothing is heard over it."""
 
     def __init__(
         self,
         address: Tuple[str, int],
         loop: EventLoop,
         silence_s: float,
-        say_first: SayFirst,
-        take: Take,
+        say_first: Callable[[], bytes],
+        take: Callable[[Link, bytes], str],
     ) -> None:
-        self.is_refused = False
-        self._error: Exception = TimeoutError(errno.ETIMEDOUT, NO_ANSWER)
+        self.error: Exception = _no_answer()
+        """Why nothing is heard."""
         self._address = address
         self._loop = loop
         self._silence_s = silence_s
@@ -250,11 +258,6 @@ class OutgoingLink:
         self._take = take
         self._link: Optional[Link] = None
         self._next_try_at = 0.0
-
-    @property
-    def problem(self) -> str:
-        """Why there is no link, or nothing is heard over it."""
-        return str(getattr(self._error, "strerror", None) or self._error)
 
     def tick(self) -> None:
         """Open the link if there is none, and send what could not be sent before."""
@@ -266,7 +269,7 @@ class OutgoingLink:
         link.flush()
         is_silent = time.monotonic() > link.heard_at + self._silence_s
         if is_silent and link.error is None:  # TCP would wait for longer than that
-            link.error = TimeoutError(errno.ETIMEDOUT, NO_ANSWER)
+            link.error = _no_answer()
         self._give_up_if_useless(link)
 
     def send(self, line: bytes) -> None:
@@ -278,14 +281,11 @@ class OutgoingLink:
         """Close the link once what was sent was read; open one for that, if there is time."""
         if self._link is None and linger_s:
             self._open()
-        link = self._link
-        if link is not None:
-            self._loop.remove_reader(link.fileno())
+        if self._link is not None:
+            self._link.close(time.monotonic() + linger_s)
             self._link = None
-            link.close(time.monotonic() + linger_s)
 
     def _open(self) -> None:
-        self.is_refused = False
         host, port = self._address
         try:
             # Numeric, since a resolver may take half a minute.
@@ -296,27 +296,27 @@ class OutgoingLink:
         except OSError as error:  # no address, or no descriptor is left
             self._retry_later(error)
             return
-        link = Link(connection, MAX_LINE, self._take)
+        connection.setblocking(False)
         error_number = connection.connect_ex(address)
+        link = Link(connection, self._loop, MAX_LINE, self._take, self._give_up_if_useless)
         if error_number not in (0, errno.EINPROGRESS):
             link.error = OSError(error_number, os.strerror(error_number))
         self._link = link
-        self._loop.add_reader(link.fileno(), lambda: self._receive(link))
         link.send(self._say_first())
         self._give_up_if_useless(link)
 
-    def _receive(self, link: Link) -> None:
-        link.receive()
-        self._give_up_if_useless(link)
-
     def _give_up_if_useless(self, link: Link) -> None:
+        if link.peer:
+            self.error = _no_answer()
         if link.error is not None and link is self._link:
-            self._loop.remove_reader(link.fileno())
             link.close()
             self._link = None
             self._retry_later(link.error)
 
     def _retry_later(self, error: Exception) -> None:
-        self._error = error
-        self.is_refused = isinstance(error, ConnectionRefusedError)
+        self.error = error
         self._next_try_at = time.monotonic() + RETRY_PAUSE_S
+
+
+def _no_answer() -> Exception:
+    return TimeoutError(errno.ETIMEDOUT, "it does not answer")

@@ -88,15 +88,6 @@ def make_marker(path: str, until: Optional[float] = None) -> None:
         os.close(descriptor)
 
 
-def mark_unattended(folder: RunPaths, left_s: Optional[float]) -> None:
-    """Show for how long the run goes on without a controller; None if it may have one."""
-    with contextlib.suppress(OSError):
-        if left_s is None:
-            os.unlink(folder.unattended)
-            return
-        make_marker(folder.unattended, time.time() + left_s)
-
-
 def create_run_folder(
     folder: RunPaths, order: Order, programs: Mapping[str, str], record: Mapping[str, Any]
 ) -> None:

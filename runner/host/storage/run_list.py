@@ -92,7 +92,6 @@ def read_run(folder: RunPaths) -> Optional[HostRunStatus]:
         bodies = [event.body for event in read_events(folder) if event.attempt == info.attempt]
         stops = [body.reason for body in bodies if isinstance(body, Stopping)]
         lost_node = any(reason.kind is ReasonKind.LOST for reason in stops)
-    ends_at = mtime(folder.unattended) if alive else 0.0
     return HostRunStatus(
         info=info,
         owner=procfs.user_name(owner_uid),
@@ -103,7 +102,6 @@ def read_run(folder: RunPaths) -> Optional[HostRunStatus]:
         node=node,
         lost_node=lost_node,
         here=not other_host,
-        unattended_left_s=max(0.0, ends_at - time.time()) if ends_at else None,
     )
 
 

@@ -6,7 +6,6 @@ it gives the nodes that are left and stand by other numbers. The others do as it
 
 from __future__ import annotations
 
-import functools
 import time
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Union
 
@@ -17,12 +16,12 @@ from runner.core.wire.paths import RunPaths
 from runner.core.wire.plan import Plan, next_attempt, plan_of, renumbered, run_info
 from runner.core.wire.run_info import PastAttempt, RunInfo
 from runner.core.wire.states import Reason, ReasonKind
-from runner.core.wire.timing import ENGINE_TIMEOUT_S, KILL_TIMEOUT_S
+from runner.core.wire.timing import ENGINE_TIMEOUT_S, KILL_TIMEOUT_S, FailureDetector
 from runner.host.facts import ports
-from runner.host.peers.fold import HubFold, MemberFold
+from runner.host.peers.fold import HubFold, LastHeard, MemberFold, PeerState, Phase, Upcoming
 from runner.host.peers.group import PeerGroup
-from runner.host.peers.state import LastHeard, Phase, Upcoming
-from runner.host.storage.run_folder import EventLog, create_run_folder
+from runner.host.storage.run_folder import EventLog
+from runner.host.supervisor.stop_ladder import StopLadder
 
 UNATTENDED_S = 10.0  # agents renew the lease of a controller more often
 LAUNCH_GONE_S = 30.0  # of silence, after which the hub decides in the place of a launch
@@ -30,8 +29,6 @@ PROOF_MARGIN_S = 10.0  # beyond the grace, for what a host that answers has left
 
 
 class SupervisorArgs(NamedTuple):
-    """What a supervisor begins with."""
-
     folder: RunPaths
     order: Order
     environ: Dict[str, str]  # that of the order is added to it
@@ -40,7 +37,6 @@ class SupervisorArgs(NamedTuple):
     record: Mapping[str, Any] = {}  # of the whole run; see `create_run_folder`, as for `programs`
     programs: Mapping[str, str] = {}
     upcoming: Optional[Upcoming] = None  # the hub's decision by which this attempt began
-    write_down: Callable[[], object] = int  # makes the run folder; it may wait for a disk
     user_stopped: bool = False  # before it began
 
     @property
@@ -60,6 +56,7 @@ class ControllerLease:
     after `UNATTENDED_S`.
 
     Attributes:
+        wants_detach: Whether a controller wanted that here, and the hub has not confirmed it.
         heard: When agents on this host renewed the lease.
         heard_anywhere: When agents did on any host.
     """
@@ -67,20 +64,30 @@ class ControllerLease:
     def __init__(self, order: Order, journal: EventLog) -> None:
         self._order = order
         self._journal = journal
+        self._pauses = FailureDetector()
         self.detached = order.detached
+        self.wants_detach = False
         now = time.monotonic()
         self.heard = LastHeard(now, now)
         self.heard_anywhere = self.heard
 
     def renew(self, *, by_launch: bool = False) -> None:
-        """Renew the lease: an agent of a controller is here, perhaps that of the launch."""
         now = time.monotonic()
         self.heard = LastHeard(now, now if by_launch else self.heard.launch)
-        self.renew_from_peer(self.heard)
+        self.heard_anywhere = self.heard_anywhere.merged(self.heard)
 
-    def renew_from_peer(self, heard: LastHeard) -> None:
-        """Renew the lease by what another host heard."""
+    def take(self, state: PeerState, *, is_stopping: bool) -> None:
+        """Take what another host says; the hub detaches only before it stops."""
+        now = time.monotonic()
+        heard = LastHeard(now - state.controller_age_s, now - state.launch_age_s)
         self.heard_anywhere = self.heard_anywhere.merged(heard)
+        if state.detached and not (is_stopping and self._is_hub):
+            self.detach()
+
+    @property
+    def heard_to_tell(self) -> LastHeard:
+        """What the others are told: nobody hears from the hub what it has said itself."""
+        return self.heard_anywhere if self._is_hub else self.heard
 
     @property
     def hosts_decide(self) -> bool:
@@ -92,48 +99,29 @@ class ControllerLease:
         """Whether notifications are up to the hosts."""
         return self.detached or time.monotonic() - self.heard_anywhere.launch > UNATTENDED_S
 
-    @property
-    def has_expired(self) -> bool:
-        """Whether the attempt must end for want of a controller."""
+    def expiry(self) -> Optional[Reason]:
+        """Return why to stop for want of a controller, if so; not right after a pause of our own.
+
+        To be called often: see `FailureDetector`.
+        """
         limit_s = self._order.disconnect_s
-        return limit_s > 0 and not self.detached and self._age_s > limit_s
+        now = time.monotonic()
+        is_over = limit_s > 0 and now - self.heard_anywhere.controller > limit_s
+        if self._pauses.check(now) and is_over and not self.detached:
+            return Reason(ReasonKind.UNATTENDED, self._order.node, detail=f"{limit_s:g} s")
+        return None
 
     @property
-    def unattended_left_s(self) -> Optional[float]:
-        """When the attempt ends for want of a controller, None while there may be one."""
-        limit_s = self._order.disconnect_s
-        unattended = limit_s and not self.detached and self._age_s > UNATTENDED_S
-        return limit_s - self._age_s if unattended else None
-
-    @property
-    def _age_s(self) -> float:
-        return time.monotonic() - self.heard_anywhere.controller
-
-    def confirm_detach(self, *, stopping: bool) -> None:
-        """Detach, as another host says; the hub accepts that only before it stops."""
-        if not (stopping and self.is_hub):
-            self.detach()
-
-    @property
-    def is_hub(self) -> bool:
-        """Whether no other host decides."""
+    def _is_hub(self) -> bool:
         hub = self._order.hub
         return hub is None or hub.node == self._order.node
 
     def detach(self) -> None:
-        """Need no controller from now on."""
+        self.wants_detach = False
         if not self.detached:
             self.detached = True
             if not self._journal.state.is_terminal:  # a record ends with its end
                 self._journal.append(Detached())
-
-
-class AttemptEnd(NamedTuple):
-    """How an attempt ended on this host."""
-
-    reason: Optional[Reason]  # why it was stopped, None if it was not
-    began_at: float
-    stopped_at: float  # monotonic
 
 
 class Decision:
@@ -145,33 +133,30 @@ class Decision:
     def __init__(
         self,
         args: SupervisorArgs,
-        end: AttemptEnd,
-        group: Optional[PeerGroup],
+        ladder: StopLadder,
+        group: PeerGroup,
         lease: ControllerLease,
         journal: EventLog,
         poll: Callable[[], str],
     ) -> None:
         self._args = args
         self._order = args.order
-        self._end = end
+        self._ladder = ladder
         self._group = group
         self._lease = lease
         self._journal = journal
         self._poll = poll
         self._is_pending = False
 
-    def wait(self) -> Optional[Upcoming]:
-        """Return the attempt that follows on this host, None if none does."""
-        group = self._group
-        reason = self._end.reason
+    def wait(self, began_at: float) -> Optional[Upcoming]:
+        reason = self._ladder.reason
         if reason is None or not self._may_follow(reason):
             return None
-        if group is not None and isinstance(group.fold, MemberFold):
-            decided = self._obey(group, group.fold)
+        if isinstance(self._group.fold, MemberFold):
+            decided = self._obey(self._group.fold)
         else:
-            decided = self._decide(reason)
-            if group is not None:
-                group.decide(decided)
+            decided = self._decide(reason, began_at)
+            self._group.decide(decided)
         if isinstance(decided, Upcoming):
             past = decided.past
             self._journal.append(Relaunching(decided.attempt, decided.nodes, past.reason))
@@ -187,10 +172,10 @@ class Decision:
             return False
         if reason.kind is ReasonKind.STALL and not order.relaunches_stalls:
             return False
-        if self._group is None:
-            return order.hub is None  # else nobody could be told
         fold = self._group.fold
-        return isinstance(fold, HubFold) or fold.hub_state is not None
+        if isinstance(fold, MemberFold):
+            return fold.hub_state is not None
+        return fold is not None or order.hub is None  # else nobody could be told
 
     def _launch_is_gone(self) -> Optional[bool]:
         """Return whether the hosts decide, None while that is not known.
@@ -199,16 +184,17 @@ class Decision:
         """
         if self._lease.hosts_decide:
             return True
-        return False if self._lease.heard_anywhere.launch >= self._end.stopped_at else None
+        is_heard = self._lease.heard_anywhere.launch >= self._ladder.stopped_at
+        return False if is_heard else None
 
     def _pend(self) -> None:
         if not self._is_pending:
             self._is_pending = True
             self._journal.append(RelaunchPending())
 
-    def _obey(self, group: PeerGroup, fold: MemberFold) -> Union[Upcoming, str]:
+    def _obey(self, fold: MemberFold) -> Union[Upcoming, str]:
         """Wait for the decision of the hub; return that, or why there is none."""
-        group.pend()
+        self._group.pend()
         while fold.upcoming is None:
             problem = self._poll()
             hub_state = fold.hub_state
@@ -217,7 +203,9 @@ class Decision:
                 self._pend()
             if hub_state is not None and phase is Phase.ENDED:
                 problem = problem or hub_state.refusal or "its hub has ended"
-            elif fold.hub_finished and self._waits_in_vain():
+            elif fold.hub_finished and self._launch_is_gone() is not None:
+                if self._launch_is_gone():
+                    self._pend()  # else there is a launch that decides, and it need not be said
                 problem = "its hub, which would decide about it, was lost"
             if problem and fold.upcoming is None:
                 return problem
@@ -226,31 +214,26 @@ class Decision:
             return upcoming
         return "the run goes on without this node"
 
-    def _waits_in_vain(self) -> bool:
-        """Return whether no launch decides either; if one is there, it need not be said."""
-        is_gone = self._launch_is_gone()
-        if is_gone:
-            self._pend()
-        return is_gone is not None
-
-    def _decide(self, reason: Reason) -> Union[Upcoming, str]:
+    def _decide(self, reason: Reason, began_at: float) -> Union[Upcoming, str]:
         """Return, on the hub, the next attempt, once nothing can be left of this one."""
-        order = self._order
-        fold = self._group.fold if self._group is not None else None
-        while self._launch_is_gone() is None:
+        problem = self._wait_while(lambda: self._launch_is_gone() is None)
+        if problem or not self._launch_is_gone():
+            return problem
+        self._pend()
+        self._group.pend()
+        fold = self._group.fold
+        hub_fold = fold if isinstance(fold, HubFold) else None
+        problem = self._wait_for_proof(hub_fold) if hub_fold is not None else ""
+        relaunch_at = time.monotonic() + self._order.relaunch_pause_s
+        problem = problem or self._wait_while(lambda: time.monotonic() < relaunch_at)
+        return problem or self._choose(hub_fold, reason, began_at)
+
+    def _wait_while(self, condition: Callable[[], bool]) -> str:
+        """Return why to wait no longer, "" once the condition does not hold."""
+        while condition():
             if problem := self._poll():
                 return problem
-        if not self._launch_is_gone():
-            return ""
-        self._pend()
-        if self._group is not None:
-            self._group.pend()
-        problem = self._wait_for_proof(fold) if isinstance(fold, HubFold) else ""
-        relaunch_at = time.monotonic() + order.relaunch_pause_s
-        while not problem and time.monotonic() < relaunch_at:
-            problem = self._poll()
-        hub_fold = fold if isinstance(fold, HubFold) else None
-        return problem or self._choose(hub_fold, reason)
+        return ""
 
     def _wait_for_proof(self, fold: HubFold) -> str:
         """Wait until nothing of the attempt can be left; return why to wait for nothing more.
@@ -262,15 +245,17 @@ class Decision:
         patience_s = lost_s + order.grace_s + KILL_TIMEOUT_S
         engine_s = ENGINE_TIMEOUT_S if order.container is not None else 0.0
         give_up_at = time.monotonic() + patience_s + engine_s + PROOF_MARGIN_S
-        while fold.is_one_unproven(time.monotonic(), patience_s):
-            problem = self._poll()
-            if problem or time.monotonic() > give_up_at:
-                return problem
-        return ""
 
-    def _choose(self, fold: Optional[HubFold], reason: Reason) -> Union[Upcoming, str]:
+        def is_one_unproven() -> bool:
+            now = time.monotonic()
+            return now < give_up_at and fold.is_one_unproven(now, patience_s)
+
+        return self._wait_while(is_one_unproven)
+
+    def _choose(
+        self, fold: Optional[HubFold], reason: Reason, began_at: float
+    ) -> Union[Upcoming, str]:
         order = self._order
-        end = self._end
         orders = self._args.orders
         proven = [order.node]
         suspected = ""
@@ -292,7 +277,7 @@ class Decision:
             return made
         nodes = tuple(name for name in orders if not orders[name].is_standby)
         unverified = tuple(name for name in nodes if name in lost)
-        seconds = time.monotonic() - end.began_at
+        seconds = time.monotonic() - began_at
         return Upcoming(
             order.attempt + 1,
             nodes=tuple(name for name in made if not made[name].is_standby),
@@ -302,12 +287,13 @@ class Decision:
 
 
 def begin_next(args: SupervisorArgs, upcoming: Upcoming, *, user_stopped: bool) -> SupervisorArgs:
-    """Return what to start here as the attempt that follows, with what writes it down.
+    """Return what to start here as the attempt that follows.
 
     `user_stopped`: one has stopped it since that was decided.
     """
     orders = renumbered(args.orders, upcoming.nodes, upcoming.spares)
     order = orders[args.order.node]
+    is_master = not (order.node_rank or order.is_standby)
     info = decode(RunInfo, args.record["info"])
     plan = plan_of(decode(Plan, args.record["plan"]), orders)
     past = (*info.past_attempts, upcoming.past)
@@ -317,7 +303,6 @@ def begin_next(args: SupervisorArgs, upcoming: Upcoming, *, user_stopped: bool) 
         order=order,
         record=record,
         upcoming=upcoming,
-        write_down=functools.partial(create_run_folder, args.folder, order, args.programs, record),
         user_stopped=user_stopped,
-        reserved_ports=args.reserved_ports.next_store(order.reserve_port),
+        reserved_ports=args.reserved_ports.next_store(order.master_port if is_master else 0),
     )

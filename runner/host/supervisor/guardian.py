@@ -12,12 +12,12 @@ import socket
 import sys
 import traceback
 from dataclasses import replace
-from typing import Any, Callable, Mapping, NoReturn, Optional, Set
+from typing import Callable, NoReturn, Optional, Set
 
 from runner.core.wire.order import Order
 from runner.core.wire.paths import RunPaths
+from runner.host.peers.fold import Phase
 from runner.host.peers.group import tell_death
-from runner.host.peers.state import Phase
 from runner.host.process import procfs, subreaper
 from runner.host.storage.keep import link_kept
 from runner.host.storage.permissions import remove_tree
@@ -35,21 +35,14 @@ from runner.host.supervisor.supervisor import Supervisor
 READY = b"ready"
 
 
-def prepare(
-    folder: RunPaths,
-    order: Order,
-    programs: Mapping[str, str],
-    record: Mapping[str, Any],
-    spawn: Callable[[int], int],
-) -> int:
+def prepare(args: SupervisorArgs, spawn: Callable[[int], int]) -> int:
     """Make the run's folder, with its copy of the code, and start the supervisor.
 
-    `spawn` does so, with the descriptor of its log, and what it returns is returned. `programs`
-    and `record` are those of `create_run_folder`.
-
-    A later attempt, and a node that rejoins, continue in the folder of an earlier one if there
-    is one.
+    `spawn` does so, with the descriptor of its log, and what it returns is returned. A later
+    attempt, and a node that rejoins, continue in the folder of an earlier one if there is one.
     """
+    folder = args.folder
+    order = args.order
     is_later = bool(order.attempt or order.rejoin_count)
     existed = os.path.lexists(folder.root)
     if existed and not is_later:
@@ -62,7 +55,7 @@ def prepare(
         os.unlink(folder.relaunch_marker)
     has_work = os.path.lexists(folder.work)
     try:
-        create_run_folder(folder, order, programs, record)
+        create_run_folder(folder, order, args.programs, args.record)
         if order.release and not has_work:
             check_out(order.workdir, order.release, folder.work)
             write_atomic(folder.checked_out, "")
@@ -116,8 +109,8 @@ def _run_detached(
         os.setsid()
         if os.fork():
             os._exit(0)
-        kept_fds = {report_fd, listener.fileno(), *args.reserved_ports.descriptors}
-        _redirect(log_fd, kept_fds)
+        kept = [listener, *args.reserved_ports.sockets]
+        _redirect(log_fd, {report_fd, *(sock.fileno() for sock in kept)})
         _guard(args, listener, report_fd)
     except BaseException as error:  # noqa: BLE001 (whatever it is, the agent must report it)
         traceback.print_exc()
@@ -145,8 +138,8 @@ def _guard(args: SupervisorArgs, listener: socket.socket, report_fd: int) -> NoR
             if os.getppid() == guardian_pid:
                 next_args: Optional[SupervisorArgs] = args
                 while next_args is not None:
-                    supervisor = Supervisor(next_args, listener, guardian_pid)
-                    supervisor.run(on_ready=lambda: _report(report_fd, READY))
+                    supervisor = Supervisor(next_args, guardian_pid)
+                    supervisor.run(listener, on_ready=lambda: _report(report_fd, READY))
                     next_args = supervisor.next_start()
                 os._exit(0)
         except BaseException as error:  # noqa: BLE001 (the guardian ends the run and records it)
@@ -163,21 +156,13 @@ def _guard(args: SupervisorArgs, listener: socket.socket, report_fd: int) -> NoR
         exit_text = f"signal {status & 0x7F}" if status & 0x7F else f"exit code {status >> 8}"
         reason = f"its supervisor ended by {exit_text}"
         tell_death(order, args.token, reason)
-        verified = finalise_record(
-            folder,
-            order,
-            reason,
-            subreaper.own_descendants,
-            reap=subreaper.reap_all,
-            environ=args.environ,
-        )
+        verified = finalise_record(folder, order, reason, environ=args.environ)
         if verified and order.relaunches_left:  # nobody need wait for it
             tell_death(order, args.token, reason, Phase.ENDED)
     os._exit(0)
 
 
 def _redirect(log_fd: int, keep_fds: Set[int]) -> None:
-    """Redirect the standard streams, and close every other descriptor of the session."""
     sys.stdin = open(os.devnull, encoding="ascii")
     null_fd = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null_fd, 0)

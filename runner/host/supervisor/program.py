@@ -10,19 +10,18 @@ import os
 import signal
 import subprocess
 import time
-from typing import Callable, Dict, List, NamedTuple, Optional, Set, Tuple, Union
+from dataclasses import replace
+from typing import Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 from runner.core.wire.container import client_env, container_name
 from runner.core.wire.events import ProgramExited, ProgramStarted
 from runner.core.wire.order import Order, command_words, environment
-from runner.core.wire.paths import PROGRAM_LOG, STREAMS, is_rank_source
+from runner.core.wire.paths import PROGRAM_LOG, STREAMS, RunPaths, is_rank_source
 from runner.host.container import last_line
-from runner.host.facts import ports
 from runner.host.process import procfs, subreaper
 from runner.host.process.jobs import Submit
 from runner.host.process.pid_namespace import ContainerProcesses
 from runner.host.storage.run_folder import EventLog
-from runner.host.supervisor.attempt import SupervisorArgs
 
 StartResult = Union["subprocess.Popen[bytes]", OSError, None]
 ExitStatus = Tuple[Optional[int], Optional[int]]  # code or signal; neither if it never started
@@ -30,33 +29,25 @@ ENGINE_CODES = (125, 126, 127, 255)
 """How the clients of engines end that could not start a command: docker, podman; apptainer."""
 
 
-class EngineProblem(NamedTuple):
-    """What an engine said about a container, "" if nothing."""
-
-    text: str = ""
-    is_at_start: bool = False  # no rank had begun in it
-
-
-NO_PROBLEM = EngineProblem()
-
-
 class LauncherProcess:
     """The program of one attempt."""
 
-    def __init__(self, args: SupervisorArgs, journal: EventLog, submit: Submit) -> None:
-        order = args.order
+    def __init__(
+        self,
+        folder: RunPaths,
+        order: Order,
+        environ: Mapping[str, str],
+        journal: EventLog,
+        submit: Submit,
+    ) -> None:
         self.pid = 0
         self.is_starting = False
-        self.is_on_record = False  # before that it must not start
         self.exit_status: Optional[ExitStatus] = None  # while it has not ended
         self.unrecorded_end: Optional[float] = None
         """When it ended, monotonic, while that waits for the records of its ranks."""
 
-        store = args.reserved_ports.store
-        self.port_reservation = ports.PortReservation(store, order.reserve_port)
-
-        self._folder = args.folder
-        self._environ = args.environ
+        self._folder = folder
+        self._environ = environ
         self._order = order
         self._journal = journal
         self._submit = submit
@@ -65,14 +56,7 @@ class LauncherProcess:
         self._container = ContainerProcesses(procfs.env_tags(order.run_id, order.node))
 
     @property
-    def may_start(self) -> bool:
-        """Whether its run is on record, and its start was neither begun nor cancelled."""
-        is_untouched = not (self.pid or self.is_starting or self._is_cancelled)
-        return self.is_on_record and is_untouched
-
-    @property
     def is_running(self) -> bool:
-        """Whether it runs."""
         return bool(self.pid) and self.exit_status is None
 
     @property
@@ -81,9 +65,10 @@ class LauncherProcess:
         return self.exit_status is not None and self.unrecorded_end is None
 
     def start(self, then: Callable[[], object]) -> None:
-        """Have the program started; call `then` once it runs or that failed."""
-        self.is_starting = True
-        self._submit(self._start, functools.partial(self._on_start, then))
+        """Have the program started, if it was not cancelled; call `then` once it runs or failed."""
+        if not self._is_cancelled:
+            self.is_starting = True
+            self._submit(self._start, functools.partial(self._on_start, then))
 
     def _environment(self) -> Dict[str, str]:
         """Return the environment of the program, over what it inherits.
@@ -158,24 +143,26 @@ class LauncherProcess:
         self.unrecorded_end = time.monotonic()
         return True
 
-    def find_engine_problem(self) -> EngineProblem:
-        """Return why a container did not start, or how its client lost it.
+    def read_end(self) -> ProgramExited:
+        """Return how it ended, and why its container did not start or its client lost that.
 
         It may wait for a disk.
         """
         order = self._order
-        code, _ = self.exit_status or (None, None)
+        code, signum = self.exit_status or (None, None)
+        body = ProgramExited(code, signum)
+        if order.container is None or code not in ENGINE_CODES:
+            return body
         names = procfs.list_names(self._folder.attempt_folder(order.attempt))
         records = [name for name in names if is_rank_source(name)]
-        has_ended = any(name.endswith(".exit") for name in records)
-        if order.container is None or code not in ENGINE_CODES or has_ended:
-            return NO_PROBLEM
+        if any(name.endswith(".exit") for name in records):
+            return body
         log = procfs.read_text(self._folder.stream_log(order.attempt, PROGRAM_LOG, "err"))
         said = last_line(log) or "it did not say why"
         if not records:
-            return EngineProblem(said, is_at_start=True)
+            return replace(body, error=said, container_failed=True)
         client = order.container.engine or order.container.program[0]
-        return EngineProblem(f"lost the client of {client}: {said}")
+        return replace(body, error=f"lost the client of {client}: {said}")
 
     def cancel(self) -> None:
         """Never start it, if it has not been started."""
@@ -186,15 +173,6 @@ class LauncherProcess:
     def container_pids(self) -> List[int]:
         """Return the processes in the order's container, children first."""
         return self._container.scan(procfs.table()) if self._order.container else []
-
-    def find_port_thieves(self) -> Optional[Set[int]]:
-        """Release the port once a process listens on it; return which do, if none is ours."""
-        owners = self.port_reservation.release_if_listening()
-        in_container = self.container_pids() if owners is not None else []
-        if owners is None or not (owners or in_container or self._order.container is None):
-            return None  # those of another user are hidden from this login
-        ours = {*procfs.descendants(os.getpid()), *in_container}
-        return owners if ports.is_foreign(owners, ours) else None
 
 
 def command(order: Order) -> Tuple[str, ...]:

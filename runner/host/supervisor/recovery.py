@@ -15,7 +15,7 @@ from runner.core.wire.order import Order
 from runner.core.wire.paths import RunPaths
 from runner.core.wire.states import Reason, ReasonKind, State
 from runner.host.container import remove_container
-from runner.host.process import procfs
+from runner.host.process import procfs, subreaper
 from runner.host.process.pid_namespace import ContainerProcesses
 from runner.host.process.subreaper import kill_until_gone
 from runner.host.storage import run_folder, run_owner
@@ -28,17 +28,18 @@ def finalise_record(
     folder: RunPaths,
     order: Order,
     problem: str,
-    list_alive: Callable[[], List[int]],
+    processes: Optional[RunProcesses] = None,
     *,
     verified: bool = True,
-    reap: Optional[Callable[[], object]] = None,
     environ: Mapping[str, str] = os.environ,
 ) -> bool:
     """Kill what a dead supervisor left, and complete the record; return whether that is proven.
 
-    `verified` tells whether an empty `list_alive` proves that nothing of the run is left; `reap` as
-    in `kill_until_gone`. Engines of containers are asked in `environ`.
+    That are `processes`, or all that this process has inherited. `verified` tells whether an empty
+    `processes` proves that nothing is left. Engines of containers are asked in `environ`.
     """
+    list_alive = subreaper.own_descendants if processes is None else processes.scan
+    reap = subreaper.reap_all if processes is None else None
     stopped_at = time.monotonic()
     inside = ContainerProcesses(procfs.env_tags(order.run_id, order.node))
 
@@ -93,7 +94,7 @@ def recover_orphaned(folder: RunPaths, order: Order) -> None:
         reason = "its start was cut off"
     by_engine = order.container is not None and bool(order.container.engine)
     verified = has_rebooted or not was_started or by_engine
-    finalise_record(folder, order, reason, processes.scan, verified=verified)
+    finalise_record(folder, order, reason, processes, verified=verified)
 
 
 def find_leftovers(folder: RunPaths, run_id: str, node: str) -> Callable[[], List[int]]:

@@ -70,12 +70,10 @@ class StopLadder:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether there is a reason to stop."""
         return self.reason is not None
 
     @property
     def grace_is_over(self) -> bool:
-        """Whether what is left must be killed."""
         return time.monotonic() >= self._kill_at
 
     def fail(self, failed_at: Optional[float] = None) -> None:
@@ -98,12 +96,7 @@ class StopLadder:
             self.reason = reason
         return is_news
 
-    def defer(self, reason: Reason) -> None:
-        """Note a reason to stop for a moment later; the first one counts."""
-        self.deferred_reason = self.deferred_reason or reason
-
     def begin(self, reason: Reason, stopped_at: float) -> None:
-        """Stop since the given moment: TERM to the program, KILL after the grace."""
         self.reason = reason
         self.stopped_at = stopped_at
         self._kill_at = stopped_at + self._order.grace_s
@@ -128,7 +121,6 @@ class StopLadder:
         return reason
 
     def skip_grace(self) -> None:
-        """Have what is left killed now."""
         self._kill_at = time.monotonic()
 
     def term_launcher(self) -> None:
@@ -162,7 +154,6 @@ class StopLadder:
             self.term(leftovers)
 
     def final_state(self, survivors: Sequence[int], *, standby_ended: bool) -> State:
-        """Return how the attempt ended here."""
         if survivors:
             return State.STUCK
         is_decided = self.reason is not None and self.reason.kind is ReasonKind.DECIDED

@@ -7,28 +7,30 @@ left has outlived SIGKILL.
 
 from __future__ import annotations
 
-import functools
 import os
 import socket
 import time
+from dataclasses import replace
 from typing import Any, Callable, Dict, List, Optional, Set
 
 from runner.core.wire.codec import decode
-from runner.core.wire.events import Ended, PortTaken, ProgramExited
+from runner.core.wire.events import Ended, HubUnreachable, PeerDeparted, PeerLost, ProgramExited
 from runner.core.wire.states import Reason, ReasonKind, State
 from runner.core.wire.timing import DISK_TIMEOUT_S
 from runner.host.container import remove_in_child
-from runner.host.peers.state import Upcoming
+from runner.host.peers.fold import HubFold, MemberFold, News, PeerState, Upcoming
+from runner.host.peers.group import PeerGroup
+from runner.host.peers.links import hear_commands
 from runner.host.process import subreaper
 from runner.host.process.event_loop import EventLoop
 from runner.host.process.jobs import FileWorker
 from runner.host.process.subreaper import kill_until_gone
 from runner.host.ranks.tracker import RankTracker
 from runner.host.storage import run_owner
-from runner.host.storage.run_folder import EventLog, mark_unattended
-from runner.host.supervisor.attempt import AttemptEnd, Decision, SupervisorArgs, begin_next
-from runner.host.supervisor.peer_exchange import ControlSocket, PeerExchange
-from runner.host.supervisor.program import NO_PROBLEM, EngineProblem, LauncherProcess
+from runner.host.storage.run_folder import EventLog, create_run_folder
+from runner.host.supervisor.attempt import ControllerLease, Decision, SupervisorArgs, begin_next
+from runner.host.supervisor.notifier import Notifier
+from runner.host.supervisor.program import LauncherProcess
 from runner.host.supervisor.stall_monitor import StallMonitor
 from runner.host.supervisor.stop_ladder import StopLadder
 
@@ -39,7 +41,7 @@ MAX_LEFT_OVER = 8  # commands that are named
 class Supervisor:
     """One attempt of a run on one host, from its order to its last event."""
 
-    def __init__(self, args: SupervisorArgs, listener: socket.socket, guardian_pid: int) -> None:
+    def __init__(self, args: SupervisorArgs, guardian_pid: int) -> None:
         self._args = args
         self._guardian_pid = guardian_pid
         order = args.order
@@ -50,8 +52,7 @@ class Supervisor:
         journal = EventLog(args.folder, order, submit)
         self._journal = journal
         self._loop = EventLoop()
-        self._listener = listener
-        self._launcher = LauncherProcess(args, journal, submit)
+        self._launcher = LauncherProcess(args.folder, order, args.environ, journal, submit)
         ladder = StopLadder(order, self._launcher, journal)
         self._ladder = ladder
         self._ranks = RankTracker(
@@ -60,18 +61,23 @@ class Supervisor:
         self._stall_monitor = StallMonitor(
             args.folder, order, journal, self._launcher, self._ranks, submit, self._fail
         )
-        self._peers = PeerExchange(args, journal, self._ladder, self.stop, self._restart_ranks)
+        self._peers = PeerGroup(order, args.token, self._on_peer_news)
+        self._lease = ControllerLease(order, journal)
+        self._notifier = Notifier(args.folder, order, args.environ)
         self._upcoming: Optional[Upcoming] = None
         self._began_at = time.monotonic()
 
-    def run(self, on_ready: Callable[[], None]) -> State:
-        """Carry out the order, and return how it ended; call `on_ready` once commands are heard."""
+    def run(self, listener: socket.socket, on_ready: Callable[[], None]) -> State:
+        """Carry out the order, and return how it ended.
+
+        Agents send commands to `listener`; `on_ready` is called once they are heard.
+        """
         args = self._args
         subreaper.become_subreaper()
         self._loop.open()
         self._loop.add_reader(self._files.wake_fd, self._files.deliver)
-        control_socket = ControlSocket(self._listener, self._loop, self._on_command)
-        self._peers.join(args.reserved_ports.hub, self._loop)
+        agents = hear_commands(listener, self._loop, self._on_command)
+        self._peers.join(self._loop, args.reserved_ports.hub, args.upcoming)
         if args.user_stopped:
             self.stop(Reason(ReasonKind.USER, detail="stop requested"))
         on_ready()
@@ -79,7 +85,7 @@ class Supervisor:
             self._loop.wait(TICK_S)
             self._tick()
         state = self._finish()
-        control_socket.close()
+        agents.close()
         self._loop.remove_reader(self._files.wake_fd)
         self._files.close()
         self._loop.close()  # another attempt may follow in this process
@@ -100,7 +106,8 @@ class Supervisor:
             return
         only_follows = not (reason.is_final or reason.is_own(self.order.node))
         if only_follows and self._stall_monitor.is_dumping:
-            ladder.defer(reason)  # the stacks of our ranks are wanted too
+            # The stacks of our ranks are wanted, too.
+            ladder.deferred_reason = ladder.deferred_reason or reason
             return
         stopped_at = time.monotonic()  # before anything ends by it
         if reason.is_by_user or not self.order.is_standby:  # a spare's trouble is its own
@@ -108,7 +115,6 @@ class Supervisor:
         ladder.begin(reason, stopped_at)
 
     def _stop_here(self, problem: str) -> None:
-        """Stop, since this host cannot go on."""
         self.stop(Reason(ReasonKind.HOST, self.order.node, detail=problem))
 
     def _on_command(self, message: Dict[str, Any]) -> Dict[str, Any]:
@@ -117,11 +123,14 @@ class Supervisor:
         The answer to a renewal is how this host is.
         """
         kind = message["command"]
-        if kind == "peer_departed":
-            departure = (str(message["peer"]), str(message["reason"]))
-            self._peers.on_peer_departed(*departure, time.monotonic(), int(message["nodes"]))
-        elif kind == "detach":
-            self._peers.detach()
+        is_stopping = self._ladder.is_stopping
+        if kind == "peer_departed" and not is_stopping:
+            left = PeerDeparted(message["peer"], message["reason"], int(message["nodes"]))
+            if isinstance(self._peers.fold, HubFold):
+                self._peers.fold.depart(left, time.monotonic())
+            self._on_peer_news(left)
+        elif kind == "detach" and not is_stopping:
+            self._detach()
         elif kind in ("stop", "kill"):
             reason = decode(Reason, message["reason"])
             if not reason.is_final and message.get("attempt") not in (None, self.order.attempt):
@@ -131,29 +140,71 @@ class Supervisor:
                 self._ladder.skip_grace()
         elif kind == "dump_stacks":
             self._stall_monitor.dump(str(message["reason"]))
-        elif kind == "signal_ranks" and not self._ladder.is_stopping:
+        elif kind == "signal_ranks" and not is_stopping:
             self._ranks.signal(int(message["signal"]))
         if kind != "dump_stacks":  # which comes from no controller; else after a stop has begun
-            self._peers.lease.renew(by_launch=bool(message.get("by_launch")))
+            self._lease.renew(by_launch=bool(message.get("by_launch")))
         return {"disk_wait_s": round(self._files.wait_s, 1)} if kind == "renew_lease" else {}
+
+    def _detach(self) -> None:
+        """Need no controller; a member asks its hub, which alone knows what came first."""
+        fold = self._peers.fold
+        if isinstance(fold, MemberFold) and fold.hub_state and not fold.hub_finished:
+            self._lease.wants_detach = True
+        else:
+            self._lease.detach()
+
+    def _exchange(self, stalled_s: float) -> Optional[float]:
+        """Exchange states with the others; return for how long nothing has moved on any host."""
+        lease = self._lease
+        is_detached = lease.detached or lease.wants_detach
+        stalled_s_anywhere = self._peers.tick(
+            lease.heard_to_tell, detached=is_detached, stalled_s=stalled_s
+        )
+        is_stopping = self._ladder.is_stopping
+        if lease.wants_detach and not is_stopping:
+            self._detach()  # the hub may have finished, and can decide nothing any more
+        self._notifier.watch(stalled_s_anywhere, may_tell=self._is_teller and not is_stopping)
+        return stalled_s_anywhere
+
+    @property
+    def _is_teller(self) -> bool:
+        """Whether this host tells of the run: it is the first node, and no launch does."""
+        return self._lease.is_unattended and self.order.notify is not None
+
+    def _on_peer_news(self, news: News) -> None:
+        name = self.order.node
+        if isinstance(news, PeerState):
+            self._lease.take(news, is_stopping=self._ladder.is_stopping)
+        elif isinstance(news, Reason):
+            self.stop(news.as_told_to(name))
+        elif isinstance(news, PeerLost):
+            self._journal.append(news, mono=time.monotonic() - news.silence_s)
+            self.stop(Reason(ReasonKind.LOST, news.peer, detail=news.reason))
+        elif isinstance(news, PeerDeparted):
+            if not self._ladder.is_stopping:
+                self._journal.append(news, mono=time.monotonic() - news.silence_s)
+                self._restart_ranks(news.nodes)
+        else:
+            self._journal.append(news)
+            if isinstance(news, HubUnreachable) and self.order.is_standby:
+                self._stop_here(f"cannot reach {news.reason}")  # it would not hear of the end
 
     def _write_down(self) -> str:
         """Put the attempt and its owner on record; return why that was not possible, else ""."""
+        args = self._args
         try:
-            self._args.write_down()
-            run_owner.record(self._args.folder, [self._guardian_pid, os.getpid()])
+            if args.upcoming is not None:  # else its agent has made the folder
+                create_run_folder(args.folder, args.order, args.programs, args.record)
+            run_owner.record(args.folder, [self._guardian_pid, os.getpid()])
         except OSError as error:
             return os.strerror(error.errno or 0)
         return ""
 
     def _on_written_down(self, problem: str) -> None:
-        self._launcher.is_on_record = not problem
         if problem:
             self._stop_here(f"cannot write its record: {problem}")
-
-    def _start_when_ready(self) -> None:
-        """Start the program, if there is one, once its run is on record."""
-        if self._launcher.may_start and not self.order.is_standby:
+        elif not self.order.is_standby:
             self._launcher.start(self._on_program_started)
 
     def _on_program_started(self) -> None:
@@ -164,11 +215,8 @@ class Supervisor:
             self._ladder.term_launcher()
 
     def _tick(self) -> None:
-        self._start_when_ready()
         self._ranks.tick()
-        if self._launcher.port_reservation.check_due:
-            self._release_port_if_listening()
-        if self._keep_house():
+        if self._show_life():
             self._stall_monitor.sample()
         self._reap()
         ended_at = self._launcher.unrecorded_end
@@ -181,22 +229,20 @@ class Supervisor:
             self._stop_here("its supervisor lost its guardian")
         if self._journal.write_error:
             self._stop_here(self._journal.write_error)
-        stalled_s = self._peers.tick(self._stall_monitor.stalled_s)
+        stalled_s = self._exchange(self._stall_monitor.stalled_s)
         self._stall_monitor.check(stalled_s, is_stopping=self._ladder.is_stopping)
         if self._ladder.deferred_reason and not self._stall_monitor.is_dumping:
             self.stop(self._ladder.deferred_reason)
-        self._peers.check_lease()
+        if reason := self._lease.expiry():
+            self.stop(reason)
         if self._launcher.end_recorded:
             self._ladder.drain(self._left_over())
 
-    def _keep_house(self) -> bool:
+    def _show_life(self) -> bool:
         """Show that this supervisor lives, at intervals; return whether one is over."""
         is_due = self._stall_monitor.is_due()
         if is_due:
-            folder = self._args.folder
-            left_s = self._peers.lease.unattended_left_s
-            self._files.submit(functools.partial(run_owner.heartbeat, folder))
-            self._files.submit(functools.partial(mark_unattended, folder, left_s))
+            self._files.submit(lambda: run_owner.heartbeat(self._args.folder))
         return is_due
 
     def _live_processes(self) -> List[int]:
@@ -211,7 +257,7 @@ class Supervisor:
         return self._live_processes() if in_container or not subreaper.no_children_left() else []
 
     def _restart_ranks(self, node_count: int) -> None:
-        """End the ranks for a restart with `node_count` nodes."""
+        """End the ranks, which may wait for those of a node that has left: torch restarts them."""
         departed_at = time.monotonic()
 
         def terminate() -> None:
@@ -222,7 +268,6 @@ class Supervisor:
         self._ranks.scan_records(terminate)  # those that have just started
 
     def _fail(self, reason: Reason, failed_at: Optional[float] = None) -> None:
-        """Stop everywhere, since something of the task failed; unless we stop already."""
         self._ladder.fail(failed_at)
         self.stop(reason)
 
@@ -230,18 +275,15 @@ class Supervisor:
         if self._launcher.is_starting:
             return  # whose child is not known yet
         for pid, status in subreaper.reap_all():
-            if not self._launcher.on_reaped(pid, status):
-                continue
-            self._release_port_if_listening()  # first: a taken port may be why the program ended
-            self._ranks.scan_records(self._on_records_complete)
+            if self._launcher.on_reaped(pid, status):
+                self._ranks.scan_records(self._on_records_complete)
 
     def _on_records_complete(self) -> None:
-        """Take all that the shims have recorded: the program has ended."""
         self._ranks.record_vanished(self._launcher.unrecorded_end)
         # After why ranks vanished.
-        self._files.submit(self._launcher.find_engine_problem, self._on_program_ended)
+        self._files.submit(self._launcher.read_end, self._on_program_ended)
 
-    def _on_program_ended(self, problem: EngineProblem = NO_PROBLEM) -> None:
+    def _on_program_ended(self, body: Optional[ProgramExited] = None) -> None:
         """Record the program's end after those of its ranks, unless the disk takes too long."""
         ended_at = self._launcher.unrecorded_end
         self._launcher.unrecorded_end = None
@@ -249,30 +291,22 @@ class Supervisor:
             return
         code, signum = self._launcher.exit_status or (None, None)
         is_apart = self._stall_monitor.stores.looks_apart > 1
-        body = ProgramExited(code, signum, problem.text, is_apart, problem.is_at_start)
+        body = replace(body or ProgramExited(code, signum), apart=is_apart)
         self._journal.append(body, mono=ended_at)
         if code != 0:
             self._fail(body.reason(self.order.node, "the program"), ended_at)
         elif self.order.decides and ended_at < self._ladder.stopped_at:
             self.stop(Reason(ReasonKind.DECIDED, self.order.node))
 
-    def _release_port_if_listening(self) -> None:
-        """Release the port once the program listens on it, or another process does."""
-        thieves = self._launcher.find_port_thieves()
-        if thieves is not None:
-            body = PortTaken(self.order.reserve_port, tuple(sorted(thieves)))
-            self._journal.append(body)
-            self.stop(body.reason(self.order.node))
-
     def _is_finished(self) -> bool:
-        group = self._peers.group
+        fold = self._peers.fold
         if self._ladder.grace_is_over:
             return True
         if self.order.is_standby:
-            return self._ladder.is_stopping or (group is not None and group.fold.hub_finished)
+            return self._ladder.is_stopping or (fold is not None and fold.hub_finished)
         if not self._launcher.end_recorded or self._left_over():
             return False
-        is_needed = group is not None and group.fold.is_awaited(time.monotonic())
+        is_needed = fold is not None and fold.is_awaited(time.monotonic())
         return self._ladder.is_stopping or not is_needed
 
     def _finish(self) -> State:
@@ -294,8 +328,18 @@ class Supervisor:
         verified = is_proven and not unproven
         standby_ended = self.order.is_standby and not ladder.is_stopping
         if verified and not survivors:
-            self._upcoming = self._await_decision()
+            decision = Decision(
+                self._args,
+                ladder,
+                self._peers,
+                self._lease,
+                self._journal,
+                self._poll_for_decision,
+            )
+            self._upcoming = decision.wait(self._began_at)
         self._peers.leave()  # first: what they say after its end must not change the record
+        if self._upcoming is None:
+            self._args.reserved_ports.close()  # a next launch may want them
         state = ladder.final_state(survivors, standby_ended=standby_ended)
         reason = ladder.own_reason
         if problem := self._journal.write_error:
@@ -304,37 +348,27 @@ class Supervisor:
         end = Ended(state, reason, len(killed), survivors, verified, left_over, unproven)
         self._journal.finalise(end)
         self._wait_for_disk()
-        if self._upcoming is None:
-            self._peers.tell_end(end)
+        if self._upcoming is None and self._is_teller:
+            self._notifier.tell_end(end, ladder)
         return state
 
     def _helper_pids(self) -> Set[int]:
-        return {*self._stall_monitor.child_pids, *self._peers.notifier.pids}
+        return {*self._stall_monitor.child_pids, *self._notifier.pids}
 
     def _keep_in_touch(self, seconds: float = 0.0) -> None:
         """Wait for a moment in which the other hosts and the agents hear from us."""
         self._loop.wait(seconds)
         self._reap()
-        self._peers.tick(float("inf"))
+        self._exchange(float("inf"))
 
     def _wait_for_disk(self) -> None:
-        """Return once everything so far is on record; a disk may take its time."""
         while self._files.busy:
             self._keep_in_touch(TICK_S)
-
-    def _await_decision(self) -> Optional[Upcoming]:
-        """Return the attempt that follows here, if one does that no launch begins."""
-        ladder = self._ladder
-        self._launcher.port_reservation.release()
-        end = AttemptEnd(ladder.reason, self._began_at, ladder.stopped_at)
-        peers = self._peers
-        poll = self._poll_for_decision
-        return Decision(self._args, end, peers.group, peers.lease, self._journal, poll).wait()
 
     def _poll_for_decision(self) -> str:
         """Wait for a moment between two attempts; return what forbids another, "" if nothing."""
         self._keep_in_touch(TICK_S)
-        self._keep_house()
+        self._show_life()
         if self._orphaned or self._journal.write_error:
             return f"the supervisor on {self.order.node} must end"
         return "a stop was requested" if self._ladder.user_stopped else ""

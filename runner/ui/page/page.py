@@ -56,7 +56,7 @@ KINDS = {body: name.replace("_", " ") for name, body in EVENT_TYPES.items()}
 STARTS = (events.ProgramStarted, events.RankStarted, events.HubJoined)
 """Events that the bars show."""
 
-FAULTS = (events.PeerLost, events.HostLost, events.EndUnverified, events.PortTaken, events.Stalled)
+FAULTS = (events.PeerLost, events.HostLost, events.EndUnverified, events.Stalled)
 
 STATES = {State.SUCCEEDED: "succeeded", State.FAILED: "failed", State.STUCK: "failed"}
 

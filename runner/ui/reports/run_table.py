@@ -36,7 +36,6 @@ class Row:
     gpus: int
     attempt: int  # from 0
     ended: bool
-    unattended_left_s: float | None = None  # until it ends for want of a controller
     folder: str = ""  # on this machine, that it was launched from; "" if it is not known
 
 
@@ -62,7 +61,6 @@ def rows(
         if is_active and info.launched_at:
             since = info.launched_at
         elastic = elastic_summary(info, seen) if is_active else ""
-        unattended = [s.unattended_left_s for s in seen.values() if s.unattended_left_s is not None]
         table_rows.append(
             Row(
                 run_id=info.run_id,
@@ -75,7 +73,6 @@ def rows(
                 gpus=sum((info.gpus or {}).values()),
                 attempt=info.attempt,
                 ended=not is_active,
-                unattended_left_s=min(unattended, default=None),
                 folder=folders.get(info.run_id, ""),
             )
         )
@@ -83,17 +80,11 @@ def rows(
 
 
 def next_step(row: Row, run_flags: str) -> str:
-    """Return what a run needs that no controller keeps, or whose supervisors are gone; or ""."""
-    if row.state.startswith(BROKEN):
-        why = f"{row.run_id} is broken: its supervisors are gone, and its record has no end"
-        return f"{why}; this closes it\n  {this_program()} stop {run_flags}"
-    if row.unattended_left_s is None:
+    """Return what a run needs whose supervisors are gone; "" for any other."""
+    if not row.state.startswith(BROKEN):
         return ""
-    return (
-        f"{row.run_id}: no controller is attached; its hosts stop it in "
-        f"{format_age(row.unattended_left_s)} (disconnect_s), unless you attach\n"
-        f"  {this_program()} attach {run_flags}"
-    )
+    why = f"{row.run_id} is broken: its supervisors are gone, and its record has no end"
+    return f"{why}; this closes it\n  {this_program()} stop {run_flags}"
 
 
 MAX_RUNS = 20

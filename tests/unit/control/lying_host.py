@@ -207,7 +207,6 @@ BODIES = [
     events.RankStarted(1, 70, world_size=2, nodes=2, master="10.0.0.1:29512"),
     events.Stalled(30.0),
     events.ProgressResumed(),
-    events.PortTaken(29512, (7,)),
     events.HubUnreachable("10.0.0.1:29513"),
     events.PeerLost(HONEST, "silent"),
     events.PeerDeparted(HONEST, "silent", 1),

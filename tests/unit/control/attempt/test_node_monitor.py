@@ -23,14 +23,17 @@ from tests.golden.builders import own
 from tests.unit.control.attempt.test_node_failure_detector import Scene
 from tests.unit.control.lying_host import elastic_plan
 
-HUB = Hub("a", "10.0.0.1", 29513, member_count=2, min_nodes=2, required=False)
+HUB = Hub("a", "10.0.0.1", 29513)
 
 
 @pytest.fixture
 def elastic() -> Scene:
     """Return three nodes of a run whose ranks torch assigns and restarts; two are enough."""
     plan = elastic_plan(builders.plan(1, 1, 1))
-    shares = [replace(share, order=replace(share.order, hub=HUB)) for share in plan.nodes]
+    shares = [
+        replace(share, order=replace(share.order, hub=HUB, min_nodes=2, master_port=0))
+        for share in plan.nodes
+    ]
     scene = Scene(replace(plan, nodes=tuple(shares)))
     for share in shares:
         rank = RankStarted("abc".index(share.node), 7, world_size=3, master="a:1")

@@ -20,7 +20,6 @@ from runner.core.wire.events import (
     EventBody,
     HostLost,
     PeerLost,
-    PortTaken,
     ProgramExited,
     ProgramStarted,
     RankExited,
@@ -209,19 +208,6 @@ def test_rank_whose_end_nobody_saw_is_a_failure() -> None:
     assert outcome(said) == ("failed", 1)
     assert said.first_failure == failed("a", 1, None)
     assert said.consequences == 0
-
-
-def test_port_of_somebody_else_is_the_failure() -> None:
-    """It precedes the failures it causes, and names who holds the port."""
-    said = verdict(
-        seen(2, "a", PortTaken(29500, (4711, 4712)), Stopping(told("the port was taken"))),
-        seen(3, "a", ProgramExited(code=1), STOPPED),
-        terminated("b", 4),
-    )
-
-    assert outcome(said) == ("failed", 1)
-    taken = "port 29500, reserved for the rendezvous, was taken (process 4711)"
-    assert said.first_failure == Reason(ReasonKind.PORT, "a", detail=taken)
 
 
 @pytest.mark.parametrize(("signum", "code"), [(2, 130), (15, 143), (1, 129)])

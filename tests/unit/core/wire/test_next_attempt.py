@@ -15,7 +15,7 @@ from runner.core.wire.run_info import PastAttempt
 from tests.golden.builders import told
 
 NPROC = {"a": 2, "b": 1, "c": 2, "d": 4}
-HUB = Hub("a", "10.0.0.1", 29513, member_count=2, spares=("d",))
+HUB = Hub("a", "10.0.0.1", 29513, spares=("d",))
 
 
 def order(node: str, rank: int, **changes: object) -> Order:
@@ -130,7 +130,7 @@ TORCHS_RANKS = replace(ORDERS["b"], first_rank=None, program=Program(max_restart
 
 @pytest.mark.parametrize(
     ("changes", "lost"),
-    [({"first_rank": 0}, "b"), ({"hub": None}, "b"), ({"hub": replace(HUB, required=True)}, "a")],
+    [({"first_rank": 0}, "b"), ({"hub": None}, "b"), ({"master_port": 29500}, "a")],
     ids=["static ranks", "no hub", "the master with the store"],
 )
 def test_a_loss_that_ends_the_attempt(changes: dict[str, Any], lost: str) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
+from runner.core.wire.events import HubJoined, HubUnreachable, PeerDeparted, PeerLost
 from runner.core.wire.order import Hub, Order, Program
 from runner.core.wire.run_info import PastAttempt
 from runner.core.wire.states import Reason
 from runner.core.wire.timing import HUB_TIMEOUT_S, JOIN_TIMEOUT_S
-from runner.host.peers.fold import HubFold, MemberFold, PeerObserver
-from runner.host.peers.state import LastHeard, PeerState, Phase, Upcoming
+from runner.host.peers.fold import HubFold, MemberFold, News, PeerState, Phase, Upcoming
 from tests.golden.builders import failed, lost, told
 
 pytestmark = [pytest.mark.promise(2, 4)]
@@ -21,29 +22,26 @@ pytestmark = [pytest.mark.promise(2, 4)]
 LOST_S = 15.0
 STEP_S = 0.25
 FAILED = failed("a", 0, 3)
+SILENCE = TimeoutError(errno.ETIMEDOUT, "it does not answer")
 
 
-class Node(PeerObserver):
+class Node:
     """A supervisor without sockets. It notes what it concludes, and does as a real one would."""
 
-    def __init__(self, name: str, now: float, start: int = 0, **hub: Any) -> None:
-        about = Hub("a", "127.0.0.1", 1, **{"member_count": 1, "lost_s": LOST_S, **hub})
-        self.order = Order("run", name, 0, "/w", "/w", rejoin_count=start, hub=about)
-        if "min_nodes" in hub:
+    def __init__(self, name: str, now: float, spares: tuple[str, ...] = (), **more: Any) -> None:
+        about = Hub("a", "127.0.0.1", 1, LOST_S, spares)
+        self.order = Order("run", name, 0, "/w", "/w", hub=about, **{"nnodes": 2, **more})
+        if "min_nodes" in more:
             restarts = Program("torchrun", max_restarts=9)
             self.order = replace(self.order, program=restarts, first_rank=None)
         kind = HubFold if name == "a" else MemberFold
-        self.fold = kind(self.order, about, self, now)
+        self.fold = kind(self.order, about, self.hear, now)
         self.said: list[tuple[Any, ...]] = []
         self.stop: Reason | None = None
         self.phase = Phase.ACTIVE
         self.detached = False
         self.controller_at = now  # as this host knows
         self.controller_anywhere = now
-
-    @property
-    def is_stopping(self) -> bool:
-        return self.stop is not None
 
     def state(self, now: float) -> PeerState:
         is_hub = isinstance(self.fold, HubFold)
@@ -55,28 +53,25 @@ class Node(PeerObserver):
             departed=fold.departed(now) if isinstance(fold, HubFold) else (),
         )
 
-    def on_peer_stop(self, reason: Reason) -> None:
-        self.said.append(("stop", reason.text))
-        self.stop = self.stop or reason
-
-    def on_peer_lost(self, peer: str, reason: str, _: float) -> None:
-        self.said.append(("lost", peer, reason))
-        self.stop = self.stop or lost(peer, reason)
-
-    def on_peer_departed(self, peer: str, reason: str, last_seen: float, node_count: int) -> None:
-        self.said.append(("left", peer, node_count))
-        if isinstance(self.fold, HubFold):
-            self.fold.depart(peer, reason, last_seen, node_count)
-
-    def on_hub_joined(self) -> None:
-        self.said.append(("joined",))
-
-    def on_hub_unreachable(self, reason: str) -> None:
-        self.said.append(("apart", reason))
-
-    def on_lease_renewed(self, heard: LastHeard, *, detached: bool) -> None:
-        self.controller_anywhere = max(self.controller_anywhere, heard.controller)
-        self.detached = self.detached or (detached and not self.is_stopping)
+    def hear(self, news: News) -> None:
+        if isinstance(news, PeerState):
+            self.controller_anywhere = max(
+                self.controller_anywhere, self.fold.heard[news.node].at - news.controller_age_s
+            )
+            self.detached = self.detached or (news.detached and self.stop is None)
+        elif isinstance(news, Reason):
+            self.said.append(("stop", news.text))
+            self.stop = self.stop or news
+        elif isinstance(news, PeerLost):
+            self.said.append(("lost", news.peer, news.reason))
+            self.stop = self.stop or lost(news.peer, news.reason)
+        elif isinstance(news, PeerDeparted):
+            self.said.append(("left", news.peer, news.nodes))
+        elif isinstance(news, HubUnreachable):
+            self.said.append(("apart", news.reason))
+        else:
+            assert isinstance(news, HubJoined)
+            self.said.append(("joined",))
 
 
 @dataclass
@@ -98,7 +93,8 @@ class Network:
         while self.now < end:
             self.now += STEP_S
             for name, node in self.nodes.items():
-                node.fold.check(self.now, "it does not answer")
+                node.fold.is_stopping = node.stop is not None
+                node.fold.check(self.now, SILENCE)
                 self._post(name, node.state(self.now))
             if self._seen and self.random.random() < self.replays:
                 to, state = self.random.choice(self._seen)
@@ -128,7 +124,7 @@ class Network:
 def network(names: str, **hub: Any) -> Network:
     """A hub `a` and its members, all of them joined."""
     made = Network({})
-    hub = {"member_count": len(names) - 1, **hub}
+    hub = {"nnodes": len(names), **hub}
     made.nodes = {name: Node(name, made.now, **hub) for name in names}
     made.run(1.0)
     assert all(node.said == [("joined",)] for name, node in made.nodes.items() if name != "a")
@@ -185,6 +181,7 @@ def test_the_hub_knows_which_member_stopped_first(names: str, first: str) -> Non
     assert isinstance(hub, HubFold)
     for name in names:
         net.nodes[name].stop = FAILED
+        hub.is_stopping = net.nodes["a"].stop is not None
         if name != "a":
             hub.take(net.nodes[name].state(net.now + 1), net.now)
     assert hub.first_to_stop == first
@@ -209,7 +206,7 @@ def test_a_member_that_is_cut_off(seconds: float) -> None:
 
 def test_who_has_ended_is_not_missed() -> None:
     """The hub waits for those who have not, and for those who are about to come."""
-    net = network("ab", member_count=2)
+    net = network("ab", nnodes=3)
     hub = net.nodes["a"].fold
     net.nodes["b"].phase = Phase.ENDED
     net.run(1.0)
@@ -260,23 +257,23 @@ def test_those_who_are_left_go_on_while_they_are_enough() -> None:
 
     Who was lost and comes back ends its part; who is started again takes part again.
     """
-    net = network("abcd", min_nodes=3)
+    net = network("abcd", min_nodes=3, master_port=29500)
     net.cut = {"d"}
     net.run(LOST_S + 2)
     for name in "abc":
         assert net.said(name)[-1] == ("left", "d", 3)
-    net.nodes["e"] = Node("e", net.now, min_nodes=3, member_count=3)
+    net.nodes["e"] = Node("e", net.now, min_nodes=3, nnodes=4)
     net.run(1.0)
     assert net.said("e") == [("joined",)]  # whose ranks have not met those of d
     net.nodes["e"].phase = Phase.ENDED
     net.run(1.0)
     net.nodes.pop("e")
-    net.nodes["d"] = Node("d", net.now, min_nodes=3, member_count=3)  # as if it had not noticed
+    net.nodes["d"] = Node("d", net.now, min_nodes=3, nnodes=4)  # as if it had not noticed
     net.cut = set()
     net.run(1.0)
     assert net.said("d")[1][1].startswith("lost d: nothing was heard")
     assert net.nodes["a"].stop is None
-    net.nodes["d"] = Node("d", net.now, start=1, min_nodes=3, member_count=3)
+    net.nodes["d"] = Node("d", net.now, rejoin_count=1, min_nodes=3, nnodes=4)
     net.run(2 * LOST_S)
     assert net.said("d") == [("joined",)]
     assert net.nodes["a"].stop is None
@@ -288,7 +285,7 @@ def test_those_who_are_left_go_on_while_they_are_enough() -> None:
 @pytest.mark.parametrize("required", [True, False])
 def test_without_the_hub(*, required: bool) -> None:
     """Where the ranks' store is with it, that is the end; else each goes on by itself."""
-    net = network("abc", min_nodes=2, required=required)
+    net = network("abc", min_nodes=2, master_port=29500 if required else 0)
     net.nodes.pop("a")
     net.run(LOST_S + 2)
     for name in "bc":
@@ -298,7 +295,7 @@ def test_without_the_hub(*, required: bool) -> None:
 
 def test_a_spare_ends_nothing() -> None:
     """Nor is it waited for."""
-    net = network("abs", spares=("s",), member_count=1)
+    net = network("abs", spares=("s",), nnodes=2)
     net.nodes.pop("s")
     net.run(LOST_S + 2)
     assert net.nodes["a"].stop is None
@@ -309,11 +306,11 @@ def test_a_spare_ends_nothing() -> None:
 
 def test_a_stall_is_one_of_all_hosts() -> None:
     """It is not known while a member is away, or one has not come that is still expected."""
-    net = network("ab", member_count=2, min_nodes=1)
+    net = network("ab", nnodes=3, min_nodes=1)
     hub = net.nodes["a"].fold
     assert isinstance(hub, HubFold)
     assert hub.stalled_s(7.0, net.now) is None
-    hub.depart("c", "its order was refused", net.now, 1)
+    hub.depart(PeerDeparted("c", "its order was refused", 1), net.now)
     stalled = replace(net.nodes["b"].state(net.now + 1), stalled_s=5.0)
     hub.take(stalled, net.now)
     assert hub.stalled_s(7.0, net.now) == 5.0
@@ -342,6 +339,7 @@ def test_a_member_follows_its_hub_into_the_next_attempt(attempt: int) -> None:
     """The hub says it before it begins that, and after; what is older or later is not ours."""
     net = network("ab")
     member = net.nodes["b"].fold
+    assert isinstance(member, MemberFold)
     said = replace(net.nodes["a"].state(net.now + 1), attempt=attempt)
     for other in (replace(said, attempt=2), replace(said, upcoming=replace(NEXT, attempt=0))):
         member.take(other, net.now)

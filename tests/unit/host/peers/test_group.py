@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from runner.core.wire.codec import encode
+from runner.core.wire.events import HubJoined, PeerLost
 from runner.core.wire.order import Hub, Order
 from runner.core.wire.states import Reason
 from runner.host.peers import group
-from runner.host.peers.fold import PeerObserver
+from runner.host.peers.fold import LastHeard, News, PeerState
 from runner.host.peers.group import PeerGroup, tell_death
-from runner.host.peers.links import MAX_UNAUTHENTICATED, seal
-from runner.host.peers.state import LastHeard
+from runner.host.peers.links import MAX_UNKNOWN, seal
 from runner.host.process.event_loop import EventLoop
 from tests.golden.builders import asked, failed, told
 
@@ -33,23 +33,20 @@ FAILED = failed("a", 0, 3)
 MAX_TURNS = 10_000
 
 
-class Heard(PeerObserver):
+class Heard:
     """A supervisor that only remembers what it hears."""
 
     def __init__(self) -> None:
         self.said: list[tuple[Any, ...]] = []
 
-    def on_peer_stop(self, reason: Reason) -> None:
-        self.said.append(("stop", reason))
-
-    def on_peer_lost(self, peer: str, reason: str, _: float) -> None:
-        self.said.append(("lost", peer, reason))
-
-    def on_hub_joined(self) -> None:
-        self.said.append(("joined",))
-
-    def on_lease_renewed(self, _: LastHeard, *, detached: bool) -> None:
-        if detached:
+    def hear(self, news: News) -> None:
+        if isinstance(news, Reason):
+            self.said.append(("stop", news))
+        elif isinstance(news, PeerLost):
+            self.said.append(("lost", news.peer, news.reason))
+        elif isinstance(news, HubJoined):
+            self.said.append(("joined",))
+        elif isinstance(news, PeerState) and news.detached:
             self.said.append(("detached",))
 
 
@@ -108,15 +105,14 @@ class Ring:
 
     def order(self, node: str) -> Order:
         port = self.relay.port if self.relay else self.port
-        hub = Hub("a", "127.0.0.1", port, 1, LOST_S)
-        return Order("run", node, 0, "/w", "/w", hub=hub)
+        hub = Hub("a", "127.0.0.1", port, LOST_S)
+        return Order("run", node, 0, "/w", "/w", nnodes=2, hub=hub)
 
     def add(self, node: str, token: bytes = b"token") -> PeerGroup:
         self.heard[node] = Heard()
         listener = self.listener if node == "a" else None
-        order = self.order(node)
-        assert order.hub is not None
-        made = PeerGroup(order, order.hub, token, self.loop, self.heard[node], listener)
+        made = PeerGroup(self.order(node), token, self.heard[node].hear)
+        made.join(self.loop, listener)
         self.groups[node] = made
         return made
 
@@ -206,6 +202,7 @@ def test_an_end_is_no_loss(ring: Ring, ended: str) -> None:
     ring.groups.pop(ended).leave()
     left = "b" if ended == "a" else "a"
     fold = ring.groups[left].fold
+    assert fold is not None
     ring.until(lambda: fold.hub_finished or not fold.is_awaited(ring.now))
     ring.later(2 * LOST_S)
     assert [said for said in ring.heard[left].said if said[0] == "lost"] == []
@@ -277,7 +274,7 @@ def test_strangers_who_say_nothing_keep_nobody_out(ring: Ring) -> None:
     ring.later(1)
     with contextlib.ExitStack() as connections:
         strangers = []
-        for _ in range(MAX_UNAUTHENTICATED + 9):
+        for _ in range(MAX_UNKNOWN + 9):
             stranger = socket.create_connection(("127.0.0.1", ring.port))
             strangers.append(connections.enter_context(stranger))
             stranger.sendall(said)

@@ -222,7 +222,7 @@ def test_a_run_in_another_network_namespace_is_not_taken_over(host: Host) -> Non
 
 
 @pytest.mark.promise(12)
-@pytest.mark.parametrize("name", ["stop_marker", "events", "unattended"])
+@pytest.mark.parametrize("name", ["stop_marker", "events"])
 def test_a_record_is_never_written_where_a_link_leads(
     host: Host, tmp_path: Path, name: str
 ) -> None:
@@ -235,7 +235,6 @@ def test_a_record_is_never_written_where_a_link_leads(
     path.symlink_to(precious)
     before = precious.stat().st_mtime
     host.prove()
-    run_folder.mark_unattended(host.folder, 60.0)
     assert (precious.read_text(), precious.stat().st_mtime) == ("kept", before)
 
 

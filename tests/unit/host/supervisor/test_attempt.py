@@ -16,14 +16,13 @@ from runner.core.wire.paths import RunPaths
 from runner.core.wire.plan import NodePlan, Plan
 from runner.core.wire.states import Reason, ReasonKind
 from runner.host.facts.ports import NO_PORTS
-from runner.host.peers.fold import HubFold, PeerObserver
-from runner.host.peers.state import LastHeard, PeerState, Phase, Upcoming
-from runner.host.supervisor.attempt import AttemptEnd, Decision, SupervisorArgs
+from runner.host.peers.fold import HubFold, LastHeard, PeerState, Phase, Upcoming
+from runner.host.supervisor.attempt import Decision, SupervisorArgs
 from tests.golden.builders import asked, failed
 from tests.unit.host.supervisor.test_stop_ladder import Journal
 
 LONG_AGO_S = 100.0
-FAILED = AttemptEnd(failed("b", 1, 1), began_at=0.0, stopped_at=9.0)
+FAILED = failed("b", 1, 1)
 
 
 class Scene:
@@ -33,10 +32,16 @@ class Scene:
     """
 
     def __init__(self, proven: str = "", never: str = "", **changes: Any) -> None:
-        hub = Hub("a", "10.0.0.1", 29513, member_count=2, spares=("d",))
+        hub = Hub("a", "10.0.0.1", 29513, spares=("d",))
         self.orders = {
             name: replace(
-                Order("run", name, 0, "/w", "/w", node_rank=rank, hub=hub, relaunches_left=1),
+                Order(
+                    *("run", name, 0, "/w", "/w"),
+                    node_rank=rank,
+                    nnodes=3,
+                    hub=hub,
+                    relaunches_left=1,
+                ),
                 is_standby=name == "d",
                 **changes,
             )
@@ -48,7 +53,7 @@ class Scene:
         )
         plan = Plan("run", "lab", "t", 0, shares[:3], 3, "gloo", "10.0.0.1", 0, spares=shares[3:])
         self.record = {"plan": encode(plan), "info": {"run_id": "run"}, "config": ""}
-        self.fold = HubFold(self.orders["a"], hub, PeerObserver(), 0.0)
+        self.fold = HubFold(self.orders["a"], hub, lambda _: None, 0.0)
         now = time.monotonic()
         for name in sorted({*"bcd"} - {*never}):
             phase = Phase.PENDING if name in proven else Phase.DEAD
@@ -59,7 +64,7 @@ class Scene:
 
     def decide(
         self,
-        end: AttemptEnd = FAILED,
+        reason: Reason | None = FAILED,
         problem: str = "",
         *,
         launch_is_gone: bool = True,
@@ -69,18 +74,18 @@ class Scene:
         lease = SimpleNamespace(
             hosts_decide=launch_is_gone,
             detached=is_detached,
-            heard_anywhere=LastHeard(0.0, launch=end.stopped_at),
+            heard_anywhere=LastHeard(0.0, launch=9.0),
         )
         folder = RunPaths("/w", "run", "a")
         decision = Decision(
             SupervisorArgs(folder, self.orders["a"], {}, NO_PORTS, b"token", record=self.record),
-            end,
+            cast("Any", SimpleNamespace(reason=reason, stopped_at=9.0)),
             cast("Any", group),
             cast("Any", lease),
             cast("Any", self.journal),
             lambda: problem,
         )
-        return decision.wait()
+        return decision.wait(began_at=0.0)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +97,7 @@ def test_a_spare_takes_the_place_of_who_stopped_first(reason: Reason, nodes: str
     """It stands by then; a standstill is nobody's."""
     scene = Scene("bcd", relaunches_stalls=True)
     scene.fold.first_to_stop = "b"
-    upcoming = scene.decide(FAILED._replace(reason=reason))
+    upcoming = scene.decide(reason)
     assert upcoming is not None
     assert upcoming.nodes == tuple(nodes)
 
@@ -136,16 +141,12 @@ def test_a_hub_alone_goes_on_where_no_launch_can_be() -> None:
 
 
 @pytest.mark.parametrize(
-    "end",
-    [
-        FAILED._replace(reason=asked("stop requested")),
-        FAILED._replace(reason=None),
-        FAILED._replace(reason=Reason(ReasonKind.UNATTENDED, "a", detail="10 s")),
-    ],
+    "reason",
+    [asked("stop requested"), None, Reason(ReasonKind.UNATTENDED, "a", detail="10 s")],
     ids=["a user's wish", "success", "nobody was there"],
 )
-def test_an_end_that_no_attempt_follows(end: AttemptEnd) -> None:
+def test_an_end_that_no_attempt_follows(reason: Reason | None) -> None:
     """Nobody waits for anything."""
     scene = Scene("bcd")
-    assert scene.decide(end) is None
+    assert scene.decide(reason) is None
     assert scene.decided == []

@@ -77,8 +77,7 @@ class Supervised:
         workdir: Path,
         command: str,
         script: Script,
-        *,
-        write_down: Callable[[], object] = int,
+        no_file: str = "",
         **changes: Any,
     ) -> None:
         node = str(os.getpid())
@@ -88,7 +87,8 @@ class Supervised:
         self.order = Order(workdir.name, node, 0, str(workdir), folder.work, program, **changes)
         programs = {"shim": SHIM, "rank_facts": "", "sitecustomize": ""}
         run_folder.create_run_folder(folder, self.order, programs, {})
-        self._more: Any = {"write_down": write_down}
+        if no_file:
+            Path(vars(folder)[no_file]).mkdir()
         problem = workdir / "problem"
         child = os.fork()
         if child == 0:
@@ -119,9 +119,8 @@ class Supervised:
         listener = RunSocket(folder).take()
         assert listener is not None
         args = SupervisorArgs(folder, self.order, dict(os.environ), ports.NO_PORTS, b"")
-        args = args._replace(**self._more)
-        supervisor = Supervisor(args, listener, os.getppid())
-        supervisor.run(on_ready=lambda: None)
+        supervisor = Supervisor(args, os.getppid())
+        supervisor.run(listener, on_ready=lambda: None)
 
 
 def _stop_as_user(supervisor: Supervisor) -> None:
@@ -132,7 +131,7 @@ def _stop_as_user(supervisor: Supervisor) -> None:
 
 
 def _stop_as_peer(supervisor: Supervisor) -> None:
-    supervisor._peers.on_peer_stop(failed("n2", 3, 1))
+    supervisor._on_peer_news(failed("n2", 3, 1))
 
 
 STOPS = pytest.mark.parametrize("stop", [_stop_as_user, _stop_as_peer])
@@ -202,20 +201,12 @@ def test_a_failure_before_the_stop_is_one_however_late_it_is_read(
 
 
 @pytest.mark.promise(2)
-@pytest.mark.parametrize("problem", ["Is a directory", "No space left on device"])
-def test_nothing_starts_before_its_owner_is_on_record(tmp_path: Path, problem: str) -> None:
+def test_nothing_starts_before_its_owner_is_on_record(tmp_path: Path) -> None:
     """What finds no owner on record proves by that that nothing was started."""
-    folder = RunPaths(str(tmp_path), tmp_path.name, str(os.getpid()))
-    write_down: dict[str, Callable[[], object]] = {
-        "Is a directory": partial(os.mkdir, folder.owner_file),
-        "No space left on device": partial(Path("/dev/full").write_text, "as on a full disk"),
-    }
-    run = Supervised(tmp_path, "exit 7", lambda _: False, write_down=write_down[problem])
-    reason = own(folder.root.rpartition("/")[2], f"cannot write its record: {problem}")
-    assert [event.body for event in run.events] == [
-        Stopping(reason),
-        Ended(State.STOPPED, reason),
-    ]
+    node = str(os.getpid())
+    run = Supervised(tmp_path, "exit 7", lambda _: False, no_file="owner_file")
+    reason = own(node, "cannot write its record: Is a directory")
+    assert [event.body for event in run.events] == [Stopping(reason), Ended(State.STOPPED, reason)]
 
 
 def test_a_helper_that_the_loop_reaped_tells_how_it_ended(tmp_path: Path) -> None:
@@ -248,7 +239,7 @@ def test_a_helper_does_not_stand_for_what_no_scan_has_seen(tmp_path: Path) -> No
         if not helpers:
             vars(supervisor)["_live_processes"] = list
             helpers.append(BoundedChild(partial(time.sleep, 60), 60.0))
-            supervisor._peers.notifier._children.append(helpers[0])
+            supervisor._notifier._children.append(helpers[0])
         elif supervisor._journal.state.is_terminal:
             helpers[0].kill()
         return False
