@@ -1,22 +1,29 @@
-"""Keys to log in with, of files and of the ssh agent, in the order in which `ssh` offers them."""
+"""Keys: those to log in with, in the order of `ssh`, and those of hosts, in files as sshd(8) says.
+
+`ssh-keygen -F` costs as much CPU time as a third of the login.
+"""
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import fcntl
+import functools
+import hashlib
+import hmac
 import os
 import socket
 import stat
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import paramiko
 from paramiko.agent import AgentSSH
 
 from runner.core.shell import expand_home
-from runner.transport.failures import TRIES_HINT, Failures, Kind
-
-if TYPE_CHECKING:
-    from runner.transport.endpoint import Endpoint
+from runner.transport.endpoint import TRIES_HINT, Endpoint, Kind
 
 _USUAL = ("dsa", "ecdsa", "ecdsa_sk", "ed25519", "ed25519_sk", "rsa", "xmss")
 """The files that OpenSSH looks for by itself, as `~/.ssh/id_…`."""
@@ -35,56 +42,20 @@ class Offer:
     certificate: Any = None  # of paramiko's; None for the key alone
 
 
-@dataclass(frozen=True)
-class KeyLogin:
-    """Logs in with keys, and never prompts: a strategy of paramiko's."""
-
-    endpoint: Endpoint
-    failures: Failures
-    timeout_s: float
-
-    def authenticate(self, transport: Any) -> list[Any]:
-        """Offer the keys one by one; raise LoginFailed if none is accepted."""
-        user = self.endpoint.user
-        try:
-            transport.auth_none(user)
-        except paramiko.BadAuthenticationType as refusal:
-            methods = refusal.allowed_types
-        else:
-            return []
-        if "publickey" not in methods:
-            what = f"takes no key of user {user}, but {' or '.join(methods)}"
-            raise self.failures.denied(methods, what)
-        agent = self._open_agent()
-        try:
-            self._offer(transport, methods, agent)
-        finally:
-            agent._close()  # noqa: SLF001 - it has no other way
-        return []
-
-    def _open_agent(self) -> AgentSSH:
-        """Return the user's agent at any socket, with a deadline; where none is, it has no keys."""
-        agent = AgentSSH()
-        path = self.endpoint.settings.get("identityagent", ["SSH_AUTH_SOCK"])[0]
-        if path == "SSH_AUTH_SOCK":
-            path = os.environ.get(path, "none")
-        sock = socket.socket(socket.AF_UNIX)
-        sock.settimeout(self.timeout_s)
-        try:
-            sock.connect(self.endpoint.expand(path))
-            agent._connect(sock)  # noqa: SLF001 - paramiko's own class knows SSH_AUTH_SOCK alone
-        except TimeoutError:
-            sock.close()
-            what = f"cannot be logged in to: your ssh agent at {path} does not answer"
-            hint = "unset SSH_AUTH_SOCK, or start another: eval $(ssh-agent); ssh-add"
-            raise self.failures.failed(Kind.SILENT, what, hint) from None
-        except (OSError, paramiko.SSHException):
-            sock.close()
-        return agent
-
-    def _offer(self, transport: Any, methods: list[str], agent: AgentSSH) -> None:
-        user = self.endpoint.user
-        offers, notes = collect_offers(self.endpoint, agent)
+def offer_keys(transport: Any, endpoint: Endpoint, timeout_s: float) -> None:
+    """Log in with a key, without ever a prompt; raise LoginFailed."""
+    user = endpoint.user
+    try:
+        transport.auth_none(user)
+    except paramiko.BadAuthenticationType as refusal:
+        methods = refusal.allowed_types
+    else:
+        return
+    if "publickey" not in methods:
+        raise endpoint.denied(methods, f"takes no key of user {user}, but {' or '.join(methods)}")
+    agent = _open_agent(endpoint, timeout_s)
+    try:
+        offers, notes = collect_offers(endpoint, agent)
         labels = ", ".join(offer.label for offer in offers)
         for offer in offers:
             offer.key.public_blob = offer.certificate
@@ -94,7 +65,7 @@ class KeyLogin:
                 if transport.is_active():
                     continue
                 what = f"closed the connection while keys were offered for user {user}: {labels}"
-                raise self.failures.failed(Kind.DENIED, what, TRIES_HINT) from None
+                raise endpoint.failed(Kind.DENIED, what, TRIES_HINT) from None
             except (paramiko.SSHException, OSError) as error:
                 notes.append(f"{offer.label} failed ({error})")
                 if not transport.is_active():
@@ -102,12 +73,35 @@ class KeyLogin:
                 continue
             if others:
                 what = f"accepted the key of user {user}, and wants {' or '.join(others)} as well"
-                raise self.failures.denied(others, what)
+                raise endpoint.denied(others, what)
             return
-        what = f"refused every key offered for user {user}: {labels}"
-        if not offers:
-            what = f"cannot be logged in to as user {user}: there is no key to offer"
-        raise self.failures.denied(methods, what, notes)
+    finally:
+        agent._close()  # noqa: SLF001 - it has no other way
+    what = f"refused every key offered for user {user}: {labels}"
+    if not offers:
+        what = f"cannot be logged in to as user {user}: there is no key to offer"
+    raise endpoint.denied(methods, what, notes)
+
+
+def _open_agent(endpoint: Endpoint, timeout_s: float) -> AgentSSH:
+    """Return the user's agent at any socket, with a deadline; where none is, it has no keys."""
+    agent = AgentSSH()
+    path = endpoint.settings.get("identityagent", ["SSH_AUTH_SOCK"])[0]
+    if path == "SSH_AUTH_SOCK":
+        path = os.environ.get(path, "none")
+    sock = socket.socket(socket.AF_UNIX)
+    sock.settimeout(timeout_s)
+    try:
+        sock.connect(endpoint.expand(path))
+        agent._connect(sock)  # noqa: SLF001 - paramiko's own class knows SSH_AUTH_SOCK alone
+    except TimeoutError:
+        sock.close()
+        what = f"cannot be logged in to: your ssh agent at {path} does not answer"
+        hint = "unset SSH_AUTH_SOCK, or start another: eval $(ssh-agent); ssh-add"
+        raise endpoint.failed(Kind.SILENT, what, hint) from None
+    except (OSError, paramiko.SSHException):
+        sock.close()
+    return agent
 
 
 def collect_offers(endpoint: Endpoint, agent: AgentSSH) -> tuple[list[Offer], list[str]]:
@@ -194,3 +188,83 @@ def _public(path: str) -> Any:
         return paramiko.pkey.PublicBlob.from_file(path)
     except (OSError, ValueError):
         return None
+
+
+@dataclass(frozen=True)
+class HostKey:
+    """A public host key: its type ("ssh-ed25519") and its bytes."""
+
+    type: str
+    blob: bytes
+    marker: str = ""  # "", "@revoked" or "@cert-authority"
+    location: str = ""  # "FILE:LINE"
+
+    def __str__(self) -> str:
+        digest = base64.b64encode(hashlib.sha256(self.blob).digest()).decode()
+        return f"{self.type} SHA256:{digest.rstrip('=')}"
+
+
+def known_keys(endpoint: Endpoint) -> list[HostKey]:
+    """Return the keys that known-hosts files have of a machine."""
+    keys: list[HostKey] = []
+    files = endpoint.known_hosts_files
+    for name in endpoint.lookup_names:
+        for file in files:
+            with contextlib.suppress(OSError):
+                text = Path(file).read_text(encoding="utf-8", errors="replace")
+                keys += [key for names, key in _parse(text, file) if _is_of(names, name.lower())]
+        if any(key.marker != "@revoked" for key in keys):
+            break
+    return keys
+
+
+@functools.lru_cache(maxsize=4)  # all hosts are looked up in the same files
+def _parse(text: str, file: str) -> list[tuple[str, HostKey]]:
+    """Return the keys of a file, each with its hosts; what OpenSSH cannot read is nobody's."""
+    keys: list[tuple[str, HostKey]] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        fields = line.split()
+        marker = fields.pop(0) if line.lstrip().startswith("@") else ""
+        with contextlib.suppress(ValueError, IndexError):
+            blob = base64.b64decode(fields[2])
+            keys.append((fields[0], HostKey(fields[1], blob, marker, f"{file}:{number}")))
+    return keys
+
+
+def _is_of(names: str, name: str) -> bool:
+    if names.startswith("|1|"):
+        salt, _, digest = names[3:].partition("|")
+        try:
+            hashed = hmac.digest(base64.b64decode(salt), name.encode(), "sha1")
+        except ValueError:
+            return False
+        return base64.b64encode(hashed).decode() == digest
+    is_of = False
+    for pattern in names.lower().split(","):
+        has_wildcard = "*" in pattern or "?" in pattern
+        plain = pattern.lstrip("!")
+        if plain == name or (has_wildcard and fnmatchcase(name, plain.replace("[", "[[]"))):
+            if plain != pattern:
+                return False
+            is_of = True
+    return is_of and not names.startswith("#")
+
+
+def add_known_key(endpoint: Endpoint, key: HostKey) -> str:
+    """Write a key to the user's known hosts as `ssh` does; return the file; raise OSError."""
+    name = endpoint.lookup_names[0].lower()
+    if endpoint.first("hashknownhosts") == "yes":
+        salt = os.urandom(20)
+        digest = hmac.digest(salt, name.encode(), "sha1")
+        name = f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()}"
+    line = f"{name} {key.type} {base64.b64encode(key.blob).decode()}\n"
+    path = Path(endpoint.known_hosts_files[0])
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+    with os.fdopen(descriptor, "rb+", buffering=0) as file:
+        with contextlib.suppress(OSError):  # a home on NFS may have no locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        text = file.read()
+        separator = "" if text.endswith(b"\n") or not text else "\n"
+        file.write(f"{separator}{line}".encode())
+    return str(path)

@@ -10,7 +10,7 @@ from runner.core.errors import Problem
 from runner.core.planning.slurm_job import Job, read_job
 from runner.core.spec import Node
 from runner.transport.base import Ending
-from runner.transport.failures import Kind, LoginFailed
+from runner.transport.endpoint import Kind, LoginFailed
 from runner.transport.process import LocalTransport, ProcessChannel
 
 LIMIT_S = 20.0

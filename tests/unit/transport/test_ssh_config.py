@@ -12,15 +12,17 @@ from pathlib import Path
 import pytest
 
 from runner.core.spec import Node, Ssh
-from runner.transport import ssh_config
-from runner.transport.endpoint import Endpoint
-from runner.transport.failures import Kind, LoginFailed
-from runner.transport.known_hosts import HostKey, add_known_key, known_keys
-from runner.transport.ssh_config import Resolver
+from runner.transport.endpoint import Endpoint, Kind, LoginFailed
+from runner.transport.keys import HostKey, add_known_key, known_keys
+from runner.transport.logins import Login, SshTransport
 
 pytestmark = pytest.mark.skipif(not shutil.which("ssh"), reason="no ssh client here")
 
 Resolve = Callable[..., tuple[Endpoint, ...]]
+
+
+def unused(*_: object) -> Login:
+    raise AssertionError
 
 
 @pytest.fixture
@@ -31,7 +33,7 @@ def resolve(tmp_path: Path) -> Resolve:
         config = tmp_path / "config"
         config.write_text(text)
         made = Ssh(config=str(config), **ssh)  # type: ignore[arg-type]
-        return Resolver(made).route(Node("n", host))
+        return SshTransport(made, unused).route(Node("n", host))
 
     return run
 
@@ -200,38 +202,6 @@ def test_keys_are_found_as_ssh_finds_them(resolve: Resolve, tmp_path: Path) -> N
     assert "a" not in found("gpu7", "Port 2222\n")
     assert "a" in found("gpu8", "Port 2222\n")  # without the port where there is none with it
     assert "e" in found("gpu1", "HostKeyAlias box\n")
-
-
-@pytest.mark.parametrize(
-    ("text", "port_of_b"),
-    [
-        ("# ProxyCommand nc %h\nHostbasedAuthentication no\nHost *\n Port 7\n", 7),
-        ("Host b\n Port 8\nHost *\n Port 7\n", 8),
-        ("Match host b\n Port 8\nMatch all\n Port 7\n", 8),
-        ("Include {folder}/more\nPort 7\n", 8),
-        ('Match exec "test %h = b"\n Port 8\nMatch all\n Port 7\n', 8),
-    ],
-)
-def test_ssh_is_not_asked_again_where_hosts_are_alike(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, port_of_b: int
-) -> None:
-    """Not for each host, unless a file may tell them apart."""
-    (tmp_path / "more").write_text("Host b\n Port 8\nHost *\n")
-    config = tmp_path / "config"
-    config.write_text(text.format(folder=tmp_path))
-    resolver = Resolver(Ssh(config=str(config)))
-    asked: list[str] = []
-    run_query = ssh_config.run_query
-
-    def counted(argv: list[str], timeout_s: float) -> ssh_config.Answer:
-        asked.append(argv[-1])
-        return run_query(argv, timeout_s)
-
-    monkeypatch.setattr(ssh_config, "run_query", counted)
-    found = [resolver.route(Node(name, name))[0] for name in ("a", "b", "c", "d")]
-    assert [endpoint.host for endpoint in found] == ["a", "b", "c", "d"]
-    assert [endpoint.port for endpoint in found] == [7, port_of_b, 7, 7]
-    assert asked == (["a", "b"] if port_of_b == 7 else ["a", "b", "c", "d"])  # a: which files
 
 
 def _blob(mark: str) -> bytes:
