@@ -18,7 +18,7 @@ def plan_notes(
     facts: Mapping[str, Facts],
     *,
     gpus: Mapping[str, tuple[int, ...]],
-    ranks: Mapping[str, tuple[int, ...]],
+    first_ranks: Mapping[str, int | None],
     without_cuda: Sequence[str],
     release: str,
     fold_names: FoldNames,
@@ -46,17 +46,20 @@ def plan_notes(
     if name := spec.deciding_node:
         yield f"the run ends when the program on {name} ends; the other nodes are stopped then"
     if spec.debug_rank:
-        yield _debug_note(spec, spec.debug_rank, ranks)
+        yield _debug_note(spec, spec.debug_rank, first_ranks)
     if names := [n.name for n in spec.nodes if facts[n.name].awaits_environment]:
         yield f"environment not made yet on {fold_names(names)}: a launch makes it first"
     if names := [n.name for n in spec.nodes if release and not facts[n.name].has_release]:
         yield f"release {release} is not on {fold_names(names)} yet: a launch pushes it first"
 
 
-def _debug_note(spec: Spec, debug: DebugRank, ranks: Mapping[str, tuple[int, ...]]) -> str:
+def _debug_note(spec: Spec, debug: DebugRank, first_ranks: Mapping[str, int | None]) -> str:
     """Return that a rank waits, and how a debugger attaches to it."""
     is_only = len(spec.nodes) == 1
-    nodes = [node for node in spec.nodes if is_only or debug.rank in ranks[node.name]]
+    nodes = [*spec.nodes]
+    if not is_only:
+        known = [(first_ranks[node.name], node) for node in spec.nodes]
+        nodes = [node for first, node in known if first is not None and first <= debug.rank][-1:]
     where = f" on {nodes[0].name}" if nodes and not is_only else ""
     if nodes and nodes[0].transport == "local":
         how = f"have your editor attach to 127.0.0.1:{debug.port}"
