@@ -45,7 +45,7 @@ class Console(observer.Console, Protocol):
     def message(self, text: str) -> None:
         """Show what happens."""
 
-    def verdict(self, text: str) -> None:
+    def verdict(self, text: str, colours: Mapping[str, str] | None = None) -> None:
         """Show how it ended."""
 
     def begin_attempt(self, pattern: str, work_folders: Mapping[str, str]) -> None:

@@ -152,9 +152,10 @@ class _Attempt:
         """Return the part of a node, which may be a spare."""
         spec = self._spec
         host_facts = self._facts[node.name]
-        interface = endpoints.training_interface(node, host_facts, self.endpoints.route)
-        if spec.is_single_node and not node.interface:
+        interface = node.interface
+        if not interface and spec.is_single_node:
             interface = next((i.name for i in host_facts.interfaces if i.loopback), "lo")
+        interface = interface or endpoints.route_interface(host_facts, self.endpoints.route)
         facts = host_facts
         if spec.container:  # its Python is also that of our shim
             facts = replace(facts, host_python=facts.python.executable)

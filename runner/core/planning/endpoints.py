@@ -57,7 +57,7 @@ def choose_endpoints(
         if facts[master].hub_port:
             hub = Hub(
                 node=master,
-                addr=addr if is_numeric(addr) else route or addr,
+                addr=addr if _parse(addr) else route or addr,
                 port=facts[master].hub_port,
                 member_count=len(spec.nodes) - 1,
                 lost_s=spec.lost_s,
@@ -92,7 +92,7 @@ def training_address(
     if len(nodes) == 1 and (spec.max_nodes or 1) == 1:  # no other may join
         return LOOPBACK, "one node", LOOPBACK
     if master.addr:
-        route = master.addr if is_numeric(master.addr) else _derive_address(nodes, facts)[0]
+        route = master.addr if _parse(master.addr) else _derive_address(nodes, facts)[0]
         return master.addr, f"cluster.nodes.{master.name}.addr", route
     if are_local(nodes):
         return LOOPBACK, "every node is this machine", LOOPBACK
@@ -161,8 +161,27 @@ def peer_endpoints(
 
 
 def _endpoint(spec: Spec, node: Node, facts: Facts, route: str) -> Endpoint:
-    interface = _interface_from_env(facts, spec.env_of(node))
-    return _endpoint_on(facts, interface or training_interface(node, facts, route), route)
+    interface = node.interface or route_interface(facts, route)
+    env = {**facts.preset_env, **spec.env_of(node)}
+    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):  # NCCL's has the last word
+        chosen = env.get(variable, "").lstrip("=")
+        if any(chosen == each.name for each in facts.interfaces):
+            interface = chosen
+    target = _parse(route)
+    usable = [
+        owned
+        for candidate, owned in _owned(facts.interfaces)
+        if candidate.name == interface
+        and not _unusable(owned.ip)
+        and (target is None or owned.version == target.version)
+    ]
+    if not usable:
+        return Endpoint(interface)
+    best = min(
+        usable,
+        key=lambda owned: (owned.ip != target, target is None or target not in owned.network),
+    )
+    return Endpoint(interface, str(best.ip), str(best.network))
 
 
 def duplicate_addresses(spec: Spec, facts: Mapping[str, Facts]) -> list[Problem]:
@@ -195,39 +214,6 @@ def interface_problems(node: Node, facts: Facts) -> Iterator[Problem]:
         if name and not known.get(name):
             why = f"{name} has no address" if name in known else f"there is no interface {name}"
             yield Problem(node.name, f"cluster.nodes.{node.name}.interface: {why}", hint)
-
-
-def training_interface(node: Node, facts: Facts, route: str) -> str:
-    """Return the interface of a node's training traffic: as configured, else towards `route`."""
-    return node.interface or route_interface(facts, route)
-
-
-def _interface_from_env(facts: Facts, env: Mapping[str, str]) -> str:
-    """Return the interface that a variable of the user's makes ranks use, if any."""
-    names = {interface.name for interface in facts.interfaces}
-    for variable in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
-        chosen = env.get(variable, facts.preset_env.get(variable, "")).lstrip("=")
-        if chosen in names:
-            return chosen
-    return ""
-
-
-def _endpoint_on(facts: Facts, interface: str, route: str) -> Endpoint:
-    target = _parse(route)
-    usable = [
-        owned
-        for candidate, owned in _owned(facts.interfaces)
-        if candidate.name == interface
-        and not _unusable(owned.ip)
-        and (target is None or owned.version == target.version)
-    ]
-    if not usable:
-        return Endpoint(interface)
-    best = min(
-        usable,
-        key=lambda owned: (owned.ip != target, target is None or target not in owned.network),
-    )
-    return Endpoint(interface, str(best.ip), str(best.network))
 
 
 def route_interface(facts: Facts, address: str) -> str:
@@ -263,10 +249,6 @@ def _owned(interfaces: Sequence[Interface]) -> Iterator[tuple[Interface, OwnAddr
 
 def _unusable(address: Address) -> bool:
     return address.is_loopback or address.is_link_local or address.is_unspecified
-
-
-def is_numeric(address: str) -> bool:
-    return _parse(address) is not None
 
 
 def _parse(text: str) -> Address | None:

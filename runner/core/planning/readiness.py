@@ -248,7 +248,7 @@ def _logout_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
 Requirement = Callable[[Spec, Node, Facts], Iterable[Problem]]
 
 REQUIREMENTS: dict[str, Requirement] = {
-    "setup": lambda _spec, node, facts: setup_problems(node, facts),
+    "setup": lambda _, node, facts: setup_problems(node, facts),
     "container": container_problems,
     "python": _python_problems,
     "torch": lambda spec, node, facts: (

@@ -117,10 +117,15 @@ class Console:
         """Note the state of a node."""
         self._area.node_status(node, text)
 
-    def verdict(self, text: str) -> None:
-        """Write the report that ends a run, in place of the area."""
+    def verdict(self, text: str, colours: Mapping[str, str] | None = None) -> None:
+        """Write the report that ends a run, in place of the area; some lines have `colours`."""
         self._area.has_ended = True
-        self._put_message(self._styler.style_report(message_text(text, ERR)))
+        lines = text.split("\n")
+        for place, line in enumerate(lines):
+            lines[place] = message_text(line, ERR)
+            if colours and line in colours:
+                lines[place] = self._styler.paint(colours[line], lines[place])
+        self._put_message("\n".join(lines))
 
     def rank_output(self, node: str, rank: int, stream: str, data: bytes) -> None:
         """Write a rank's output by whole lines; an unfinished one waits for its end.

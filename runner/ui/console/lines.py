@@ -24,10 +24,8 @@ FLOOD_LINES = 64  # of one piece, which is a flood as well
 PALETTE = ("38;5;37", "38;5;133", "38;5;71", "38;5;136", "38;5;104", "38;5;173")
 """Colours that are readable on black and on white; red is reserved for errors."""
 RED = "31"
-END_COLOURS = {"succeeded": "32", "stopped": "33"}
 RESET = b"\x1b[0m"
 
-_END_LINE = re.compile(r"^(?:run \S+ (?!goes |is )(\w+) |first failure: ).*", re.MULTILINE)
 _COLOUR = rb"\[[0-9;:]*m"
 _SEQUENCE = rb"\[[0-?]*[ -/]*[@-~]?|[]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-Z\\^-~]?"
 _UNSAFE = re.compile(
@@ -79,7 +77,7 @@ def without_rates(text: str) -> str:
 
 
 class LineStyler:
-    """The colours of reports and of the prefixes of lines, each of which has its node's."""
+    """The prefixes of lines, in the colours of their nodes."""
 
     def __init__(self, nodes: Sequence[str], *, has_colour: bool) -> None:
         self.has_colour = has_colour
@@ -98,12 +96,6 @@ class LineStyler:
             text = self.paint(PALETTE[number % len(PALETTE)], text)
         mark = self.paint(RED, "!") if has_mark else ""
         return f"{text}{mark} ".encode()
-
-    def style_report(self, text: str) -> str:
-        """Return a report with its success or failure in colour."""
-        return _END_LINE.sub(
-            lambda match: self.paint(f"1;{END_COLOURS.get(match[1], RED)}", match[0]), text
-        )
 
 
 @dataclass

@@ -22,7 +22,6 @@ SILENT_S = 30.0  # without any output, after which that is said
 RUNNING = "running"  # the phase in which ranks write
 SCREEN_SHARE = 3  # the area takes at most one in this many rows of the terminal
 MAX_NAMES_CELLS = 24  # the width of nodes' names in a row of the area
-BAD_STATES = ("lost", "failed", "not reached", "unreachable", "refused")  # prefixes, highlighted
 
 BAR_CELLS = 12
 DONE = "\N{BOX DRAWINGS HEAVY HORIZONTAL}"
@@ -111,8 +110,7 @@ def _state_rows(states: dict[str, list[str]]) -> list[Parts]:
     parts = []
     for names, state in rows:
         short = names if len(names) <= width else f"{names[: width - 1]}…"
-        colour = "red" if state.startswith(BAD_STATES) else ""
-        parts.append([(f"  {short:{width}}  ", ""), (state, colour)])
+        parts.append([(f"  {short:{width}}  {state}", "")])
     return parts
 
 

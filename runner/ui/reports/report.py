@@ -15,7 +15,7 @@ from runner.core.results import NodeResult
 from runner.core.shell import this_program
 from runner.core.wire.paths import RunPaths
 from runner.core.wire.plan import NodePlan, Plan
-from runner.core.wire.states import STUCK, SUCCEEDED, Reason, ReasonKind
+from runner.core.wire.states import STOPPED, STUCK, SUCCEEDED, Reason, ReasonKind
 from runner.core.wire.text import (
     counted,
     describe_exit,
@@ -25,6 +25,9 @@ from runner.core.wire.text import (
     printable,
 )
 from runner.ui.layout import aligned, fold_names, group_names
+
+RED = "1;31"
+END_COLOURS = {SUCCEEDED: "1;32", STOPPED: "1;33"}
 
 CARET_LINE = re.compile(r" *[~^]+")  # of a traceback; it only marks a part of the line above
 
@@ -132,16 +135,20 @@ def final_report(
     run_flags: str,
     disconnect_s: float = 0.0,
     rerun: str = "",
-) -> str:
+) -> tuple[str, dict[str, str]]:
     """Return the verdict: the first failure, each node, the outcome, and the logs' folder.
+
+    With it come the colours of the lines that have one, as of an SGR sequence.
 
     `disconnect_s` is 0 unless hosts out of reach wait for a controller; `rerun` is the command
     that repeats the run without hosts that were lost, if any.
     """
     lines: list[str] = []
+    colours: dict[str, str] = {}
     retry_command = f"{this_program()} stop {run_flags}"
     if verdict.first_failure:
         lines += _first_failure(plan, verdict, verdict.first_failure, diagnosis)
+        colours[lines[0]] = END_COLOURS.get(verdict.state, RED)
     elif verdict.stalled_s:
         message = f"no rank had made progress for {verdict.stalled_s:.0f} s"
         lines.append(f"  {message}; the stacks of all ranks: {folder}/logs/NODE/stacks.out")
@@ -170,6 +177,7 @@ def final_report(
         state = f"not known to have ended on {fold_names(verdict.unverified)},"
     reason = f": {printable(verdict.stop_reason)}" if verdict.stop_reason else ""
     lines.append(f"run {plan.run_id} {state} after {format_duration(verdict.seconds)}{reason}")
+    colours[lines[-1]] = END_COLOURS.get(verdict.state, RED)
     if rerun:
         lines.append(f"  without the hosts that were lost: {rerun}")
     lines.append(f"  logs: {folder}/logs" if verdict.has_begun else f"  record: {folder}")
@@ -177,7 +185,7 @@ def final_report(
     if has_work and not plan.outputs:  # else they are, or `pull` brings them, beside the logs
         work = RunPaths(plan.nodes[0].order.workdir, plan.run_id, "NODE").work
         lines.append(f"  working folder on each host: {work}")
-    return "\n".join(lines)
+    return "\n".join(lines), colours
 
 
 def _first_failure(

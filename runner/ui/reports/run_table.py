@@ -91,7 +91,7 @@ def rows(
 
 def next_step(row: Row, run_flags: str) -> str:
     """Return what a run needs that no controller keeps, or whose supervisors are gone; or ""."""
-    if row.state.startswith(BROKEN):
+    if row.state == BROKEN:
         why = f"{row.run_id} is broken: its supervisors are gone, and its record has no end"
         return f"{why}; this closes it\n  {this_program()} stop {run_flags}"
     if row.unattended_left_s is None:
@@ -207,7 +207,7 @@ def render_stop(
     run_id: str, run_flags: str, verdict: Verdict, leftovers: Mapping[str, int | str]
 ) -> str:
     """Return the processes left on each node, or why that is unknown, and the next step."""
-    texts = {}
+    texts: dict[str, tuple[str, bool]] = {}  # and whether it is a number of processes
     for name, remaining in leftovers.items():
         result = verdict.nodes.get(name)
         killed = f", {result.killed} killed" if result and result.killed else ""
@@ -216,10 +216,11 @@ def render_stop(
         # environment is not found.
         found_by = "" if is_proven or remaining else ", found by their environment"
         count = counted(remaining, "process", "processes") if isinstance(remaining, int) else ""
-        texts[name] = f"{count}{killed}{found_by}" if count else str(remaining)
+        told = f"{count}{killed}{found_by}" if count else str(remaining)
+        texts[name] = (told, bool(count))
     rows = []
-    for text, alike in group_names(texts.items()).items():
-        per_node = " on each" if len(alike) > 1 and text[0].isdigit() else ""
+    for (text, is_count), alike in group_names(texts.items()).items():
+        per_node = " on each" if len(alike) > 1 and is_count else ""
         rows.append((fold_names(alike), f"{text}{per_node}"))
     end = f"run {run_id}: no process is left"
     if names := fold_names(name for name, remaining in leftovers.items() if remaining):

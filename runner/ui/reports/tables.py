@@ -110,8 +110,7 @@ def render_clean(
     if not any(
         result.runs or result.releases or result.environments for result in results.values()
     ):
-        less = "" if older_than.startswith("0") else "; --older-than 0s is whatever has ended"
-        lines.append(f"nothing unused is older than {older_than}{less}")
+        lines.append(f"nothing unused is older than {older_than}")
     return "\n".join(lines)
 
 

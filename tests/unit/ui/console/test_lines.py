@@ -66,15 +66,6 @@ def test_ranks_colour_their_own_line_at_most(wrote: bytes, shown: bytes) -> None
     assert b"\x1b" not in clean_lines(wrote, keep_colours=False)
 
 
-def test_report_has_the_colour_of_its_end() -> None:
-    """What goes on is no failure; without colours there is none."""
-    for calm in ("run a goes on without this terminal", "run a is being stopped without it"):
-        assert COLOURED.style_report(calm) == calm
-    failed = "run a failed after 1 s"
-    assert COLOURED.style_report(failed) == f"\x1b[1;31m{failed}\x1b[0m"
-    assert GREY.style_report(failed) == failed
-
-
 @pytest.mark.parametrize(
     ("pieces", "shown"),
     [

@@ -108,7 +108,8 @@ def test_what_we_quote_of_hosts_moves_no_cursor(terminal: Terminal) -> None:
     """The last lines of a log, or a banner, may hold anything."""
     shown = open_console("auto", None, NODES)
     shown.message("banner\r\n\x1b[2Jwelcome")
-    shown.verdict("  | \x1b[31mred\x1b[5A\nrun 1-a failed after 1 s")
+    end = "run 1-a failed after 1 s"
+    shown.verdict(f"  | \x1b[31mred\x1b[5A\n{end}", {end: "1;31"})
     shown.close()
     terminal.hang_up()
 
@@ -116,8 +117,9 @@ def test_what_we_quote_of_hosts_moves_no_cursor(terminal: Terminal) -> None:
         "banner",
         r"\x1b[2Jwelcome",
         r"  | red\x1b[5A",
-        "run 1-a failed after 1 s",
+        end,
     ]
+    assert f"\x1b[1;31m{end}\x1b[0m" in terminal.raw.decode()
 
 
 def test_flood_is_shown_to_the_last_line(terminal: Terminal) -> None:
