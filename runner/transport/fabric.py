@@ -146,7 +146,7 @@ class HostConnection(Login, fabric.Connection):  # type: ignore[misc]  # fabric 
             raise endpoint.failed(Kind.CONFIG, what, f"your own client runs it: {BY_OPENSSH}")
         if self.gateway:
             self.gateway.open()
-        self._set(_known=known_keys(endpoint))
+        self._set(_known=known_keys(endpoint, self._timeout_s))
         with self._explained(3 * self._timeout_s):
             if not self.gateway:
                 self.connect_kwargs["sock"] = dial(endpoint, self._timeout_s)

@@ -1,21 +1,17 @@
-"""Keys: those to log in with, in the order of `ssh`, and those of hosts, in files as sshd(8) says.
-
-`ssh-keygen -F` costs as much CPU time as a third of the login.
-"""
+"""Keys: those to log in with, in the order of `ssh`, and those of hosts, in known-hosts files."""
 
 from __future__ import annotations
 
 import base64
 import contextlib
 import fcntl
-import functools
 import hashlib
 import hmac
 import os
+import re
 import socket
 import stat
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +20,7 @@ from paramiko.agent import AgentSSH
 
 from runner.core.shell import expand_home
 from runner.transport.endpoint import TRIES_HINT, Endpoint, Kind
+from runner.transport.logins import run_query
 
 _USUAL = ("dsa", "ecdsa", "ecdsa_sk", "ed25519", "ed25519_sk", "rsa", "xmss")
 """The files that OpenSSH looks for by itself, as `~/.ssh/id_…`."""
@@ -204,50 +201,22 @@ class HostKey:
         return f"{self.type} SHA256:{digest.rstrip('=')}"
 
 
-def known_keys(endpoint: Endpoint) -> list[HostKey]:
-    """Return the keys that known-hosts files have of a machine."""
+def known_keys(endpoint: Endpoint, timeout_s: float) -> list[HostKey]:
+    """Return the keys that known-hosts files have of a machine, as `ssh-keygen -F` finds them."""
     keys: list[HostKey] = []
-    files = endpoint.known_hosts_files
+    files = [file for file in endpoint.known_hosts_files if Path(file).is_file()]
     for name in endpoint.lookup_names:
         for file in files:
-            with contextlib.suppress(OSError):
-                text = Path(file).read_text(encoding="utf-8", errors="replace")
-                keys += [key for names, key in _parse(text, file) if _is_of(names, name.lower())]
+            _, out, _ = run_query(["ssh-keygen", "-F", name, "-f", file], timeout_s)
+            for found in re.finditer(r"(?m)^# Host .* found: line (\d+).*\n(.*)", out):
+                words = found[2].split()
+                marker = words.pop(0) if words[:1] and words[0].startswith("@") else ""
+                with contextlib.suppress(ValueError, IndexError):
+                    blob = base64.b64decode(words[2])
+                    keys.append(HostKey(words[1], blob, marker, f"{file}:{found[1]}"))
         if any(key.marker != "@revoked" for key in keys):
             break
     return keys
-
-
-@functools.lru_cache(maxsize=4)  # all hosts are looked up in the same files
-def _parse(text: str, file: str) -> list[tuple[str, HostKey]]:
-    """Return the keys of a file, each with its hosts; what OpenSSH cannot read is nobody's."""
-    keys: list[tuple[str, HostKey]] = []
-    for number, line in enumerate(text.split("\n"), 1):
-        fields = line.split()
-        marker = fields.pop(0) if line.lstrip().startswith("@") else ""
-        with contextlib.suppress(ValueError, IndexError):
-            blob = base64.b64decode(fields[2])
-            keys.append((fields[0], HostKey(fields[1], blob, marker, f"{file}:{number}")))
-    return keys
-
-
-def _is_of(names: str, name: str) -> bool:
-    if names.startswith("|1|"):
-        salt, _, digest = names[3:].partition("|")
-        try:
-            hashed = hmac.digest(base64.b64decode(salt), name.encode(), "sha1")
-        except ValueError:
-            return False
-        return base64.b64encode(hashed).decode() == digest
-    is_of = False
-    for pattern in names.lower().split(","):
-        has_wildcard = "*" in pattern or "?" in pattern
-        plain = pattern.lstrip("!")
-        if plain == name or (has_wildcard and fnmatchcase(name, plain.replace("[", "[[]"))):
-            if plain != pattern:
-                return False
-            is_of = True
-    return is_of and not names.startswith("#")
 
 
 def add_known_key(endpoint: Endpoint, key: HostKey) -> str:
