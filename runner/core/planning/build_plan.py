@@ -121,9 +121,9 @@ class _Attempt:
             if self.gpus[name] and facts[name].python.torch and not facts[name].python.torch_cuda
         ]
         self.backend = self._choose_backend()
-        if spec.debug_rank and spec.debug_rank.rank >= self.world_size:
+        if spec.debug.rank is not None and spec.debug.rank >= self.world_size:
             legal = f"0 to {self.world_size - 1}" if self.world_size > 1 else "0 alone"
-            message = f"there is no rank {spec.debug_rank.rank}: this run has {legal}"
+            message = f"there is no rank {spec.debug.rank}: this run has {legal}"
             raise NotReady([Problem("debug.rank", message)])
 
     def _choose_backend(self) -> str:
@@ -219,8 +219,8 @@ class _Attempt:
             grace_s=spec.grace_s,
             disconnect_s=spec.disconnect_s,
             hub=self.endpoints.hub,
-            stall_s=0.0 if spec.debug_rank else spec.watch.stall_s,
-            stop_on_stall=spec.watch.stops,
+            stall_s=spec.watch.stall_s if spec.debug.rank is None else 0.0,
+            stop_on_stall=spec.watch.action != "report",
             metrics=spec.watch.metrics,
             progress_pattern=spec.progress.pattern,
             sample_s=spec.sample_s,

@@ -6,7 +6,7 @@ import posixpath
 import re
 from dataclasses import dataclass
 
-from runner.core.spec import Node, Spec
+from runner.core.spec import DEBUG_PORT, Node, Spec
 from runner.core.wire.facts import Facts, Interpreter
 from runner.core.wire.order import (
     NO_PYTHON,
@@ -111,8 +111,8 @@ class NodeLaunch:
                     script or f"-m{task.target}",
                     TORCHRUN_MODULE,
                 )
-        if spec.debug_rank:
-            env[DEBUG_VARIABLE] = f"{spec.debug_rank.rank}:{spec.debug_rank.port}"
+        if spec.debug.rank is not None:
+            env[DEBUG_VARIABLE] = f"{spec.debug.rank}:{spec.debug.port or DEBUG_PORT}"
         has_record = any(rank_env.get(name, "0") != "0" for name in RECORDER_SIZE_VARS)
         return Program(
             entry=task.entry,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from runner.core import shell
-from runner.core.spec import DebugRank, Node, Spec, Ssh
+from runner.core.spec import DEBUG_PORT, Node, Spec, Ssh
 from runner.core.wire.facts import ASSUMED, Facts
 
 GUIDE = "docs/debugging.md"
@@ -45,29 +45,25 @@ def plan_notes(
         yield f"if it fails it starts again, {times}; {spares}"
     if name := spec.deciding_node:
         yield f"the run ends when the program on {name} ends; the other nodes are stopped then"
-    if spec.debug_rank:
-        yield _debug_note(spec, spec.debug_rank, first_ranks)
+    if spec.debug.rank is not None:
+        yield _debug_note(spec, spec.debug.rank, first_ranks)
     if names := [n.name for n in spec.nodes if facts[n.name].awaits_environment]:
         yield f"environment not made yet on {fold_names(names)}: a launch makes it first"
     if names := [n.name for n in spec.nodes if release and not facts[n.name].has_release]:
         yield f"release {release} is not on {fold_names(names)} yet: a launch pushes it first"
 
 
-def _debug_note(spec: Spec, debug: DebugRank, first_ranks: Mapping[str, int | None]) -> str:
+def _debug_note(spec: Spec, rank: int, first_ranks: Mapping[str, int | None]) -> str:
     """Return that a rank waits, and how a debugger attaches to it."""
-    is_only = len(spec.nodes) == 1
-    nodes = [*spec.nodes]
-    if not is_only:
-        known = [(first_ranks[node.name], node) for node in spec.nodes]
-        nodes = [node for first, node in known if first is not None and first <= debug.rank][-1:]
-    where = f" on {nodes[0].name}" if nodes and not is_only else ""
-    if nodes and nodes[0].transport == "local":
-        how = f"have your editor attach to 127.0.0.1:{debug.port}"
-    else:
-        line = ssh_forward(spec.cluster.ssh, nodes[0] if nodes else None, debug.port)
-        how = f"`{line}` in another terminal, and have your editor attach to 127.0.0.1:{debug.port}"
-    waits = f"rank {debug.rank}{where} waits for a debugger: {how} ({GUIDE})"
-    return f"{waits}; the hang watchdog is off"
+    firsts = [(first_ranks[node.name], node) for node in spec.nodes]
+    nodes = [node for first, node in firsts if first is not None and first <= rank]
+    node = spec.master if len(spec.nodes) == 1 else next(reversed(nodes), None)
+    where = f" on {node.name}" if node and len(spec.nodes) > 1 else ""
+    port = spec.debug.port or DEBUG_PORT
+    how = f"have your editor attach to 127.0.0.1:{port}"
+    if not node or node.transport != "local":
+        how = f"`{ssh_forward(spec.cluster.ssh, node, port)}` in another terminal, and {how}"
+    return f"rank {rank}{where} waits for a debugger: {how} ({GUIDE}); the hang watchdog is off"
 
 
 def ssh_forward(ssh: Ssh, node: Node | None, port: int) -> str:

@@ -267,7 +267,7 @@ class LaunchSession:
         if not (plan.attempt or spec.detach or self._job):
             self._console.message(report.outliving_line(plan, self._flags))
         notes: Sequence[str] = plan.notes
-        if not spec.debug_rank:  # how to attach to that rank is said each time
+        if spec.debug.rank is None:  # how to attach to that rank is said each time
             notes = unsaid(f"plan on {plan.cluster}", notes)
         for text in notes:
             self._console.message(f"note: {text}")
