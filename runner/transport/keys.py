@@ -12,6 +12,7 @@ import re
 import socket
 import stat
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -108,34 +109,25 @@ def collect_offers(endpoint: Endpoint, agent: AgentSSH) -> tuple[list[Offer], li
     other keys, and other files.
     """
     held = {key.asbytes(): key for key in agent.get_keys()}
-    chosen: list[Offer] = []
-    from_agent: list[Offer] = []
-    from_files: list[Offer] = []
+    found: list[tuple[bool, bool, Offer]] = []  # not of the YAML, not of the agent
     notes: list[str] = []
-    paths = [
-        endpoint.expand(path)
-        for path in endpoint.settings.get("identityfile", ())
-        if path != "none"
-    ]
+    names = [path for path in endpoint.settings.get("identityfile", ()) if path != "none"]
+    paths = [*dict.fromkeys(map(endpoint.expand, names))]
     usual = [expand_home(f"~/.ssh/id_{kind}") for kind in _USUAL]
-    for number, path in enumerate(dict.fromkeys(paths)):
+    for number, path in enumerate(paths):
         public = _public(f"{path.removesuffix('.pub')}.pub")  # the key itself may be encrypted
         agent_key = held.pop(public.key_blob, None) if public else None
+        is_chosen = number == 0 and "-i" in endpoint.options
         try:
             offer = Offer(path, agent_key or load_key(path))
+            found.append((not is_chosen, agent_key is None, offer))
         except UnusableKey as reason:
             if Path(path).exists() or path not in usual:
                 notes.append(f"not offered: {path}: {reason}")
-        else:
-            if number == 0 and "-i" in endpoint.options:
-                chosen.append(offer)
-            elif agent_key:
-                from_agent.append(offer)
-            else:
-                from_files.append(offer)
     if endpoint.first("identitiesonly") != "yes":
-        from_agent += [Offer(f"{each.comment} (ssh agent)", each) for each in held.values()]
-    offers = [*chosen, *from_agent, *from_files]
+        of_agent = (Offer(f"{each.comment} (ssh agent)", each) for each in held.values())
+        found += [(True, False, offer) for offer in of_agent]
+    offers = [offer for _, _, offer in sorted(found, key=itemgetter(0, 1))]
     certificates = [endpoint.expand(path) for path in endpoint.settings.get("certificatefile", ())]
     certified: list[Offer] = []
     for path in dict.fromkeys([*certificates, *(f"{path}-cert.pub" for path in paths)]):

@@ -116,11 +116,9 @@ class LocalTransport:
     """This machine, and the connection to it: programs are started as they are."""
 
     def connect(self, _node: Node) -> LocalTransport:
-        """Return what starts programs here."""
         return self
 
     def start(self, words: Sequence[str]) -> ProcessChannel:
-        """Start a program."""
         try:
             return ProcessChannel(words)
         except OSError as error:
