@@ -126,7 +126,6 @@ class PortRange:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether there is only one port to choose from."""
         return self.first != 0 and self.first == self.last
 
     def __str__(self) -> str:
@@ -301,12 +300,10 @@ class Task:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the supervisor starts the one process of each node itself."""
         return self.entry == "plain"
 
     @property
     def without_torchrun(self) -> bool:
-        """Whether ranks are started without it."""
         return self.entry in ("plain", "srun")
 
     @property
@@ -331,7 +328,6 @@ class Rendezvous:
 
     @property
     def uses_master_store(self) -> bool:
-        """Whether the ranks meet at a store on the master."""
         return self.backend in ("static", "c10d")
 
     @property
@@ -430,7 +426,6 @@ class Watch:
 
     @property
     def relaunches(self) -> bool:
-        """Whether an attempt that stalled is followed by another one."""
         return self.action == "restart"
 
 
@@ -498,7 +493,6 @@ class Spec:
 
     @property
     def pushes_code(self) -> bool:
-        """Whether the ranks run in a release; shipped tasks need none."""
         return self.deploy.enabled and not self.task.shipped_file
 
     def setup_of(self, node: Node) -> tuple[str, ...]:
@@ -520,7 +514,6 @@ class Spec:
 
     @property
     def is_single_node(self) -> bool:
-        """Whether no other node ever takes part."""
         return (self.max_nodes or len(self.nodes)) == 1
 
     @property

@@ -102,7 +102,6 @@ class Endpoint:
 
     @property
     def hops(self) -> list[str]:
-        """The jump hosts before it, as they are written."""
         return [hop.strip() for hop in self.first("proxyjump").split(",") if hop]
 
     def first(self, keyword: str) -> str:

@@ -244,15 +244,12 @@ class Protocol(paramiko.Transport):  # type: ignore[misc]  # paramiko has no typ
 
 
 class SshChannel:
-    """A Channel over one of paramiko's."""
-
     def __init__(self, channel: Any, connection: HostConnection) -> None:
         self.ended: Ending | None = None
         self._channel = channel
         self._connection = connection
 
     def read(self) -> bytes:
-        """Return the next bytes, b"" at the end."""
         data = b""
         with contextlib.suppress(paramiko.SSHException, EOFError, OSError):
             data = bytes(self._channel.recv(READ_SIZE))
@@ -266,7 +263,6 @@ class SshChannel:
         return data
 
     def write(self, data: bytes) -> None:
-        """Pass on all of `data`; raise OSError when the other side is gone."""
         sent = 0
         try:
             while sent < len(data):

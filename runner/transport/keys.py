@@ -136,7 +136,6 @@ def collect_offers(endpoint: Endpoint, agent: AgentSSH) -> tuple[list[Offer], li
 
 
 def load_key(path: str) -> Any:
-    """Return the private key of a file; raise UnusableKey."""
     try:
         status = Path(path).stat()
         text = Path(path).read_bytes()

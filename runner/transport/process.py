@@ -78,7 +78,6 @@ class ProcessChannel:
         resource.prlimit(self._process.pid, resource.RLIMIT_NOFILE, limits)
 
     def read(self) -> bytes:
-        """Return the next bytes, b"" at the end."""
         data = b""
         with contextlib.suppress(OSError):  # it left unread what was written
             data = self.socket.recv(READ_SIZE)
@@ -91,7 +90,6 @@ class ProcessChannel:
         return data
 
     def write(self, data: bytes) -> None:
-        """Pass on all of `data`; raise OSError when the other side is gone."""
         self.socket.sendall(data)
 
     def close(self) -> None:
@@ -178,7 +176,6 @@ class OpensshConnection(Login):
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _is_open(self) -> bool:
-        """Return whether a login is open: ours, or else one of the user's own."""
         if self._master:
             return self._master.poll() is None
         users = self._endpoint.first("controlpath")
@@ -251,7 +248,6 @@ class OpensshConnection(Login):
 
 
 def end_process(process: subprocess.Popen[bytes]) -> None:
-    """End a child: its input, then itself and its process group."""
     if process.stdin:
         process.stdin.close()
     for signum in (0, signal.SIGTERM, signal.SIGKILL):

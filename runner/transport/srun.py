@@ -58,7 +58,6 @@ def ask(words: Sequence[str], text: str = "", limit_s: float = LIMIT_S) -> tuple
 
 
 def job_of(job_id: str) -> Job:
-    """Return how a job stands."""
     line, problem = ask(["scontrol", "--oneliner", "show", "job", job_id])
     if "Invalid job id" in problem:
         return Job(job_id, "UNKNOWN")

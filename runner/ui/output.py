@@ -63,7 +63,6 @@ def show_prose(text: str) -> None:
 
 
 def tell(text: str) -> None:
-    """Print lines of the runner's own to standard error."""
     show(text, file=sys.stderr)
 
 
@@ -85,7 +84,6 @@ class _NamedOutput(io.FileIO):
     """Standard output, with its name in the errors of writes."""
 
     def write(self, data: ReadableBuffer) -> int:
-        """Write; raise OSError."""
         try:
             return super().write(data)
         except OSError as error:

@@ -44,8 +44,6 @@ USUAL = 9
 
 @dataclass(frozen=True)
 class NodeView:
-    """What is known of one node."""
-
     name: str
     sample: Sample | None = None  # of now
     silence: str = ""  # why it does not answer
@@ -54,20 +52,16 @@ class NodeView:
 
     @property
     def gpus(self) -> tuple[GpuSample, ...]:
-        """What is known of its GPUs now."""
         return self.sample.gpus if self.sample else ()
 
 
 @dataclass(frozen=True)
 class ClusterView:
-    """What is known of all nodes."""
-
     title: str  # the cluster's name, or the run's id
     nodes: tuple[NodeView, ...] = ()
     runs: tuple[Row, ...] = ()
 
     def as_data(self) -> Mapping[str, Any]:
-        """Return all of it as data for a program."""
         return {
             "v": VIEW_VERSION,
             "time": round(time.time(), 3),
@@ -162,7 +156,6 @@ def _table(rows: Sequence[Mapping[str, Text]], width: int) -> list[Text]:
 
 
 def _node_cells(node: NodeView) -> dict[str, Text]:
-    """Return the cells of a node by their columns."""
     cells = {"NODE": Text(_clean(node.name))}
     if node.silence:
         cells["NODE"].stylize("red")

@@ -78,7 +78,6 @@ def build_plan(
 
 
 def select_gpus(node: Node, facts: Facts) -> tuple[int, ...]:
-    """Return the indices of the GPUs that a node uses."""
     if node.gpu_ids:
         return node.gpu_ids
     visible = visible_gpus(facts)
@@ -149,7 +148,6 @@ class _Attempt:
         return asked
 
     def node_plan(self, node: Node) -> NodePlan:
-        """Return the part of a node, which may be a spare."""
         spec = self._spec
         host_facts = self._facts[node.name]
         interface = node.interface

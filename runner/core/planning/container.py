@@ -207,7 +207,6 @@ KNOWN = {
 
 
 def container_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
-    """Yield what keeps a host from running the container of a spec."""
     container = spec.container
     if not container:
         return

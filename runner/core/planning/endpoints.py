@@ -24,8 +24,6 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True)
 class AttemptEndpoints:
-    """The endpoints that all nodes of one attempt share."""
-
     addr: str  # the master's
     port: int  # where the ranks meet there; 0 if none was reserved
     spare_ports: tuple[int, ...]  # where those of later attempts may

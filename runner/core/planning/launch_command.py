@@ -81,7 +81,6 @@ class NodeLaunch:
         return (self.code.script or task.target) if task.kind == "script" else ""
 
     def program(self) -> Program:
-        """Return what the node starts."""
         spec = self.spec
         task = spec.task
         python = self.facts.python

@@ -54,7 +54,6 @@ def plan_notes(
 
 
 def _debug_note(spec: Spec, rank: int, first_ranks: Mapping[str, int | None]) -> str:
-    """Return that a rank waits, and how a debugger attaches to it."""
     firsts = [(first_ranks[node.name], node) for node in spec.nodes]
     nodes = [node for first, node in firsts if first is not None and first <= rank]
     node = spec.master if len(spec.nodes) == 1 else next(reversed(nodes), None)

@@ -96,12 +96,10 @@ class Console:
 
     @property
     def is_full(self) -> bool:
-        """Whether more bytes wait than a console needs."""
         return self._waiting_bytes > MAX_WAITING_BYTES and not self._is_muted
 
     @property
     def reader_gone(self) -> bool:
-        """Whether the reader of the ranks' output is gone."""
         return self._writers[OUT].is_broken
 
     def message(self, text: str) -> None:
@@ -110,11 +108,9 @@ class Console:
         self._put_message(message_text(text, ERR))
 
     def phase(self, text: str, elapsed_s: float = 0.0) -> None:
-        """Note the phase, and how long it has lasted."""
         self._area.phase(text, elapsed_s)
 
     def node_status(self, node: str, text: str) -> None:
-        """Note the state of a node."""
         self._area.node_status(node, text)
 
     def verdict(self, text: str, colours: Mapping[str, str] | None = None) -> None:
@@ -192,7 +188,6 @@ class Console:
             time.sleep(0.005)
 
     def close(self, give_up: Callable[[], bool] = lambda: False) -> None:
-        """Write everything that waits, until done or until the caller gives up."""
         self.flush_ranks()
         for writer in self._writers.values():
             writer.finish()
@@ -210,7 +205,6 @@ class Console:
         return self._equal_lines is not None
 
     def _tick(self) -> None:
-        """Write what has waited long enough, and show what is not finished."""
         with self._lock:
             now = self._clock()
             self._put_tracebacks(now)
@@ -227,13 +221,11 @@ class Console:
                 self._put_figures(now)
 
     def _put_message(self, lines: str) -> None:
-        """Write whole lines, after those that wait for equal ones."""
         with self._lock:
             self._put_equal_lines()
             self._writers[ERR].put(f"{lines.rstrip()}\n".encode())
 
     def _put_last_lines(self) -> None:
-        """Write what ranks have not finished, and the last figures, which stay as other lines."""
         for stream, partial in self._assembler.pop_overdue():
             self._take_lines(stream, partial)
         self._put_tracebacks()
@@ -248,7 +240,6 @@ class Console:
             self._emit([state.source], OUT, "  ".join(state.texts).encode())
 
     def _take_lines(self, stream: Stream, lines: bytes) -> None:
-        """Write lines, except for tracebacks, which wait."""
         lines = self._with_short_paths(stream[0].node, lines)
         shown = self._folder.feed(stream, lines, self._clock()) if self._folder else lines
         if shown is not None:
@@ -306,7 +297,6 @@ class Console:
             self._emit(held.sources, held.descriptor, held.line)
 
     def _emit(self, sources: Sequence[Source], descriptor: int, lines: bytes) -> None:
-        """Write lines, all with the same prefix."""
         writer = self._writers[descriptor]
         if self._is_muted and writer.waiting_bytes > MAX_WAITING_BYTES:
             return

@@ -38,8 +38,6 @@ _BAR_RATES = re.compile(r"\s*\[[^][]*\]\s*$")  # what a progress bar of tqdm end
 
 
 class Source(NamedTuple):
-    """The node and the rank that wrote a line."""
-
     node: str
     rank: int
 
@@ -84,7 +82,6 @@ class LineStyler:
         self._node_numbers = {node: number for number, node in enumerate(nodes)}
 
     def paint(self, colour: str, text: str) -> str:
-        """Return text in a colour."""
         return f"\x1b[{colour}m{text}\x1b[0m" if self.has_colour else text
 
     def prefix(self, sources: Sequence[Source], *, has_mark: bool) -> bytes:
@@ -152,7 +149,6 @@ class LineAssembler:
         return complete
 
     def postpone(self, now: float) -> None:
-        """Let unfinished lines wait from `now` on."""
         for partial in self._partial.values():
             partial.since = now
 
@@ -210,7 +206,6 @@ class LineDeduplicator:
         self._last: dict[Source, HeldLine] = {}  # of each rank
 
     def accepts(self, lines: bytes) -> bool:
-        """Return whether the flow is slow enough for these lines to wait."""
         return len(self._held) < MAX_HELD and lines.count(b"\n") < FLOOD_LINES
 
     def add(self, stream: Stream, lines: bytes, now: float, same: str | None = None) -> None:

@@ -26,16 +26,12 @@ FIRST_S = 3.0  # not counted: what was written before an attach comes all at onc
 
 
 class BarState(NamedTuple):
-    """What the bar shows."""
-
     source: Source
     share: float | None  # of the steps that are done; None if it is not known how many there are
     texts: tuple[str, ...]  # what matters most is first
 
 
 class StepClock:
-    """How long the steps of one rank take, by when they were seen."""
-
     def __init__(self) -> None:
         self._heard_at: float | None = None
         self._first = (0.0, 0)  # when, and the step
@@ -58,8 +54,6 @@ class StepClock:
 
 
 class ProgressBar:
-    """The metrics of the ranks of one attempt."""
-
     def __init__(self, pattern: str = "") -> None:
         self._pattern = compile_pattern(pattern)
         self._has_news = False  # figures that no line has shown
@@ -85,7 +79,6 @@ class ProgressBar:
         return b"\n".join(others) if others else None
 
     def feed(self, source: Source, data: bytes, now: float) -> None:
-        """Take a piece of the file to which a rank appends metrics."""
         lines = self._files.feed((source, 0), data, now)
         if lines is not None:
             self.take(source, lines, now)

@@ -39,8 +39,6 @@ class Row(NamedTuple):
 
 
 class StatusArea:
-    """The content of the area, for any number of threads."""
-
     def __init__(
         self, nodes: Sequence[str], *, colour: bool, clock: Callable[[], float] = time.monotonic
     ) -> None:
@@ -64,7 +62,6 @@ class StatusArea:
             self.heard()
 
     def heard(self) -> None:
-        """Note that a rank wrote something."""
         self._heard_at = self._clock()
 
     def node_status(self, node: str, text: str) -> None:
@@ -77,7 +74,6 @@ class StatusArea:
         self._bar = bar
 
     def render(self, columns: int, rows: int) -> list[Row]:
-        """Return the area's rows for a terminal of that size."""
         bar = self._bar
         lines = _line_rows(self._lines)
         elapsed_s = self._clock() - self._phase_began
@@ -115,7 +111,6 @@ def _state_rows(states: dict[str, list[str]]) -> list[Parts]:
 
 
 def _bar_row(bar: BarState) -> Parts:
-    """Return how far a rank is: a bar if the number of steps is known, and its figures."""
     parts = [(f"[{label_of([bar.source])}] ", "dim")]
     if bar.share is not None:
         done = round(bar.share * BAR_CELLS)

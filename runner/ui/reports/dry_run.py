@@ -62,7 +62,6 @@ def _remark(plan: Plan, share: NodePlan) -> str:
 
 
 def _script(plan: Plan, share: NodePlan) -> str:
-    """Return what starts the command on one node."""
     order = share.order
     setup = "".join(f"{line}\n" for line in share.setup)
     folder = shell.path(share.cwd)

@@ -75,7 +75,6 @@ def outliving_line(plan: Plan, run_flags: str) -> str:
 
 
 def code_name(release: str, commit: str) -> str:
-    """Return the name of the code: its release, and its commit if there is one."""
     if not commit:
         return f"release {release}"
     changes = " and later changes" if commit.endswith("+") else ""
@@ -83,7 +82,6 @@ def code_name(release: str, commit: str) -> str:
 
 
 def ended_notice(run_flags: str) -> str:
-    """Return what there is to ask about a run that had ended before anybody asked."""
     program = this_program()
     return f"that run had ended:\n  {program} why  {run_flags}\n  {program} logs {run_flags}"
 
@@ -96,7 +94,6 @@ def detach_notice(
     is_stopping: bool = False,
     hub_unreachable: bool = False,
 ) -> str:
-    """Return the notice about a run that continues without this controller."""
     state = "is being stopped" if is_stopping else "goes on"
     lines = [f"run {plan.run_id} {state} without this terminal"]
     first = plan.nodes[0]
@@ -115,7 +112,6 @@ def detach_notice(
 
 
 def _relaunch_note(plan: Plan, *, hub_unreachable: bool) -> str:
-    """Return what happens after a failure while no controller is attached."""
     hub = plan.nodes[0].order.hub
     if len(plan.nodes) == 1:
         return "its host relaunches it"

@@ -28,8 +28,6 @@ from runner.ui.layout import (
 
 @dataclass(frozen=True)
 class Row:
-    """One run."""
-
     run_id: str
     task: str
     owner: str
@@ -165,7 +163,6 @@ def table_of_runs(runs: Sequence[Row], width: int, reader: str = "") -> list[str
 
 
 def _cells(row: Row) -> dict[str, str]:
-    """Return the cells by their headers."""
     done = row.progress
     names = fold_names(row.nodes) or "none"
     cells = {

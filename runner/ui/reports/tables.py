@@ -35,8 +35,6 @@ INNERMOST, OUTERMOST = 8, 3  # the number of frames shown at either end of a sta
 
 @dataclass(frozen=True)
 class PushResult:
-    """The result of a deploy."""
-
     release: str
     commit: str  # the one it was made from, with "+" if files differ; "" without git
     files: int
@@ -46,7 +44,6 @@ class PushResult:
 
 
 def render_push(result: PushResult) -> str:
-    """Return which hosts had the release, and which received it."""
     contents = f"{counted(result.files, 'file')}, {format_size(result.size)}"
     by_node = (
         (name, "had it" if sent is None else f"stored, {format_size(sent)} sent")
@@ -58,8 +55,6 @@ def render_push(result: PushResult) -> str:
 
 @dataclass(frozen=True)
 class CleanResult:
-    """What was removed from one host, or would be."""
-
     runs: tuple[str, ...]
     releases: tuple[str, ...]
     environments: tuple[str, ...]
@@ -68,7 +63,6 @@ class CleanResult:
 
     @staticmethod
     def from_reply(reply: Mapping[str, Any]) -> CleanResult:
-        """Return the result in a host's reply."""
         names = ("runs", "releases", "environments", "in_use", "bytes")
         return CleanResult(*(reply[name] for name in names))
 
@@ -180,7 +174,6 @@ def pull_problems(results: Mapping[str, PullResult]) -> list[Problem]:
 
 
 def render_origins(values: Iterable[Origin]) -> str:
-    """Return each value, the place that sets it, and the places it overrides."""
     blocks = []
     for origin in values:
         blocks.append(f"{origin.key}: {origin.problem or origin.value}")
@@ -206,7 +199,6 @@ def render_stacks(report: StackReport, unreachable: Sequence[Problem]) -> str:
 def stacks_as_data(
     run_id: str, report: StackReport, unreachable: Sequence[Problem]
 ) -> dict[str, Any]:
-    """Return the report as data for a program."""
     return {
         "run_id": run_id,
         "says": summary(report),
