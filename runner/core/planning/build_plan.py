@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 
+from runner.core import shell
 from runner.core.errors import NotReady, Problem
 from runner.core.planning import endpoints
 from runner.core.planning.container import wrap
 from runner.core.planning.launch_command import DEBUG_VARIABLE, NodeLaunch
-from runner.core.planning.notes import FoldNames, plan_notes
 from runner.core.planning.readiness import problems_of, visible_gpus, without_removed_env
-from runner.core.spec import Node, Spec
-from runner.core.wire.facts import Facts
+from runner.core.spec import DEBUG_PORT, Node, Spec, Ssh
+from runner.core.wire.facts import ASSUMED, Facts
 from runner.core.wire.order import Notify, Order, environment
 from runner.core.wire.plan import CodeRef, NodePlan, Plan
 from runner.core.wire.text import counted, join_some
 
 NO_CODE = CodeRef()
+
+GUIDE = "docs/debugging.md"
+
+FoldNames = Callable[[Sequence[str]], str]
 
 
 def build_plan(
@@ -45,15 +49,6 @@ def build_plan(
     if problems:
         raise NotReady(problems)
     made = _Attempt(spec, facts, spares, code, attempt, left)
-    notes = plan_notes(
-        spec,
-        facts,
-        gpus=made.gpus,
-        first_ranks=made.first_ranks,
-        without_cuda=made.without_cuda,
-        release=code.release,
-        fold_names=fold_names,
-    )
     return Plan(
         run_id=spec.run_id,
         cluster=spec.cluster.name,
@@ -71,7 +66,7 @@ def build_plan(
         **asdict(code),
         image=spec.container.image or " ".join(spec.container.prefix),
         outputs=spec.task.outputs,
-        notes=tuple(notes),
+        notes=tuple(made.notes(fold_names)),
         min_nodes=spec.min_nodes or 0,
         max_nodes=(spec.max_nodes or len(spec.nodes)) if spec.min_nodes else 0,
     )
@@ -229,6 +224,52 @@ class _Attempt:
             notify=notify_part(spec) if launch.node is spec.master else None,
         )
 
+    def notes(self, fold_names: FoldNames) -> Iterator[str]:
+        """Yield the decisions that the user should read."""
+        spec = self._spec
+        release = self._code.release
+        if names := [
+            n.name for n in spec.nodes if not self.gpus[n.name] and n.nproc_per_node is None
+        ]:
+            each = "1 rank" if len(names) == 1 else "1 rank each"
+            if self._facts[names[0]].gpu_source == ASSUMED:
+                yield f"the GPUs of {fold_names(names)} are found at launch: {each} is shown here"
+            else:
+                how_to_add = "" if spec.task.is_plain else " (cluster.nproc_per_node sets more)"
+                yield f"no GPU on {fold_names(names)}: {each} on the CPU{how_to_add}"
+        if names := self.without_cuda:
+            yield f"GPUs, but a torch built without CUDA, on {fold_names(names)}: gloo is used"
+        if spec.may_shrink and not spec.torchrun.max_restarts:
+            yield (
+                "torchrun.max_restarts is 0: nodes may join, and one that leaves ends the run "
+                "(each one that leaves takes a restart of every node's)"
+            )
+        if spec.relaunch.max:
+            times = "once" if spec.relaunch.max == 1 else f"up to {spec.relaunch.max} times in all"
+            named = fold_names([node.name for node in spec.spares])
+            spares = f"spare: {named}" if named else "no spare"
+            yield f"if it fails it starts again, {times}; {spares}"
+        if name := spec.deciding_node:
+            yield f"the run ends when the program on {name} ends; the other nodes are stopped then"
+        if spec.debug.rank is not None:
+            yield self._debug_note(spec.debug.rank)
+        if names := [n.name for n in spec.nodes if self._facts[n.name].awaits_environment]:
+            yield f"environment not made yet on {fold_names(names)}: a launch makes it first"
+        if names := [n.name for n in spec.nodes if release and not self._facts[n.name].has_release]:
+            yield f"release {release} is not on {fold_names(names)} yet: a launch pushes it first"
+
+    def _debug_note(self, rank: int) -> str:
+        spec = self._spec
+        firsts = [(self.first_ranks[node.name], node) for node in spec.nodes]
+        nodes = [node for first, node in firsts if first is not None and first <= rank]
+        node = spec.master if len(spec.nodes) == 1 else next(reversed(nodes), None)
+        where = f" on {node.name}" if node and len(spec.nodes) > 1 else ""
+        port = spec.debug.port or DEBUG_PORT
+        how = f"have your editor attach to 127.0.0.1:{port}"
+        if not node or node.transport != "local":
+            how = f"`{ssh_forward(spec.cluster.ssh, node, port)}` in another terminal, and {how}"
+        return f"rank {rank}{where} waits for a debugger: {how} ({GUIDE}); the hang watchdog is off"
+
 
 def notify_part(spec: Spec, secrets: Iterable[str] = ()) -> Notify | None:
     """Return what a host is to know to tell of a run, None where nobody is to be told.
@@ -240,3 +281,23 @@ def notify_part(spec: Spec, secrets: Iterable[str] = ()) -> Notify | None:
     nodes = tuple(node.name for node in spec.nodes)
     names = tuple(dict.fromkeys((*spec.secrets, *secrets)))
     return Notify(spec.notify, spec.cluster.name, spec.task.name, nodes, names, spec.program)
+
+
+def ssh_forward(ssh: Ssh, node: Node | None, port: int) -> str:
+    """Return the line that brings a port of a node's loopback here; None is any node, as HOST."""
+    usual = Ssh()
+    words = ["ssh", "-N", "-L", f"{port}:127.0.0.1:{port}"]
+    if ssh.config != usual.config:
+        words += ["-F", shell.path(ssh.config)]
+    if ssh.key:
+        words += ["-i", shell.path(ssh.key)]
+    if ssh.known_hosts != usual.known_hosts:
+        words += ["-o", shell.quote(f"UserKnownHostsFile={ssh.known_hosts}")]
+    if ssh.jump:
+        words += ["-J", shell.quote(",".join(ssh.jump))]
+    if user := (node and node.user) or ssh.user:
+        words += ["-l", shell.quote(user)]
+    if sshd_port := (node and node.port) or ssh.port:
+        words += ["-p", str(sshd_port)]
+    words.append(shell.quote(node.host) if node else "HOST")
+    return " ".join(words)

@@ -59,11 +59,10 @@ from runner.core.wire.states import STOPPED
 from runner.core.wire.text import format_ranges
 from runner.ui.console.console import open_console
 from runner.ui.layout import fold_names
-from runner.ui.output import note, show, tell
+from runner.ui.output import note, reporting_faults, show, tell
 from runner.ui.problems import find_errors, warning_lines
 from runner.ui.reports import report, tables
 from runner.ui.reports.dry_run import render_dry_run
-from runner.ui.reports.internal_fault import reporting_faults
 from runner.verbs.shared.following import Ending, follow
 
 

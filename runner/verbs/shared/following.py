@@ -27,9 +27,9 @@ from runner.core.wire.plan import Plan
 from runner.core.wire.states import ReasonKind
 from runner.core.wire.tracebacks import find_tracebacks
 from runner.ui.layout import fold_names
+from runner.ui.output import reporting_faults
 from runner.ui.problems import render_problems
 from runner.ui.reports import report, tables
-from runner.ui.reports.internal_fault import reporting_faults
 
 EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: |$)")
 """The first line of an exception, not one from the middle of a long text."""
