@@ -19,10 +19,10 @@ from runner.core.wire.paths import NO_RANK
 from runner.ui.console.lines import (
     LineAssembler,
     LineDeduplicator,
-    LineStyler,
     Source,
     Stream,
     clean_lines,
+    label_of,
     without_rates,
 )
 from runner.ui.console.progress_bar import STEP_KEY, ProgressBar
@@ -37,6 +37,9 @@ FIGURES_S = 30.0  # the interval at which figures are shown without an area
 MAX_BEHIND = 1 << 12  # with more bytes waiting, no line waits for equal ones
 SEEN_LINES = 40  # the last lines, which a person still sees
 SEEN_BYTES = 1 << 14
+PALETTE = ("38;5;37", "38;5;133", "38;5;71", "38;5;136", "38;5;104", "38;5;173")
+"""Colours that are readable on black and on white; red is reserved for errors."""
+RED = "31"
 READER_GONE_NOTE = (
     b"note: the output is no longer read; the run continues, and its log files are complete\n"
 )
@@ -80,7 +83,8 @@ class Console:
         self._assembler = LineAssembler(MAX_LINE_BYTES)
         self._equal_lines = LineDeduplicator() if is_live else None
         has_colour = is_live and not os.environ.get("NO_COLOR")
-        self._styler = LineStyler(nodes, has_colour=has_colour)
+        self._has_colour = has_colour
+        self._node_numbers = {node: number for number, node in enumerate(nodes)}
         self._area = StatusArea(nodes, colour=has_colour)
         sys.stdout.flush()
 
@@ -120,7 +124,7 @@ class Console:
         for place, line in enumerate(lines):
             lines[place] = message_text(line, ERR)
             if colours and line in colours:
-                lines[place] = self._styler.paint(colours[line], lines[place])
+                lines[place] = self._paint(colours[line], lines[place])
         self._put_message("\n".join(lines))
 
     def rank_output(self, node: str, rank: int, stream: str, data: bytes) -> None:
@@ -210,8 +214,8 @@ class Console:
             self._put_tracebacks(now)
             self._put_equal_lines(now)
             if self._is_live:
-                pending = self._assembler.pending(now)
-                self._area.progress(pending, self._bar.state(now) if self._bar else None)
+                self._area.lines = self._assembler.pending(now)
+                self._area.bar = self._bar.state(now) if self._bar else None
                 return
             if self._waiting_bytes:
                 self._assembler.postpone(now)  # nothing more may have been fetched from the hosts
@@ -302,8 +306,17 @@ class Console:
             return
         if writer is self._writers[ERR]:
             self._last_pieces.append(lines[-SEEN_BYTES:])
-        prefix = self._styler.prefix(sources, has_mark=self._is_live and descriptor == ERR)
+        label = f"[{label_of(sources)}]"
+        node = sources[0].node
+        if all(source.node == node for source in sources):
+            number = self._node_numbers.setdefault(node, len(self._node_numbers))
+            label = self._paint(PALETTE[number % len(PALETTE)], label)
+        mark = self._paint(RED, "!") if self._is_live and descriptor == ERR else ""
+        prefix = f"{label}{mark} ".encode()
         writer.put(prefix + lines.replace(b"\n", b"\n" + prefix) + b"\n")
+
+    def _paint(self, colour: str, text: str) -> str:
+        return f"\x1b[{colour}m{text}\x1b[0m" if self._has_colour else text
 
 
 def _is_one_output() -> bool:

@@ -21,9 +21,6 @@ HOLD_S = 0.15  # time that a line waits for equal ones
 MAX_HELD = 1000  # lines that wait; more are a flood, which is shown as it comes
 FLOOD_LINES = 64  # of one piece, which is a flood as well
 
-PALETTE = ("38;5;37", "38;5;133", "38;5;71", "38;5;136", "38;5;104", "38;5;173")
-"""Colours that are readable on black and on white; red is reserved for errors."""
-RED = "31"
 RESET = b"\x1b[0m"
 
 _COLOUR = rb"\[[0-9;:]*m"
@@ -72,27 +69,6 @@ def clean_lines(lines: bytes, *, keep_colours: bool) -> bytes:
 def without_rates(text: str) -> str:
     """Return a progress bar without its times and rates, in which equal ones differ."""
     return _BAR_RATES.sub("", text)
-
-
-class LineStyler:
-    """The prefixes of lines, in the colours of their nodes."""
-
-    def __init__(self, nodes: Sequence[str], *, has_colour: bool) -> None:
-        self.has_colour = has_colour
-        self._node_numbers = {node: number for number, node in enumerate(nodes)}
-
-    def paint(self, colour: str, text: str) -> str:
-        return f"\x1b[{colour}m{text}\x1b[0m" if self.has_colour else text
-
-    def prefix(self, sources: Sequence[Source], *, has_mark: bool) -> bytes:
-        """Return the prefix of lines that these ranks wrote; on standard error it has a mark."""
-        text = f"[{label_of(sources)}]"
-        node = sources[0].node
-        if all(source.node == node for source in sources):
-            number = self._node_numbers.setdefault(node, len(self._node_numbers))
-            text = self.paint(PALETTE[number % len(PALETTE)], text)
-        mark = self.paint(RED, "!") if has_mark else ""
-        return f"{text}{mark} ".encode()
 
 
 @dataclass

@@ -21,7 +21,7 @@ SHOW_AFTER_S = 1.0  # a run shorter than this needs no area
 SILENT_S = 30.0  # without any output, after which that is said
 RUNNING = "running"  # the phase in which ranks write
 SCREEN_SHARE = 3  # the area takes at most one in this many rows of the terminal
-MAX_NAMES_CELLS = 24  # the width of nodes' names in a row of the area
+MAX_NAMES = 24  # the width of nodes' names in a row of the area
 
 BAR_CELLS = 12
 DONE = "\N{BOX DRAWINGS HEAVY HORIZONTAL}"
@@ -48,8 +48,8 @@ class StatusArea:
         self._phase = ""
         self._phase_began = clock()
         self._heard_at = clock()
-        self._lines: list[tuple[Stream, bytes]] = []
-        self._bar: BarState | None = None
+        self.lines: list[tuple[Stream, bytes]] = []  # unfinished ones
+        self.bar: BarState | None = None
         self._is_shown = False
         self.has_ended = False
 
@@ -68,14 +68,9 @@ class StatusArea:
         """Set the state of a node ("ready", "lost"); "" for one that does not take part."""
         self._states[node] = printable(" ".join(text.split()))
 
-    def progress(self, lines: list[tuple[Stream, bytes]], bar: BarState | None) -> None:
-        """Set the newest form of unfinished lines, and how far the ranks are by their metrics."""
-        self._lines = lines
-        self._bar = bar
-
     def render(self, columns: int, rows: int) -> list[Row]:
-        bar = self._bar
-        lines = _line_rows(self._lines)
+        bar = self.bar
+        lines = _line_rows(self.lines)
         elapsed_s = self._clock() - self._phase_began
         self._is_shown |= bool(lines or bar) or elapsed_s > SHOW_AFTER_S
         if self.has_ended or not self._is_shown or not (self._phase or lines or bar):
@@ -102,12 +97,9 @@ class StatusArea:
 
 def _state_rows(states: dict[str, list[str]]) -> list[Parts]:
     rows = [(fold_names(nodes), state) for state, nodes in states.items()]
-    width = min(max((len(names) for names, _ in rows), default=0), MAX_NAMES_CELLS)
-    parts = []
-    for names, state in rows:
-        short = names if len(names) <= width else f"{names[: width - 1]}…"
-        parts.append([(f"  {short:{width}}  {state}", "")])
-    return parts
+    rows = [(n if len(n) <= MAX_NAMES else f"{n[: MAX_NAMES - 1]}…", state) for n, state in rows]
+    width = max((len(names) for names, _ in rows), default=0)
+    return [[(f"  {names:{width}}  {state}", "")] for names, state in rows]
 
 
 def _bar_row(bar: BarState) -> Parts:

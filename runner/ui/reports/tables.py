@@ -83,27 +83,20 @@ def render_clean(
     verb = "would be removed" if dry_run else "removed"
     unsized = ((name, replace(result, size=0)) for name, result in results.items())
     for result, names in group_names(unsized).items():
-        counts = (
-            f"{counted(len(result.runs), 'run')} and {counted(len(result.releases), 'release')}"
-        )
-        if result.environments:
-            counts += f" and {counted(len(result.environments), 'environment')}"
-        size = format_size(sum(results[name].size for name in names))
-        freed = f"{size}{' in all' if len(names) > 1 else ''}"
-        kept = (
-            f"; kept, with files of others or in use: {', '.join(result.kept)}"
-            if result.kept
-            else ""
-        )
-        lines.append(f"{fold_names(names)}: {counts} {verb}, {freed}{kept}")
+        found = {"run": result.runs, "release": result.releases, "environment": result.environments}
+        counts = [counted(len(each), word) for word, each in found.items() if each]
+        freed = format_size(sum(results[name].size for name in names))
+        line = f"{fold_names(names)}: {' and '.join(counts) or 'nothing'} {verb}, {freed}"
+        line += " in all" if len(names) > 1 else ""
+        if result.kept:
+            line += f"; kept, with files of others or in use: {', '.join(result.kept)}"
+        lines.append(line)
         if dry_run:
             removed = [runs[name] for name in result.runs]
             lines += [f"  {line}" for line in run_lines(removed, reader)]
             lines += [f"  release {name}" for name in result.releases]
             lines += [f"  environment {name}" for name in result.environments]
-    if not any(
-        result.runs or result.releases or result.environments for result in results.values()
-    ):
+    if not any(each.runs or each.releases or each.environments for each in results.values()):
         lines.append(f"nothing unused is older than {older_than}")
     return "\n".join(lines)
 
