@@ -59,8 +59,7 @@ class ProgressBar:
         self._has_news = False  # figures that no line has shown
         self._told: BarState | None = None
         self._files = LineAssembler(MAX_LINE)  # of the metrics that ranks append to files
-        self._ranks: dict[Source, LatestMetrics] = {}
-        self._clocks: dict[Source, StepClock] = {}
+        self._ranks: dict[Source, tuple[LatestMetrics, StepClock]] = {}
 
     def take(self, source: Source, lines: bytes, now: float) -> bytes | None:
         """Take the metrics out of whole lines; return the others, None if there are none.
@@ -85,17 +84,19 @@ class ProgressBar:
 
     def state(self, now: float | None) -> BarState | None:
         """Return what is to be shown at `now`, without a time the last; None for nothing."""
-        ranks = [(each.metrics, source) for source, each in self._ranks.items() if each.metrics]
+        told = self._told.source if self._told else None
+        ranks = [
+            (source != told, latest.metrics.steps is None, source.rank, source, latest.metrics)
+            for source, (latest, _) in self._ranks.items()
+            if latest.metrics
+        ]
         if not ranks:
             return None
-        told = self._told.source if self._told else None
-        metrics, source = min(
-            ranks, key=lambda each: (each[1] != told, each[0].steps is None, each[1].rank)
-        )
+        *_, source, metrics = min(ranks)
         share = min(1.0, (metrics.step or 0) / metrics.steps) if metrics.steps else None
         left_s = None
         if now is not None and share != 1:
-            left_s = self._clocks[source].left_s(metrics.steps, now)
+            left_s = self._ranks[source][1].left_s(metrics.steps, now)
         texts = [step_text(metrics), left_text(left_s)]
         texts += [] if metrics.loss is None else [f"loss {number_text(metrics.loss)}"]
         texts.append(rate_text(metrics))
@@ -113,12 +114,12 @@ class ProgressBar:
 
     def _note(self, source: Source, metrics: Metrics, now: float) -> bool:
         """Take a line of a rank; return whether it counts the rank's steps."""
-        latest = self._ranks.setdefault(source, LatestMetrics())
-        is_better = latest.metrics is None or latest.metrics.form < metrics.form
+        latest, clock = self._ranks.get(source) or (LatestMetrics(), StepClock())
+        if latest.metrics and latest.metrics.form < metrics.form:
+            clock = StepClock()  # those before counted epochs, or other steps
         if not latest.take(metrics):
             return False
-        if is_better:  # those before counted epochs, or other steps
-            self._clocks[source] = StepClock()
+        self._ranks[source] = (latest, clock)
         if metrics.step is not None:
-            self._clocks[source].note(metrics.step, now)
+            clock.note(metrics.step, now)
         return True
