@@ -62,7 +62,6 @@ from runner.ui.layout import fold_names
 from runner.ui.output import note, reporting_faults, show, tell
 from runner.ui.problems import find_errors, warning_lines
 from runner.ui.reports import report, tables
-from runner.ui.reports.dry_run import render_dry_run
 from runner.verbs.shared.following import Ending, follow
 
 
@@ -145,7 +144,7 @@ def _dry_run(request: LaunchRequest, source: CodeSource) -> None:
     if "json" in request.spec.dry_run:
         show(json.dumps(encode(plan)))
     else:
-        show(render_dry_run(plan, assumptions))
+        show(report.render_dry_run(plan, assumptions))
 
 
 def launch_warnings(spec: Spec, facts: Mapping[str, Facts]) -> list[str]:
