@@ -83,7 +83,7 @@ def group(cluster: str, *overrides: str) -> ClusterGroup:
         transport = SshTransport(ssh, functools.partial(HostConnection, ssh, note))
         make = functools.partial(NodeConnection, ssh, note)
         hosts = ClusterGroup()
-        hosts.extend(transport.connection(node, make) for node in spec.nodes)
+        hosts.extend(transport.login(node, make) for node in spec.nodes)
     except RunnerError as error:
         raise _exit(error) from error
     return hosts

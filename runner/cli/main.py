@@ -19,7 +19,7 @@ from runner.config.words import is_override
 from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, Interrupted, Problem
 from runner.core.shell import this_program
 from runner.core.wire import boot
-from runner.ui.output import name_output
+from runner.ui.output import name_output, report_fault
 from runner.verbs import LAUNCH, verb_names
 from runner.verbs.shared.verb import CONTEXT, Verb, exit_code, print_error
 
@@ -175,7 +175,5 @@ def _flush() -> int:
 
 def _report_thread(args: threading.ExceptHookArgs) -> None:
     """Print the fault of a thread as that of the main one; whoever waits for it has a deadline."""
-    from runner.ui.reports.internal_fault import report_fault
-
     if isinstance(args.exc_value, Exception):
         print_error(report_fault(args.exc_value))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from runner.core.errors import NotReady
-from runner.core.planning.notes import FoldNames
+from runner.core.planning.build_plan import FoldNames
 from runner.core.planning.readiness import missing_script
 from runner.core.shell import expand_home
 from runner.core.spec import Node, Spec, are_local

@@ -11,9 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.core.wire.codec import bounded
-from runner.core.wire.facts import MAX_PORT
-from runner.core.wire.paths import RANK, USUAL_WORKDIR
+from runner.core.wire.paths import USUAL_WORKDIR
 from runner.core.wire.timing import MAX_BACKOFF_S
 
 MASTER = "master"
@@ -38,6 +36,8 @@ UV_LINES = (UV_CHECK, "uv sync --frozen --no-install-project")
 """What `environment: uv` stands for. `--frozen` alone would install what an old lock says. A check
 that fails otherwise, such as for a project that needs its git, says nothing of the lock."""
 
+DEBUG_PORT = 5678
+
 BACKENDS = ("auto", "nccl", "gloo", "hccl", "xccl", "cncl", "mccl", "ucc")
 RENDEZVOUS = ("static", "standalone", "c10d", "etcd", "etcd-v2")
 
@@ -58,9 +58,7 @@ def setting(
         written: The default as YAML has it, where that differs from the value.
     """
     metadata = {"help": help_text, "kind": kind, "written": written}
-    if default is None and kind == "bool":
-        default = False
-    elif default is None and isinstance(kind, tuple):
+    if default is None and isinstance(kind, tuple):
         default = kind[0]
     if isinstance(default, type):
         return field(default_factory=default, metadata=metadata)
@@ -197,15 +195,8 @@ class SlurmSpec:
     time: str = setting("the time limit; null: the partition's default", "time limit", "")
     extra: tuple[str, ...] = setting("more options of sbatch, such as [--qos=high]", "texts", ())
     signal: str = setting("what ranks get before the time limit", "signal", "SIGUSR1")
-    signal_before: int | None = setting(
-        "how many seconds before it, about: Slurm may be a minute early; null: never",
-        "count from 1 or null",
-    )
-    requeue: bool = setting(
-        "start the job again after that signal, a preemption or the loss of a node, as a new "
-        "attempt of the run",
-        "bool",
-    )
+    signal_before: int | None = setting("seconds before it; null: never", "count from 1 or null")
+    requeue: bool = setting("a new attempt after that signal, or a lost node", "bool", False)
     nodes: str = ""  # how many the job asks for, as --nodes takes it
     nnodes: int = 1  # the most of them
     job_id: str = ""  # the job whose nodes the run is on; "" where one is to be submitted
@@ -222,19 +213,11 @@ class Cluster:
         "ssh logs in by itself, openssh by your own ssh client; local starts processes here",
         ("ssh", "openssh", "local"),
     )
-    scheduler: str = setting(
-        "direct launches on the nodes below; slurm in a job, on its nodes", ("direct", "slurm")
-    )
+    scheduler: str = setting("slurm launches in a job, on its nodes", ("direct", "slurm"))
     slurm: SlurmSpec = setting("what a job asks of Slurm", "section", SlurmSpec)
-    backend: str = setting(
-        "what ranks talk over, in DIST_BACKEND; auto: nccl where each has a GPU", BACKENDS
-    )
-    gpus_per_node: int | None = setting(
-        "NVIDIA GPUs to use; auto: all of them", "count or auto", written="auto"
-    )
-    nproc_per_node: int | None = setting(
-        "ranks; auto: one per GPU, one where there is none", "ranks per node", written="auto"
-    )
+    backend: str = setting("DIST_BACKEND of ranks; auto: nccl where each has a GPU", BACKENDS)
+    gpus_per_node: int | None = setting("NVIDIA GPUs; auto: all", "count or auto", written="auto")
+    nproc_per_node: int | None = setting("auto: one per GPU", "ranks per node", written="auto")
     master: str | None = setting("the node of rank 0; null: the first one used", "text")
     master_port: PortRange = setting(
         "the port of the rendezvous; auto: a free one", "ports", PortRange(), written="auto"
@@ -243,26 +226,18 @@ class Cluster:
     only: tuple[str, ...] = setting("the nodes to use; empty: all", "names of nodes", ())
     exclude: tuple[str, ...] = setting("nodes to leave out", "names of nodes", ())
     ssh: Ssh = setting("how the hosts are logged in to", "section", Ssh)
-    python: str = setting(
-        "the task's interpreter; a path puts its folder first on PATH", "path", "python3"
-    )
+    python: str = setting("the task's interpreter; its folder is first on PATH", "path", "python3")
     host_python: str = setting(
         "that of our processes on the hosts, 3.8 or newer", "path", "python3", written="${.python}"
     )
     setup: tuple[str, ...] = setting(
         "lines for bash, once per host before the task, such as `module load cuda`", "texts", ()
     )
-    environment: str = setting(
-        "uv makes the task's environment there, from your uv.lock", ("uv",), ""
-    )
+    environment: str = setting("uv makes the task's there, from your uv.lock", ("uv",), "")
     prepare: tuple[str, ...] = setting(
-        "lines for bash, in $RUNNER_PREPARED: once per host and content of `prepare_inputs`",
-        "texts",
-        (),
+        "lines for bash, in $RUNNER_PREPARED: once per host and content of the inputs", "texts", ()
     )
-    prepare_inputs: tuple[str, ...] = setting(
-        "the files that these lines read, such as requirements.txt", "patterns of files", ()
-    )
+    prepare_inputs: tuple[str, ...] = setting("what they read", "patterns of files", ())
     prepare_timeout_s: float = setting("how long they may take", "seconds", 1800.0)
     project: str = setting(
         "null pushes the code here; a path is its folder on the hosts, `.` the same", "path", ""
@@ -270,9 +245,7 @@ class Cluster:
     workdir: str = setting("where runs are kept on the hosts", "path", USUAL_WORKDIR)
     env: dict[str, str | None] = setting("of all ranks; null takes a name out", "environment", dict)
     pass_env: tuple[str, ...] = setting(
-        "copied from your shell, where a pattern finds them; on record",
-        "patterns of variables",
-        (),
+        "copied from your shell, and on record", "patterns of variables", ()
     )
     secrets: tuple[str, ...] = setting(
         "variables of your shell that only ranks see, never written", "names of variables", ()
@@ -290,14 +263,8 @@ class Task:
     module: str | None = setting("a Python module, as for `python -m`", "text")
     script: str | None = setting("a Python file, relative to the folder you stand in", "text")
     command: Any = setting("a program other than Python, without a shell", "command")
-    args: Any = setting(
-        "the arguments: `lr: 0.1` is `--lr 0.1`, true a flag alone, a list several values, a list "
-        "of lists a flag several times, a mapping dotted flags",
-        "arguments",
-    )
-    args_style: str = setting(
-        "equals makes `--lr=0.1` of it, hydra `lr=0.1`", ("argparse", "equals", "hydra")
-    )
+    args: Any = setting("`lr: 0.1` is `--lr 0.1`; see programs.md for more", "arguments")
+    args_style: str = setting("`--lr 0.1`, `--lr=0.1`, `lr=0.1`", ("argparse", "equals", "hydra"))
     args_false: str = setting(
         "`amp: false`: omit leaves it out, no: `--no-amp`, value: `--amp false`; null: omit, said",
         ("omit", "no", "value"),
@@ -311,10 +278,7 @@ class Task:
     )
     local_rank_arg: str = setting("a flag for the local rank, such as `--local_rank`", "text", "")
     preload: tuple[str, ...] = setting(
-        "imports once per node, where ranks are then forked; true: torch",
-        "modules",
-        (),
-        written=False,
+        "imports once per node, where ranks are forked; true: torch", "modules", (), written=False
     )
     env: dict[str, str | None] = setting("over the cluster's and the node's", "environment", dict)
     outputs: tuple[str, ...] = setting(
@@ -323,9 +287,7 @@ class Task:
     keep: tuple[str, ...] = setting(
         "folders where ranks run that outlive a run, such as [checkpoints]", "folders", ()
     )
-    decides: str = setting(
-        "for entry plain: the node that decides the end of the run", "node or master", ""
-    )
+    decides: str = setting("entry plain: the node that decides the end", "node or master", "")
     nodes: tuple[str, ...] = setting("the nodes to use; empty: all", "names of nodes", ())
     nnodes: tuple[int | None, int | None] | None = setting(
         "how many nodes to use, the first ones; null: all; `2:4`: what of 2 to 4 is there", "nnodes"
@@ -337,12 +299,10 @@ class Task:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the supervisor starts the one process of each node itself."""
         return self.entry == "plain"
 
     @property
     def without_torchrun(self) -> bool:
-        """Whether ranks are started without it."""
         return self.entry in ("plain", "srun")
 
     @property
@@ -367,7 +327,6 @@ class Rendezvous:
 
     @property
     def uses_master_store(self) -> bool:
-        """Whether the ranks meet at a store on the master."""
         return self.backend in ("static", "c10d")
 
     @property
@@ -395,9 +354,7 @@ class ContainerSpec:
 
     engine: str = setting("null: ranks run on the host, or by `prefix`", ENGINES, "")
     prefix: tuple[str, ...] = setting(
-        "the words of another engine before a command, such as [apptainer, exec, --nv, x.sif]",
-        "texts",
-        (),
+        "words before a command, such as [apptainer, exec, --nv, x.sif]", "texts", ()
     )
     program: str = setting("the engine on the hosts; null: its name, on the PATH", "text", "")
     image: str = setting("the image, as the engine names it", "text", "")
@@ -411,9 +368,7 @@ class ContainerSpec:
     pull: str = setting(
         "missing: where it is not there; always: at each launch", ("missing", "always", "never")
     )
-    extra: tuple[str, ...] = setting(
-        "more of the engine's options, such as --memory=64g", "texts", ()
-    )
+    extra: tuple[str, ...] = setting("more options, such as --memory=64g", "texts", ())
     fetches: bool = True  # whether hosts that lack it may pull it now: not in a dry run
 
     def __bool__(self) -> bool:
@@ -424,9 +379,7 @@ class ContainerSpec:
 class Torchrun:
     """Options of torchrun."""
 
-    max_restarts: int = setting(
-        "how often it restarts failed ranks; with a static rendezvous: `relaunch.max`", "count", 0
-    )
+    max_restarts: int = setting("of failed ranks; static: see `relaunch.max`", "count", 0)
     rdzv_conf: dict[str, str] = setting("more of the rendezvous", "settings of a rendezvous", dict)
     extra: tuple[str, ...] = setting(
         "more of its options, such as [--numa-binding=node]", "options of torchrun", ()
@@ -438,9 +391,7 @@ class Relaunch:
     """Relaunch: a new attempt on all nodes after an attempt failed."""
 
     max: int = setting("the largest number of relaunches", "count", 0)
-    backoff_s: float = setting(
-        "the pause before the first relaunch; each one after doubles it, up to 300", "seconds", 5.0
-    )
+    backoff_s: float = setting("before the first; doubles, up to 300", "seconds", 5.0)
 
     def delay_s(self, attempt: int) -> float:
         """Return how long to wait before an attempt, the first relaunch being 1."""
@@ -470,18 +421,10 @@ class Watch:
     metrics: tuple[str, ...] = setting(
         "files with a line per step; then nothing else is progress", "patterns of files", ()
     )
-    stacks: str = setting(
-        "auto loads a `sitecustomize` in ranks, for their stacks", ("auto", "never")
-    )
-
-    @property
-    def stops(self) -> bool:
-        """Whether a stall ends the run, or with `relaunches` the attempt."""
-        return self.action != "report"
+    stacks: str = setting("auto: by a `sitecustomize` in ranks", ("auto", "never"))
 
     @property
     def relaunches(self) -> bool:
-        """Whether an attempt that stalled is followed by another one."""
         return self.action == "restart"
 
 
@@ -489,9 +432,7 @@ class Watch:
 class Progress:
     """Progress of the ranks: the bar, `ps` and `metrics.jsonl` show what they print of it."""
 
-    pattern: str = setting(
-        "for programs that print no usual form: groups step, loss, …", "pattern of lines", ""
-    )
+    pattern: str = setting("of your own lines: groups step, loss, …", "pattern of lines", "")
 
 
 @dataclass(frozen=True)
@@ -499,7 +440,7 @@ class Debug:
     """A rank under a debugger, which it waits for before its first line."""
 
     rank: int | None = setting("this rank starts under debugpy; the others wait", "count or null")
-    port: int | None = setting("where it listens, at 127.0.0.1 of its node", "port", 5678)
+    port: int | None = setting("where it listens, at 127.0.0.1 of its node", "port", DEBUG_PORT)
 
 
 @dataclass(frozen=True)
@@ -526,25 +467,17 @@ class Spec:
     run_dir: str = setting("the record of the run here", "path", "", written="runs/${run_id}")
     rerun: str | None = setting("a past run to repeat; on the command line only", "text")
     ui: str = setting("plain: lines only, as for a file", ("auto", "plain"))
-    console_ranks: tuple[int, ...] | None = setting(
-        "the ranks whose output the console shows", "ranks", written="all"
-    )
-    pull_outputs: str = setting(
-        "auto downloads `task.outputs` at the end; never leaves it to `pull`", ("auto", "never")
-    )
+    console_ranks: tuple[int, ...] | None = setting("whose output is shown", "ranks", written="all")
+    pull_outputs: str = setting("of `task.outputs`, at the end", ("auto", "never"))
     skip_checks: tuple[str, ...] = setting("checks to leave out, such as [gpus]", "names", ())
-    sample_s: float = setting(
-        "how often the load of hosts and GPUs goes to `samples.jsonl`", "interval or off", 5.0
-    )
-    notify: tuple[str, ...] = setting(
-        "told of end, failure and stall; see see-a-run.md", "commands of a shell", ()
-    )
+    sample_s: float = setting("load of hosts, to `samples.jsonl`", "interval or off", 5.0)
+    notify: tuple[str, ...] = setting("told of the end, and stalls", "commands of a shell", ())
     grace_s: float = setting("the time from TERM to KILL when a run is stopped", "seconds", 15.0)
     lost_s: float = setting("a host that is silent for so long is lost", "seconds", 15.0)
     disconnect_s: float = setting(
         "how long a run goes on without launch and attach", "seconds or never", 0.0, written="never"
     )
-    detach: bool = setting("return once all ranks run, and leave them to the hosts", "bool")
+    detach: bool = setting("leave the run to its hosts once all ranks run", "bool", False)
     nodes: tuple[Node, ...] = ()  # in rank order: the master first, then as in the YAML
     spares: tuple[Node, ...] = ()  # may replace a failed node, in the order of the YAML
     min_nodes: int | None = None  # of an elastic run; None for all of `nodes`
@@ -558,15 +491,7 @@ class Spec:
         return self.cluster.slurm if self.cluster.scheduler == "slurm" else None
 
     @property
-    def debug_rank(self) -> DebugRank | None:
-        """The rank that waits for a debugger, if one does."""
-        if self.debug.rank is None:
-            return None
-        return DebugRank(self.debug.rank, self.debug.port or DebugRank(0).port)
-
-    @property
     def pushes_code(self) -> bool:
-        """Whether the ranks run in a release; shipped tasks need none."""
         return self.deploy.enabled and not self.task.shipped_file
 
     def setup_of(self, node: Node) -> tuple[str, ...]:
@@ -588,7 +513,6 @@ class Spec:
 
     @property
     def is_single_node(self) -> bool:
-        """Whether no other node ever takes part."""
         return (self.max_nodes or len(self.nodes)) == 1
 
     @property
@@ -613,11 +537,3 @@ class Spec:
     def master(self) -> Node:
         """The node of rank 0, where torch's store listens."""
         return self.nodes[0]
-
-
-@dataclass(frozen=True)
-class DebugRank:
-    """A rank that debugpy starts, and the port of its node's loopback where a client is awaited."""
-
-    rank: int = field(metadata=RANK)
-    port: int = field(default=5678, metadata=bounded(1, MAX_PORT))

@@ -19,11 +19,9 @@ from paramiko.common import cMSG_SERVICE_REQUEST
 from runner.core import shell
 from runner.core.spec import Ssh
 from runner.transport.base import READ_SIZE, Ending
-from runner.transport.endpoint import Endpoint
-from runner.transport.failures import BY_OPENSSH, REVOKED_HINT, Failures, Kind, LoginFailed
-from runner.transport.keys import KeyLogin
-from runner.transport.known_hosts import HostKey, add_known_key, known_keys
-from runner.transport.logins import Gate
+from runner.transport.endpoint import BY_OPENSSH, REVOKED_HINT, Endpoint, Kind, LoginFailed
+from runner.transport.keys import HostKey, add_known_key, known_keys, offer_keys
+from runner.transport.logins import Login
 
 for _name in ("paramiko", "fabric", "invoke"):
     # Without a handler, logging's last resort prints tracebacks, as do handlers of the root.
@@ -34,37 +32,31 @@ WRITE_SIZE = 1 << 15
 CLOSE_TIMEOUT_S = 2.0
 READ_TIMEOUT_S = 60.0
 STATUS_TIMEOUT_S = 1.0
-BUFFER_SIZE = 1 << 16
 TCP_USER_TIMEOUT_MS = 120_000
 """Without it, Linux needs 15 minutes to give up a connection that nobody acknowledges."""
 
 
-class HostConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no types
+class HostConnection(Login, fabric.Connection):  # type: ignore[misc]  # fabric has no types
     """A connection to one machine; several threads may open it."""
-
-    node = ""
-    """The name of the node for which it is made."""
 
     def __init__(
         self,
         ssh: Ssh,
         on_note: Callable[[str], None],
-        node: str,
         endpoint: Endpoint,
         via: HostConnection | None = None,
     ) -> None:
-        failures = Failures(node, endpoint)
         self._set(
-            node=node,
+            node=endpoint.node,
             _ssh=ssh,
             _on_note=on_note,
             _endpoint=endpoint,
             _timeout_s=ssh.connect_timeout,
-            _failures=failures,
-            _gate=Gate(ssh.connect_timeout, is_shared=endpoint.is_jump),
+            _lock=threading.Lock(),
             _known=[],
         )
-        super().__init__(
+        fabric.Connection.__init__(
+            self,
             endpoint.host,
             user=endpoint.user,
             port=endpoint.port,
@@ -74,17 +66,12 @@ class HostConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no 
             connect_kwargs={
                 "timeout": ssh.connect_timeout,
                 "transport_factory": self._make_transport,
-                "auth_strategy": KeyLogin(endpoint, failures, ssh.connect_timeout),
+                "auth_strategy": self,
             },
         )
         self.client.set_missing_host_key_policy(self)
 
-    def open(self) -> None:
-        """Log in if that is not done; raise LoginFailed."""
-        self._gate.log_in(self._log_in, unless=lambda: self.is_connected)
-
     def start(self, words: Sequence[str]) -> SshChannel:
-        """Start a program."""
         with self._explained(self._timeout_s):
             channel = self.transport.open_session(timeout=self._timeout_s)
             channel.set_combine_stderr(True)
@@ -113,49 +100,57 @@ class HostConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no 
                 self.gateway.close()
             cause = getattr(error, "text", None) or str(error) or "it left"
             where = f"from jump host {self.gateway.host}"
-            raise self._failures.by_words([cause], where) from None
+            raise self._endpoint.by_words([cause], where) from None
+
+    def authenticate(self, transport: Any) -> list[Any]:
+        """Log in, or raise LoginFailed; called by paramiko."""
+        offer_keys(transport, self._endpoint, self._timeout_s)
+        return []
 
     def missing_host_key(self, _client: object, _name: str, shown: Any) -> None:
         """Accept the key of the machine, or raise LoginFailed; called by paramiko."""
-        failures: Failures = self._failures
+        endpoint = self._endpoint
         key = HostKey(shown.get_name(), shown.asbytes())
         markers = {known.marker: known for known in self._known if known.blob == key.blob}
         if revoked := markers.get("@revoked"):
             what = f"shows a host key that {revoked.location} revokes"
-            raise failures.failed(Kind.HOST_KEY_CHANGED, what, REVOKED_HINT, detail=str(key))
+            raise endpoint.failed(Kind.HOST_KEY_CHANGED, what, REVOKED_HINT, detail=str(key))
         if "" in markers:
             return
         for known in self._known:
             if known.marker == "@cert-authority":
                 hint = f"{known.location} trusts those with a certificate, which your own ssh"
                 hint += " client can verify: cluster.transport=openssh"
-                raise failures.unknown_key(f"{key}", hint)
+                raise endpoint.unknown_key(f"{key}", hint)
         if others := [known for known in self._known if not known.marker]:
-            raise failures.changed_key(
+            raise endpoint.changed_key(
                 f"{key}; known: {', '.join(f'{known} in {known.location}' for known in others)}",
                 {known.location.rpartition(":")[0]: None for known in others},
             )
         if self._ssh.host_keys != "accept-new":
-            raise failures.unknown_key(f"{key}")
+            raise endpoint.unknown_key(f"{key}")
         try:
-            file = add_known_key(self._endpoint, key)
+            file = add_known_key(endpoint, key)
         except OSError as error:
-            self._on_note(f"the host key of {self._endpoint.name} is not added ({error})")
+            self._on_note(f"the host key of {endpoint.name} is not added ({error})")
         else:
-            self._on_note(f"{file}: added {self._endpoint.lookup_names[0]} {key}")
+            self._on_note(f"{file}: added {endpoint.lookup_names[0]} {key}")
+
+    def _is_open(self) -> bool:
+        return bool(self.is_connected)
 
     def _log_in(self) -> None:
         endpoint = self._endpoint
         if endpoint.first("proxycommand"):
             what = "is reached by a ProxyCommand of your ssh config"
-            raise self._failures.failed(Kind.CONFIG, what, f"your own client runs it: {BY_OPENSSH}")
+            raise endpoint.failed(Kind.CONFIG, what, f"your own client runs it: {BY_OPENSSH}")
         if self.gateway:
             self.gateway.open()
-        self._set(_known=known_keys(endpoint))
+        self._set(_known=known_keys(endpoint, self._timeout_s))
         with self._explained(3 * self._timeout_s):
             if not self.gateway:
                 self.connect_kwargs["sock"] = dial(endpoint, self._timeout_s)
-            super().open()
+            fabric.Connection.open(self)
             # Paramiko's thread would wake up ten times a second to see whether it was closed.
             self.transport.sock.settimeout(READ_TIMEOUT_S)
 
@@ -192,7 +187,6 @@ class HostConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no 
             timer.cancel()
 
     def _failure(self, error: Exception, *, is_late: bool) -> LoginFailed:
-        failures: Failures = self._failures
         transport = self.client.get_transport()
         cause = getattr(error, "strerror", None) or getattr(error, "text", None) or str(error)
         causes = (error, error.__context__)
@@ -201,7 +195,7 @@ class HostConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no 
             cause = f"timed out after {self._timeout_s:g} s"
         elif transport and transport.is_authenticated():
             what = f"accepted the login and started nothing ({cause})"
-            return failures.failed(Kind.NO_SESSION, what)
+            return self._endpoint.failed(Kind.NO_SESSION, what)
         step = "while connecting"
         if transport:
             step = "while waiting for its SSH banner"
@@ -209,7 +203,7 @@ class HostConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no 
                 step = "in the SSH handshake"
             if transport.initial_kex_done:
                 step = f"as user {self.user}"
-        return failures.by_words([cause or "closed by the other side"], step)
+        return self._endpoint.by_words([cause or "closed by the other side"], step)
 
     def _close(self) -> None:
         transport = self.client.get_transport()
@@ -250,15 +244,12 @@ class Protocol(paramiko.Transport):  # type: ignore[misc]  # paramiko has no typ
 
 
 class SshChannel:
-    """A Channel over one of paramiko's."""
-
     def __init__(self, channel: Any, connection: HostConnection) -> None:
         self.ended: Ending | None = None
         self._channel = channel
         self._connection = connection
 
     def read(self) -> bytes:
-        """Return the next bytes, b"" at the end."""
         data = b""
         with contextlib.suppress(paramiko.SSHException, EOFError, OSError):
             data = bytes(self._channel.recv(READ_SIZE))
@@ -272,7 +263,6 @@ class SshChannel:
         return data
 
     def write(self, data: bytes) -> None:
-        """Pass on all of `data`; raise OSError when the other side is gone."""
         sent = 0
         try:
             while sent < len(data):
@@ -286,20 +276,6 @@ class SshChannel:
         self._connection.close()
 
 
-class BufferedSocket(socket.socket):
-    """One whose reader asks for a few bytes at a time, as paramiko does."""
-
-    _unread = memoryview(b"")
-
-    def recv(self, size: int, flags: int = 0) -> bytes:
-        """Return up to `size` bytes, of more that came with them."""
-        if not self._unread:
-            self._unread = memoryview(super().recv(BUFFER_SIZE, flags))
-        part = self._unread[:size]
-        self._unread = self._unread[size:]
-        return bytes(part)
-
-
 def dial(endpoint: Endpoint, timeout_s: float) -> socket.socket:
     """Connect to the first address that answers, within `timeout_s` for each step; raise OSError.
 
@@ -309,7 +285,7 @@ def dial(endpoint: Endpoint, timeout_s: float) -> socket.socket:
     addresses = _look_up(endpoint, timeout_s)
     source = (endpoint.first("bindaddress"), 0)
     for family, kind, protocol, _, address in addresses:
-        sock = BufferedSocket(family, kind, protocol)
+        sock = socket.socket(family, kind, protocol)
         try:
             sock.settimeout(timeout_s / len(addresses))
             if source[0]:

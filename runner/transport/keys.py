@@ -1,22 +1,27 @@
-"""Keys to log in with, of files and of the ssh agent, in the order in which `ssh` offers them."""
+"""Keys: those to log in with, in the order of `ssh`, and those of hosts, in known-hosts files."""
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import fcntl
+import hashlib
+import hmac
 import os
+import re
 import socket
 import stat
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import paramiko
 from paramiko.agent import AgentSSH
 
 from runner.core.shell import expand_home
-from runner.transport.failures import TRIES_HINT, Failures, Kind
-
-if TYPE_CHECKING:
-    from runner.transport.endpoint import Endpoint
+from runner.transport.endpoint import TRIES_HINT, Endpoint, Kind
+from runner.transport.logins import run_query
 
 _USUAL = ("dsa", "ecdsa", "ecdsa_sk", "ed25519", "ed25519_sk", "rsa", "xmss")
 """The files that OpenSSH looks for by itself, as `~/.ssh/id_…`."""
@@ -35,56 +40,20 @@ class Offer:
     certificate: Any = None  # of paramiko's; None for the key alone
 
 
-@dataclass(frozen=True)
-class KeyLogin:
-    """Logs in with keys, and never prompts: a strategy of paramiko's."""
-
-    endpoint: Endpoint
-    failures: Failures
-    timeout_s: float
-
-    def authenticate(self, transport: Any) -> list[Any]:
-        """Offer the keys one by one; raise LoginFailed if none is accepted."""
-        user = self.endpoint.user
-        try:
-            transport.auth_none(user)
-        except paramiko.BadAuthenticationType as refusal:
-            methods = refusal.allowed_types
-        else:
-            return []
-        if "publickey" not in methods:
-            what = f"takes no key of user {user}, but {' or '.join(methods)}"
-            raise self.failures.denied(methods, what)
-        agent = self._open_agent()
-        try:
-            self._offer(transport, methods, agent)
-        finally:
-            agent._close()  # noqa: SLF001 - it has no other way
-        return []
-
-    def _open_agent(self) -> AgentSSH:
-        """Return the user's agent at any socket, with a deadline; where none is, it has no keys."""
-        agent = AgentSSH()
-        path = self.endpoint.settings.get("identityagent", ["SSH_AUTH_SOCK"])[0]
-        if path == "SSH_AUTH_SOCK":
-            path = os.environ.get(path, "none")
-        sock = socket.socket(socket.AF_UNIX)
-        sock.settimeout(self.timeout_s)
-        try:
-            sock.connect(self.endpoint.expand(path))
-            agent._connect(sock)  # noqa: SLF001 - paramiko's own class knows SSH_AUTH_SOCK alone
-        except TimeoutError:
-            sock.close()
-            what = f"cannot be logged in to: your ssh agent at {path} does not answer"
-            hint = "unset SSH_AUTH_SOCK, or start another: eval $(ssh-agent); ssh-add"
-            raise self.failures.failed(Kind.SILENT, what, hint) from None
-        except (OSError, paramiko.SSHException):
-            sock.close()
-        return agent
-
-    def _offer(self, transport: Any, methods: list[str], agent: AgentSSH) -> None:
-        user = self.endpoint.user
-        offers, notes = collect_offers(self.endpoint, agent)
+def offer_keys(transport: Any, endpoint: Endpoint, timeout_s: float) -> None:
+    """Log in with a key, without ever a prompt; raise LoginFailed."""
+    user = endpoint.user
+    try:
+        transport.auth_none(user)
+    except paramiko.BadAuthenticationType as refusal:
+        methods = refusal.allowed_types
+    else:
+        return
+    if "publickey" not in methods:
+        raise endpoint.denied(methods, f"takes no key of user {user}, but {' or '.join(methods)}")
+    agent = _open_agent(endpoint, timeout_s)
+    try:
+        offers, notes = collect_offers(endpoint, agent)
         labels = ", ".join(offer.label for offer in offers)
         for offer in offers:
             offer.key.public_blob = offer.certificate
@@ -94,7 +63,7 @@ class KeyLogin:
                 if transport.is_active():
                     continue
                 what = f"closed the connection while keys were offered for user {user}: {labels}"
-                raise self.failures.failed(Kind.DENIED, what, TRIES_HINT) from None
+                raise endpoint.failed(Kind.DENIED, what, TRIES_HINT) from None
             except (paramiko.SSHException, OSError) as error:
                 notes.append(f"{offer.label} failed ({error})")
                 if not transport.is_active():
@@ -102,12 +71,35 @@ class KeyLogin:
                 continue
             if others:
                 what = f"accepted the key of user {user}, and wants {' or '.join(others)} as well"
-                raise self.failures.denied(others, what)
+                raise endpoint.denied(others, what)
             return
-        what = f"refused every key offered for user {user}: {labels}"
-        if not offers:
-            what = f"cannot be logged in to as user {user}: there is no key to offer"
-        raise self.failures.denied(methods, what, notes)
+    finally:
+        agent._close()  # noqa: SLF001 - it has no other way
+    what = f"refused every key offered for user {user}: {labels}"
+    if not offers:
+        what = f"cannot be logged in to as user {user}: there is no key to offer"
+    raise endpoint.denied(methods, what, notes)
+
+
+def _open_agent(endpoint: Endpoint, timeout_s: float) -> AgentSSH:
+    """Return the user's agent at any socket, with a deadline; where none is, it has no keys."""
+    agent = AgentSSH()
+    path = endpoint.settings.get("identityagent", ["SSH_AUTH_SOCK"])[0]
+    if path == "SSH_AUTH_SOCK":
+        path = os.environ.get(path, "none")
+    sock = socket.socket(socket.AF_UNIX)
+    sock.settimeout(timeout_s)
+    try:
+        sock.connect(endpoint.expand(path))
+        agent._connect(sock)  # noqa: SLF001 - paramiko's own class knows SSH_AUTH_SOCK alone
+    except TimeoutError:
+        sock.close()
+        what = f"cannot be logged in to: your ssh agent at {path} does not answer"
+        hint = "unset SSH_AUTH_SOCK, or start another: eval $(ssh-agent); ssh-add"
+        raise endpoint.failed(Kind.SILENT, what, hint) from None
+    except (OSError, paramiko.SSHException):
+        sock.close()
+    return agent
 
 
 def collect_offers(endpoint: Endpoint, agent: AgentSSH) -> tuple[list[Offer], list[str]]:
@@ -117,34 +109,25 @@ def collect_offers(endpoint: Endpoint, agent: AgentSSH) -> tuple[list[Offer], li
     other keys, and other files.
     """
     held = {key.asbytes(): key for key in agent.get_keys()}
-    chosen: list[Offer] = []
-    from_agent: list[Offer] = []
-    from_files: list[Offer] = []
+    found: list[tuple[bool, bool, Offer]] = []  # not of the YAML, not of the agent
     notes: list[str] = []
-    paths = [
-        endpoint.expand(path)
-        for path in endpoint.settings.get("identityfile", ())
-        if path != "none"
-    ]
+    names = [path for path in endpoint.settings.get("identityfile", ()) if path != "none"]
+    paths = [*dict.fromkeys(map(endpoint.expand, names))]
     usual = [expand_home(f"~/.ssh/id_{kind}") for kind in _USUAL]
-    for number, path in enumerate(dict.fromkeys(paths)):
+    for number, path in enumerate(paths):
         public = _public(f"{path.removesuffix('.pub')}.pub")  # the key itself may be encrypted
         agent_key = held.pop(public.key_blob, None) if public else None
+        is_chosen = number == 0 and "-i" in endpoint.options
         try:
             offer = Offer(path, agent_key or load_key(path))
+            found.append((not is_chosen, agent_key is None, offer))
         except UnusableKey as reason:
             if Path(path).exists() or path not in usual:
                 notes.append(f"not offered: {path}: {reason}")
-        else:
-            if number == 0 and "-i" in endpoint.options:
-                chosen.append(offer)
-            elif agent_key:
-                from_agent.append(offer)
-            else:
-                from_files.append(offer)
     if endpoint.first("identitiesonly") != "yes":
-        from_agent += [Offer(f"{each.comment} (ssh agent)", each) for each in held.values()]
-    offers = [*chosen, *from_agent, *from_files]
+        of_agent = (Offer(f"{each.comment} (ssh agent)", each) for each in held.values())
+        found += [(True, False, offer) for offer in of_agent]
+    offers = [offer for _, _, offer in sorted(found, key=itemgetter(0, 1))]
     certificates = [endpoint.expand(path) for path in endpoint.settings.get("certificatefile", ())]
     certified: list[Offer] = []
     for path in dict.fromkeys([*certificates, *(f"{path}-cert.pub" for path in paths)]):
@@ -153,7 +136,6 @@ def collect_offers(endpoint: Endpoint, agent: AgentSSH) -> tuple[list[Offer], li
 
 
 def load_key(path: str) -> Any:
-    """Return the private key of a file; raise UnusableKey."""
     try:
         status = Path(path).stat()
         text = Path(path).read_bytes()
@@ -194,3 +176,55 @@ def _public(path: str) -> Any:
         return paramiko.pkey.PublicBlob.from_file(path)
     except (OSError, ValueError):
         return None
+
+
+@dataclass(frozen=True)
+class HostKey:
+    """A public host key: its type ("ssh-ed25519") and its bytes."""
+
+    type: str
+    blob: bytes
+    marker: str = ""  # "", "@revoked" or "@cert-authority"
+    location: str = ""  # "FILE:LINE"
+
+    def __str__(self) -> str:
+        digest = base64.b64encode(hashlib.sha256(self.blob).digest()).decode()
+        return f"{self.type} SHA256:{digest.rstrip('=')}"
+
+
+def known_keys(endpoint: Endpoint, timeout_s: float) -> list[HostKey]:
+    """Return the keys that known-hosts files have of a machine, as `ssh-keygen -F` finds them."""
+    keys: list[HostKey] = []
+    files = [file for file in endpoint.known_hosts_files if Path(file).is_file()]
+    for name in endpoint.lookup_names:
+        for file in files:
+            _, out, _ = run_query(["ssh-keygen", "-F", name, "-f", file], timeout_s)
+            for found in re.finditer(r"(?m)^# Host .* found: line (\d+).*\n(.*)", out):
+                words = found[2].split()
+                marker = words.pop(0) if words[:1] and words[0].startswith("@") else ""
+                with contextlib.suppress(ValueError, IndexError):
+                    blob = base64.b64decode(words[2])
+                    keys.append(HostKey(words[1], blob, marker, f"{file}:{found[1]}"))
+        if any(key.marker != "@revoked" for key in keys):
+            break
+    return keys
+
+
+def add_known_key(endpoint: Endpoint, key: HostKey) -> str:
+    """Write a key to the user's known hosts as `ssh` does; return the file; raise OSError."""
+    name = endpoint.lookup_names[0].lower()
+    if endpoint.first("hashknownhosts") == "yes":
+        salt = os.urandom(20)
+        digest = hmac.digest(salt, name.encode(), "sha1")
+        name = f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()}"
+    line = f"{name} {key.type} {base64.b64encode(key.blob).decode()}\n"
+    path = Path(endpoint.known_hosts_files[0])
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+    with os.fdopen(descriptor, "rb+", buffering=0) as file:
+        with contextlib.suppress(OSError):  # a home on NFS may have no locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        text = file.read()
+        separator = "" if text.endswith(b"\n") or not text else "\n"
+        file.write(f"{separator}{line}".encode())
+    return str(path)

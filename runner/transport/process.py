@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import os
 import resource
@@ -15,6 +14,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
@@ -23,10 +23,8 @@ from runner.core.errors import Problem
 from runner.core.spec import Node, Ssh
 from runner.core.wire import boot
 from runner.transport.base import READ_SIZE, Ending
-from runner.transport.endpoint import Endpoint
-from runner.transport.failures import Failures, Kind, LoginFailed
-from runner.transport.logins import Gate, SshTransport
-from runner.transport.ssh_config import run_query
+from runner.transport.endpoint import Endpoint, Kind, LoginFailed
+from runner.transport.logins import Login, run_query
 
 EXIT_TIMEOUT_S = 0.5
 """Time for a child to end by itself, and again after SIGTERM."""
@@ -80,7 +78,6 @@ class ProcessChannel:
         resource.prlimit(self._process.pid, resource.RLIMIT_NOFILE, limits)
 
     def read(self) -> bytes:
-        """Return the next bytes, b"" at the end."""
         data = b""
         with contextlib.suppress(OSError):  # it left unread what was written
             data = self.socket.recv(READ_SIZE)
@@ -93,7 +90,6 @@ class ProcessChannel:
         return data
 
     def write(self, data: bytes) -> None:
-        """Pass on all of `data`; raise OSError when the other side is gone."""
         self.socket.sendall(data)
 
     def close(self) -> None:
@@ -118,11 +114,9 @@ class LocalTransport:
     """This machine, and the connection to it: programs are started as they are."""
 
     def connect(self, _node: Node) -> LocalTransport:
-        """Return what starts programs here."""
         return self
 
     def start(self, words: Sequence[str]) -> ProcessChannel:
-        """Start a program."""
         try:
             return ProcessChannel(words)
         except OSError as error:
@@ -133,62 +127,42 @@ class LocalTransport:
         """There is nothing that its programs share."""
 
 
-class OpensshTransport(SshTransport):
-    """Logs in by the user's own client.
+class OpensshConnection(Login):
+    """A login by the user's own client.
 
-    Each login is an `ssh` that only serves other ones (ControlMaster): that of the user where he
-    has one open, else ours.
+    It is an `ssh` that only serves other ones (ControlMaster): that of the user where he has one
+    open, else ours.
     """
 
-    def __init__(self, ssh: Ssh) -> None:
-        # Below /tmp, because the path of a socket has to be short.
-        self._folder = tempfile.mkdtemp(prefix="runner-ssh-", dir="/tmp")
-        numbers = itertools.count(1)
-
-        def make(node: str, endpoint: Endpoint, via: OpensshConnection | None) -> OpensshConnection:
-            return OpensshConnection(ssh, node, endpoint, via, f"{self._folder}/{next(numbers)}")
-
-        super().__init__(ssh, make)
-
-    def close(self) -> None:
-        """End the logins at jump hosts."""
-        super().close()
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-
-class OpensshConnection:
-    """A login by the user's own client."""
-
-    def __init__(
-        self, ssh: Ssh, node: str, endpoint: Endpoint, via: OpensshConnection | None, path: str
-    ) -> None:
+    def __init__(self, ssh: Ssh, endpoint: Endpoint, via: OpensshConnection | None = None) -> None:
         self._ssh = ssh
-        self._endpoint = endpoint
+        self._endpoint = replace(endpoint, by_openssh=True)
         self._via = via
-        self._own_path = path
-        self._path = path
-        self._failures = Failures(node, endpoint, is_own=True)
-        self._gate = Gate(ssh.connect_timeout, is_shared=endpoint.is_jump)
+        self._timeout_s = ssh.connect_timeout
+        self._lock = threading.Lock()
+        # Below /tmp, because the path of a socket has to be short.
+        self._folder = Path(tempfile.mkdtemp(prefix="runner-ssh-", dir="/tmp"))
+        self._socket = ""
+        self._login_said = self._folder / "login"
+        self._said = self._folder / "program"
         self._master: subprocess.Popen[bytes] | None = None
-        self._login_said = Path(f"{path}.login")
-        self._said = Path(f"{path}.program")
-
-    def open(self) -> None:
-        """Log in if that is not done; raise LoginFailed."""
-        self._gate.log_in(self._log_in, unless=self._is_open)
 
     def start(self, words: Sequence[str]) -> ProcessChannel:
-        """Start a program."""
         # What is left on its standard error is ssh's own.
         merged = ["/bin/sh", "-c", 'exec 2>&1; exec "$@"', "sh", *words]
         argv = [*self.through(), f"exec {shell.line(merged)}"]
 
         def explain(code: int) -> Ending:
+            if code != OWN_FAULT:
+                return Ending.of_status(code)
             said = said_in(self._said)
-            if code == OWN_FAULT and not self._is_open_after(EXIT_TIMEOUT_S):
+            if self._master:  # it takes a moment to end, if it was lost
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._master.wait(EXIT_TIMEOUT_S)
+            if not self._is_open():
                 said += said_in(self._login_said)
                 return Ending(None, f"the ssh connection was lost ({said[-1] if said else code})")
-            if code == OWN_FAULT and said and said[0].startswith("mux_client"):
+            if said and said[0].startswith("mux_client"):
                 return Ending(None, f"no session was opened ({said[0]})")
             return Ending.of_status(code)
 
@@ -199,23 +173,16 @@ class OpensshConnection:
         """End it, but not that of the user."""
         if self._master:
             end_process(self._master)
-
-    def _is_open_after(self, seconds: float) -> bool:
-        """Return whether a login is open, after some time for ours to end if it was lost."""
-        if self._master:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._master.wait(seconds)
-        return self._is_open()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _is_open(self) -> bool:
-        """Return whether a login is open: ours, or else one of the user's own."""
         if self._master:
             return self._master.poll() is None
         users = self._endpoint.first("controlpath")
         argv = ["ssh", "-O", "check", *self._endpoint.words]
         if not users or run_query(argv, self._ssh.connect_timeout)[0]:
             return False
-        self._path = users
+        self._socket = users
         return True
 
     def _words(self, more: Mapping[str, str]) -> list[str]:
@@ -235,7 +202,7 @@ class OpensshConnection:
         for name in ("ForkAfterAuthentication", "StdinNull", "ProxyUseFdpass"):
             if name.lower() in self._endpoint.settings:  # an older client does not know it
                 options[name] = "no"
-        words = ["ssh", "-T", "-a", "-x", "-S", self._path]
+        words = ["ssh", "-T", "-a", "-x", "-S", self._socket]
         for name, value in options.items():
             words += ["-o", f"{name}={value}"]
         return [*words, *self._endpoint.options, self._endpoint.name]
@@ -249,8 +216,9 @@ class OpensshConnection:
         return self._words(options)
 
     def _log_in(self) -> None:
-        self.close()  # what is left of a login that was lost
-        self._path = self._own_path
+        if self._master:  # what is left of a login that was lost
+            end_process(self._master)
+        self._socket = f"{self._folder}/s"
         options = {"ControlMaster": "yes", "ControlPersist": "no"}
         # Once logged in, it says so: `echo` is an empty line.
         options |= {"PermitLocalCommand": "yes", "LocalCommand": "echo"}
@@ -276,11 +244,10 @@ class OpensshConnection:
                 return
         end_process(self._master)
         usual = "nothing, and ends" if has_answered else f"timed out after {limit_s:g} s"
-        raise self._failures.by_words(said_in(self._login_said) or [usual], "as ssh says")
+        raise self._endpoint.by_words(said_in(self._login_said) or [usual], "as ssh says")
 
 
 def end_process(process: subprocess.Popen[bytes]) -> None:
-    """End a child: its input, then itself and its process group."""
     if process.stdin:
         process.stdin.close()
     for signum in (0, signal.SIGTERM, signal.SIGKILL):

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from runner.core.errors import Problem
 from runner.core.planning.slurm_job import Job, read_job
 from runner.core.spec import Node
-from runner.transport.base import Ending
-from runner.transport.failures import Kind, LoginFailed
+from runner.transport.endpoint import Kind, LoginFailed
 from runner.transport.process import LocalTransport, ProcessChannel
 
 LIMIT_S = 20.0
@@ -59,7 +58,6 @@ def ask(words: Sequence[str], text: str = "", limit_s: float = LIMIT_S) -> tuple
 
 
 def job_of(job_id: str) -> Job:
-    """Return how a job stands."""
     line, problem = ask(["scontrol", "--oneliner", "show", "job", job_id])
     if "Invalid job id" in problem:
         return Job(job_id, "UNKNOWN")
@@ -73,7 +71,7 @@ def cancel(job_id: str, *options: str) -> str:
     return ask(["scancel", *options, job_id])[1]
 
 
-class SrunTransport:
+class SrunTransport(LocalTransport):
     """Reaches the nodes of a job: each program is a step.
 
     The node that this process is on needs none. A job that is over has no nodes: what its run
@@ -82,28 +80,21 @@ class SrunTransport:
 
     def __init__(self, job_id: str) -> None:
         self._job_id = job_id
-        self._here = LocalTransport()
         self._job: Job | None = None
 
-    def connect(self, node: Node) -> LocalTransport | SrunConnection:
-        """Return what starts programs on a node; raise LoginFailed."""
+    def connect(self, node: Node) -> LocalTransport:
         is_inside = os.environ.get("SLURM_JOB_ID") == self._job_id
         if is_inside and os.environ.get("SLURMD_NODENAME") == node.name:
-            return self._here
+            return self
         self._job = self._job or job_of(self._job_id)
         if self._job.problem:
             raise LoginFailed(Kind.NO_SESSION, Problem(node.name, self._job.text))
         if self._job.has_ended or self._job.is_queued:
-            return self._here
+            return self
         return SrunConnection(self._job_id, node.name)
 
-    def close(self) -> None:
-        """There is nothing that its programs share."""
 
-
-class SrunConnection:
-    """A way to one node of a job."""
-
+class SrunConnection(LocalTransport):
     def __init__(self, job_id: str, node: str) -> None:
         self._words = [*STEP.split(), f"--jobid={job_id}", f"--nodelist={node}"]
 
@@ -114,10 +105,6 @@ class SrunConnection:
         return ProcessChannel(
             [*self._words, "env", *of_job, *merged],
             stderr=2,
-            explain=Ending.of_status,
             environ=environ(),
             is_signalled=False,
         )
-
-    def close(self) -> None:
-        """There is nothing but its programs."""

@@ -118,7 +118,6 @@ def _header(name: str) -> str:
 
 
 def cell_text(name: str, value: Value) -> str:
-    """Return the value of a column as tables have it."""
     if value is None:
         return "-"
     if isinstance(value, str):

@@ -97,7 +97,6 @@ def table_lines(table: Table, width: int = UNLIMITED_WIDTH, *, colour: bool = Fa
 
 
 def new_table(**options: Any) -> Table:
-    """Return a table without lines, whose cells are texts."""
     from rich.table import Table
 
     return Table(box=None, pad_edge=False, padding=(0, COLUMN_GAP, 0, 0), **options)
@@ -163,7 +162,6 @@ def step_text(progress: Metrics) -> str:
 
 
 def rate_text(progress: Metrics) -> str:
-    """Return "812.4 samples/s", "" if there is no rate."""
     if progress.rate is None:
         return ""
     unit = per_second(printable(progress.unit))
@@ -172,7 +170,6 @@ def rate_text(progress: Metrics) -> str:
 
 
 def left_text(left_s: float | None) -> str:
-    """Return "1 m 26 s left", "" if that is not known."""
     return "" if left_s is None else f"{format_age(left_s)} left"
 
 

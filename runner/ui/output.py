@@ -1,15 +1,29 @@
-"""Output of the verbs: text in which nothing acts upon a terminal, whatever host is quoted."""
+"""Output of the verbs: text in which nothing acts upon a terminal; faults of our own as errors."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import io
 import os
 import re
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from runner.core.errors import STANDARD_OUTPUT
+from runner import __version__
+from runner.core.errors import (
+    NO_FOLDER,
+    STANDARD_OUTPUT,
+    ConfigError,
+    InternalFault,
+    OutputLost,
+    Problem,
+    RunnerError,
+    is_output_error,
+)
 from runner.core.shell import line, this_program
 from runner.core.wire.text import join_some, printable_lines
 from runner.ui.layout import (
@@ -22,6 +36,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 MAX_NAMED = 3
+CRASH_FILE = "crash.txt"
 COLOURS = {"warning": "33", "error": "1;31"}
 
 
@@ -63,7 +78,6 @@ def show_prose(text: str) -> None:
 
 
 def tell(text: str) -> None:
-    """Print lines of the runner's own to standard error."""
     show(text, file=sys.stderr)
 
 
@@ -85,7 +99,6 @@ class _NamedOutput(io.FileIO):
     """Standard output, with its name in the errors of writes."""
 
     def write(self, data: ReadableBuffer) -> int:
-        """Write; raise OSError."""
         try:
             return super().write(data)
         except OSError as error:
@@ -103,3 +116,45 @@ def name_output(stream: io.TextIOWrapper) -> io.TextIOWrapper:
         line_buffering=stream.line_buffering,
         write_through=stream.write_through,
     )
+
+
+def report_fault(error: Exception, folder: Path | None = None, hint: str = "") -> RunnerError:
+    """Return the error to report, after the traceback was written to `folder`, or below /tmp.
+
+    Where no file can be written, it is on standard error.
+    """
+    import platform
+    import tempfile
+
+    if isinstance(error, OSError) and is_output_error(error):
+        reason = f"[Errno {error.errno}] {error.strerror}"
+        return OutputLost([Problem("", f"cannot write to standard output: {reason}", hint)])
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG and not folder:
+        return ConfigError([Problem(str(error.filename), "this name of a file is too long")])
+    if isinstance(error, FileNotFoundError) and not folder and not error.filename:  # getcwd(3)
+        return ConfigError([NO_FOLDER])
+    versions = f"runner {__version__}, Python {platform.python_version()}, {platform.platform()}"
+    text = f"{versions}\n{''.join(traceback.format_exception(error))}"
+    where = "the lines above"
+    try:
+        has_record = folder is not None and folder.is_dir()
+        place = folder if folder and has_record else Path(tempfile.mkdtemp(prefix="runner-"))
+        path = place / CRASH_FILE
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+        where = os.path.relpath(path) if has_record else str(path)
+    except OSError:
+        show(text, file=sys.stderr)
+    kind = "".join(traceback.format_exception_only(error)).strip().partition("\n")[0]
+    message = f"a fault of the runner itself ({kind}); its traceback is in {where}"
+    return InternalFault([Problem("", message, hint)])
+
+
+@contextlib.contextmanager
+def reporting_faults(folder: Path, hint: Callable[[], str]) -> Iterator[None]:
+    """Report what nothing expects, with its traceback in `folder` and what it means for a run."""
+    try:
+        yield
+    except (RunnerError, BrokenPipeError):
+        raise
+    except Exception as error:
+        raise report_fault(error, folder, hint()) from error

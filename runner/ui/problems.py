@@ -47,7 +47,6 @@ def _merged(problems: Iterable[Problem]) -> Iterator[tuple[Problem, int]]:
 
 
 def _rows(by_check: FindingsByCheck, level: Level) -> list[tuple[str, Problem, int]]:
-    """Return each check with what it found of a level, and the number of nodes."""
     return [
         (check, *merged)
         for check, findings in by_check.items()
@@ -56,7 +55,6 @@ def _rows(by_check: FindingsByCheck, level: Level) -> list[tuple[str, Problem, i
 
 
 def find_errors(by_check: FindingsByCheck) -> list[Finding]:
-    """Return the findings for which a launch refuses."""
     of_checks = by_check.values()
     return [each for findings in of_checks for each in findings if each.level is Level.ERROR]
 

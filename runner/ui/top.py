@@ -13,7 +13,7 @@ from rich.text import Text
 from runner.core.wire.codec import encode
 from runner.core.wire.run_info import GpuSample, Sample
 from runner.core.wire.text import format_ranges, natural_key, printable
-from runner.ui.layout import COLUMN_GAP, columns_that_fit
+from runner.ui.layout import COLUMN_GAP, columns_that_fit, fold_names, group_names
 from runner.ui.reports.run_table import Row, table_of_runs
 
 VIEW_VERSION = 2
@@ -26,9 +26,6 @@ COLUMNS = ("NODE", "GPUS", "USE", "GPU MEM", "TEMP", "CPU", "RAM", "RUN")
 AT_RIGHT = ("USE", "GPU MEM", "TEMP", "CPU", "RAM")
 GIVING_WAY = ("RAM", "CPU", "TEMP", "GPU MEM")
 """Columns that are left out where there is no room for all, the first one first."""
-
-WHOLE = "whole"
-"""The cell that takes the rest of a line."""
 
 HOT_C = 85.0
 IN_USE_SHARE = 0.05  # of the memory of a GPU; the driver itself takes less
@@ -44,8 +41,6 @@ USUAL = 9
 
 @dataclass(frozen=True)
 class NodeView:
-    """What is known of one node."""
-
     name: str
     sample: Sample | None = None  # of now
     silence: str = ""  # why it does not answer
@@ -54,20 +49,16 @@ class NodeView:
 
     @property
     def gpus(self) -> tuple[GpuSample, ...]:
-        """What is known of its GPUs now."""
         return self.sample.gpus if self.sample else ()
 
 
 @dataclass(frozen=True)
 class ClusterView:
-    """What is known of all nodes."""
-
     title: str  # the cluster's name, or the run's id
     nodes: tuple[NodeView, ...] = ()
     runs: tuple[Row, ...] = ()
 
     def as_data(self) -> Mapping[str, Any]:
-        """Return all of it as data for a program."""
         return {
             "v": VIEW_VERSION,
             "time": round(time.time(), 3),
@@ -83,23 +74,18 @@ def render_view(view: ClusterView, width: int, most: int | None = None) -> Group
     Of more than `most` lines, those of usual nodes are left out and counted.
     """
     unusual = {node.name: [*_unusual(node)] for node in view.nodes}
-
-    def worst(node: NodeView) -> int:
-        told_of_it = (severity for severity, _ in unusual[node.name])
-        return SILENT if node.silence else min(told_of_it, default=USUAL)
-
-    nodes = sorted(view.nodes, key=lambda node: (worst(node), natural_key(node.name)))
-    told = [(severity, node.name, text) for node in nodes for severity, text in unusual[node.name]]
-    told.sort(key=lambda each: each[0])
-    below = [
-        Text.assemble(
-            f"{_clean(name)}: ",
-            (text, "red" if severity <= BROKEN else "yellow"),
-            no_wrap=most is not None,
-            overflow="ellipsis",
-        )
-        for severity, name, text in told
-    ]
+    worst = {name: min(found, default=(USUAL, ""))[0] for name, found in unusual.items()}
+    nodes = sorted(view.nodes, key=lambda node: (worst[node.name], natural_key(node.name)))
+    told = group_names((node.name, each) for node in nodes for each in unusual[node.name])
+    hints = {node.name: node.hint if most is None else "" for node in nodes}
+    below = []
+    for (severity, text), names in sorted(told.items(), key=lambda each: each[0][0]):
+        title = f"{_clean(fold_names(names))}: "
+        style = "red" if severity <= BROKEN else "yellow"
+        line = Text.assemble(title, (text, style), no_wrap=most is not None, overflow="ellipsis")
+        below.append(line)
+        for name in names if severity == SILENT else ():
+            below += [Text(f"    {printable(each)}", "dim") for each in hints[name].splitlines()]
     runs = [Text(line, no_wrap=True) for line in table_of_runs(view.runs, width)]
     shown = nodes
     if most is not None:
@@ -107,12 +93,7 @@ def render_view(view: ClusterView, width: int, most: int | None = None) -> Group
         below = below[: most // 3]
         room = most - 2 - len(below) - len(runs) - bool(runs)
         shown = nodes if len(nodes) <= room else nodes[: max(1, room - 1)]
-    titles, *rows = _table([_node_cells(node) for node in shown], width)
-    lines = [_header(view, width), titles]
-    for node, row in zip(shown, rows, strict=True):
-        lines.append(row)
-        if most is None:
-            lines += [Text(f"    {printable(hint)}", "dim") for hint in node.hint.splitlines()]
+    lines = [_header(view, width), *_table([_node_cells(node) for node in shown], width)]
     if len(shown) < len(nodes):
         lines.append(Text(f"and {len(nodes) - len(shown)} more nodes", "dim"))
     lines += below
@@ -136,10 +117,7 @@ def _header(view: ClusterView, width: int) -> Text:
 
 
 def _table(rows: Sequence[Mapping[str, Text]], width: int) -> list[Text]:
-    """Return a line of headers and one per row; what no row has is no column.
-
-    The end of a line without room is cut. The cell `WHOLE` takes the rest of its line.
-    """
+    """Return a line of headers and one per row, cut at its end; what no row has is no column."""
     widths = {
         name: max(len(name), *(row[name].cell_len for row in rows if name in row))
         for name in COLUMNS
@@ -153,8 +131,6 @@ def _table(rows: Sequence[Mapping[str, Text]], width: int) -> list[Text]:
             cell = row.get(name, Text()).copy()
             cell.align("right" if name in AT_RIGHT else "left", widths[name])
             cells.append(cell)
-        if WHOLE in row:
-            cells = [cells[0], row[WHOLE]]
         line = Text(" " * COLUMN_GAP, no_wrap=True, overflow="ellipsis").join(cells)
         line.rstrip()
         lines.append(line)
@@ -162,12 +138,9 @@ def _table(rows: Sequence[Mapping[str, Text]], width: int) -> list[Text]:
 
 
 def _node_cells(node: NodeView) -> dict[str, Text]:
-    """Return the cells of a node by their columns."""
     cells = {"NODE": Text(_clean(node.name))}
     if node.silence:
         cells["NODE"].stylize("red")
-        cells[WHOLE] = Text(f"not answering: {_clean(node.silence)}", "red")
-        return cells
     sample = node.sample
     known = [gpu for gpu in node.gpus if gpu.memory_used is not None and gpu.memory_total]
     if node.gpus:
@@ -218,6 +191,8 @@ def _levels(gpus: Sequence[GpuSample]) -> Text:
 
 def _unusual(node: NodeView) -> Iterator[tuple[int, str]]:
     """Yield how much something unusual matters, 0 the most, and what it is."""
+    if node.silence:
+        yield SILENT, f"not answering: {_clean(node.silence)}"
     if node.sample and node.sample.gpu_error:
         yield BROKEN, _clean(node.sample.gpu_error)
     found: dict[tuple[tuple[int, str], ...], list[GpuSample]] = {}

@@ -33,7 +33,7 @@ REMOVED = ("runs", "releases", "environments", "kept")
     "--older-than",
     default="7d",
     metavar="7d",
-    help="the age since the end or last use: 12h, 30m; by default 7d",
+    help="the age since the end or last use: 12h, 0s for all; by default 7d",
 )
 @click.option(
     "-y", "--yes", is_flag=True, help="remove runs that are not on record here without asking"

@@ -57,7 +57,7 @@ def why(selection: Selection, run: str, json_: bool) -> int:
         show(json.dumps(json.loads((store.folder / RESULT_FILE).read_text(encoding="utf-8"))))
         return 0
     plan, verdict = store.read_result()
-    report_text = report.final_report(
+    report_text, _ = report.final_report(
         plan,
         verdict,
         store.display_path,

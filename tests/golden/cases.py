@@ -21,7 +21,7 @@ from runner.core.spec import (
 from runner.core.wire.facts import Facts
 from runner.core.wire.plan import CodeRef, Plan
 from runner.ui.layout import fold_names
-from runner.ui.reports.dry_run import render_dry_run
+from runner.ui.reports.report import render_dry_run
 from tests.golden.builders import SHIPPED, TASKS_HASH, facts, spec
 
 DOCKER = "docker0 172.17.0.1/16"

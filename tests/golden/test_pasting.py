@@ -17,7 +17,7 @@ from runner.core.planning.build_plan import build_plan
 from runner.core.spec import Node, Secret, Task
 from runner.core.wire.facts import Facts
 from runner.core.wire.plan import CodeRef, Plan
-from runner.ui.reports.dry_run import render_dry_run
+from runner.ui.reports.report import render_dry_run
 from tests.golden.builders import TASKS_HASH, TORCH, facts, spec
 from tests.unit.release_builders import release, store
 

@@ -47,9 +47,10 @@ def told(verdict: Verdict, made: Plan | None = None, **tails: list[str]) -> str:
 
     made = made or plan(2, 2)
     diagnosis = diagnose(made, verdict, tail)
-    return final_report(
+    text, _ = final_report(
         made, verdict, Path("runs/0314"), diagnosis, disconnect_s=15.0, run_flags="--run ID -c lab"
     )
+    return text
 
 
 def ranks(*ends: int | None, signals: dict[int, int] | None = None) -> dict[str, RankResult]:

@@ -19,8 +19,7 @@ from runner.core.wire.facts import (
     SetupResult,
     System,
 )
-from runner.transport import endpoint as ssh_endpoint
-from runner.transport.failures import Failures
+from runner.transport.endpoint import Endpoint
 from runner.ui.layout import wrap_lines
 from runner.ui.problems import render_findings
 from tests.golden.builders import TORCH, facts, gpus, network_probe, spec
@@ -88,10 +87,9 @@ def no_answer(name: str) -> Problem:
     """What a launch says of a host that is off."""
     options = ("-i", "/home/ada/.ssh/id_cluster_ed25519", "-l", "ada")
     jump = ("-J", "ada@bastion.example.org")
-    endpoint = ssh_endpoint.Endpoint(
-        name=ADDRESSES[name], host=ADDRESSES[name], options=options, jump=jump
-    )
-    failure = Failures(name, endpoint).by_words(["timed out after 10 s"], "while connecting")
+    address = ADDRESSES[name]
+    endpoint = Endpoint(name, address, host=address, options=options, jump=jump)
+    failure = endpoint.by_words(["timed out after 10 s"], "while connecting")
     return failure.problems[0]
 
 

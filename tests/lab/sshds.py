@@ -17,10 +17,10 @@ import pytest
 
 from runner.core.spec import Node, Ssh
 from runner.transport.base import Channel, Connection, Transport
+from runner.transport.endpoint import LoginFailed
 from runner.transport.fabric import HostConnection
-from runner.transport.failures import LoginFailed
-from runner.transport.logins import SshTransport
-from runner.transport.process import OpensshTransport
+from runner.transport.logins import Make, SshTransport
+from runner.transport.process import OpensshConnection
 from tests.lab.waiting import wait_until
 
 MakePlace = Callable[[str], "Place"]
@@ -147,10 +147,10 @@ class Place:
 
     def transport(self, config: str = "", **settings: Any) -> Transport:
         ssh = self.ssh(config, **settings)
-        transport: Transport = OpensshTransport(ssh)
+        make: Make = functools.partial(OpensshConnection, ssh)
         if self.kind == "ssh":
             make = functools.partial(HostConnection, ssh, self.notes.append)
-            transport = SshTransport(ssh, make)
+        transport = SshTransport(ssh, make)
         self.transports.append(transport)
         return transport
 

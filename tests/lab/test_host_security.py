@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.transport.failures import Kind
+from runner.transport.endpoint import Kind
 from tests.lab.lab import Lab, LabFactory
 from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, Launcher, Result
 from tests.lab.sshds import Place, make_key, sign

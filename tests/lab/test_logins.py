@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from runner.core.spec import Node
-from runner.transport.failures import Kind, LoginFailed
+from runner.transport.endpoint import Kind, LoginFailed
 from tests.lab.lab import LabFactory
 from tests.lab.sshds import USER, MakePlace, Place, make_key, sign, start
 from tests.lab.waiting import PATIENCE, wait_until

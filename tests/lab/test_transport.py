@@ -133,8 +133,10 @@ def test_killed_controller_leaves_no_client(make_place: MakePlace) -> None:
     ssh = place.ssh()
     code = f"""
 from runner.core.spec import Node, Ssh
-from runner.transport.process import OpensshTransport
-transport = OpensshTransport({ssh!r})
+from runner.transport.logins import SshTransport
+from runner.transport.process import OpensshConnection
+ssh = {ssh!r}
+transport = SshTransport(ssh, lambda *where: OpensshConnection(ssh, *where))
 channel = transport.connect({sshd.node()!r}).start(["cat"])
 print("on", flush=True)
 channel.read()

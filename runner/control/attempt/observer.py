@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from runner.core.planning.notes import FoldNames
+from runner.core.planning.build_plan import FoldNames
 from runner.core.wire.events import Event, EventBody, TimedEvent
 
 

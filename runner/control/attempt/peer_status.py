@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from runner.control.attempt.node import AttemptNode
-from runner.core.planning.notes import FoldNames
+from runner.core.planning.build_plan import FoldNames
 from runner.core.wire import events
 from runner.core.wire.codec import Frame
 from runner.core.wire.events import EventBody

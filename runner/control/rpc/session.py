@@ -328,11 +328,15 @@ class Connector:
             from runner.transport.srun import SrunTransport
 
             return SrunTransport(self.spec.cluster.slurm.job_id)
-        from runner.transport.process import LocalTransport, OpensshTransport
+        from runner.transport.process import LocalTransport
 
-        if kind == "openssh":
-            return OpensshTransport(self.spec.cluster.ssh)
-        return LocalTransport()
+        if kind == "local":
+            return LocalTransport()
+        from runner.transport.logins import SshTransport
+        from runner.transport.process import OpensshConnection
+
+        ssh = self.spec.cluster.ssh
+        return SshTransport(ssh, functools.partial(OpensshConnection, ssh))
 
     def close(self) -> None:
         """End every connection; those to jump hosts first: then none through them can block."""

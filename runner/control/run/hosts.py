@@ -16,7 +16,7 @@ from runner.control.rpc.facts import FactsCollector
 from runner.control.rpc.session import BoundedInbox, Connector, HostSession, Inbox
 from runner.control.rpc.wait import TICK_S, Broadcast, WaitLoop
 from runner.core.errors import NotReady, Problem
-from runner.core.planning.notes import FoldNames
+from runner.core.planning.build_plan import FoldNames
 from runner.core.results import RemoteRun
 from runner.core.spec import Node, Spec
 from runner.core.wire.codec import Frame
@@ -45,7 +45,7 @@ class Console(observer.Console, Protocol):
     def message(self, text: str) -> None:
         """Show what happens."""
 
-    def verdict(self, text: str) -> None:
+    def verdict(self, text: str, colours: Mapping[str, str] | None = None) -> None:
         """Show how it ended."""
 
     def begin_attempt(self, pattern: str, work_folders: Mapping[str, str]) -> None:

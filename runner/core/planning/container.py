@@ -14,9 +14,6 @@ from runner.core.wire.facts import Facts
 from runner.core.wire.paths import RunPaths, kept_folder, tasks_folder
 from runner.core.wire.plan import NodePlan
 
-SHORT = {"d": "detach", "i": "interactive", "t": "tty", "u": "user", "v": "volume"}
-"""The short names of options that are refused, by which people know them."""
-
 SWITCHES = ("privileged", "read-only", "no-healthcheck", "oom-kill-disable")
 """Options without a value, as they are mostly written; others are `--name=true`."""
 
@@ -37,6 +34,10 @@ REFUSED = {
 """Options by which a run could not be followed or ended, with the remedy."""
 
 
+MARKS = {"label": ("runner.",), "env": ("RUNNER_RUN_ID", "RUNNER_NODE")}
+"""How values begin by which a run is found."""
+
+
 def extra_problems(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield what is wrong with each word of `container.extra`, and what to do instead.
 
@@ -46,21 +47,17 @@ def extra_problems(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     for word in words:
         name, is_equal, value = word[2:].partition("=")
         is_long = word.startswith("--") and bool(name)
-        if not is_long:
-            name = SHORT.get(word[1:2], "") if word.startswith("-") else ""
-        is_mark = (name == "label" and value.startswith("runner.")) or (
-            name == "env" and value.startswith(("RUNNER_RUN_ID", "RUNNER_NODE"))
-        )
-        if is_mark:
+        marks = MARKS.get(name)
+        if not word.startswith("-"):
+            yield f"{word!r} would be taken for the image", FORM
+        elif not is_long:
+            yield f"{word!r} is no long option", FORM
+        elif marks and value.startswith(marks):
             message = f"--{name} is not possible: the runner finds a run by what begins with it"
             yield message, "choose another name"
         elif name in REFUSED:
             message = f"--{name} is not possible: the runner decides that itself"
             yield message, REFUSED[name]
-        elif not word.startswith("-"):
-            yield f"{word!r} would be taken for the image", FORM
-        elif not is_long:
-            yield f"{word!r} is no long option", FORM
         elif not is_equal and name not in SWITCHES:
             yield f"{word!r} has no value, and would take the next word for it", FORM
 
@@ -196,11 +193,11 @@ KNOWN = {
         "{program}: {user} may not use the socket of its daemon",
         "an administrator can do: usermod -aG docker {user} (which is as good as root)",
     ),
-    r"\w+: .*(Cannot connect to the Docker daemon|daemon running)": (
+    r"\w+: .*Cannot connect to the Docker daemon": (
         "{program}: its daemon does not run: {said}",
         "start it there: systemctl start docker; or name another one's socket in DOCKER_HOST",
     ),
-    r"start: .*(select device driver|unresolvable CDI devices|nvidia-container-cli)": (
+    r"start: .*(select device driver|unresolvable CDI devices)": (
         "{program} gives its containers no GPUs: {said}",
         GPU_HINT,
     ),
@@ -218,7 +215,6 @@ KNOWN = {
 
 
 def container_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
-    """Yield what keeps a host from running the container of a spec."""
     container = spec.container
     if not container:
         return

@@ -18,14 +18,13 @@ from runner.core.wire.order import Hub
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 OwnAddress = ipaddress.IPv4Interface | ipaddress.IPv6Interface
+Owned = tuple[Interface, OwnAddress]
 
 LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
 class AttemptEndpoints:
-    """The endpoints that all nodes of one attempt share."""
-
     addr: str  # the master's
     port: int  # where the ranks meet there; 0 if none was reserved
     spare_ports: tuple[int, ...]  # where those of later attempts may
@@ -57,7 +56,7 @@ def choose_endpoints(
         if facts[master].hub_port:
             hub = Hub(
                 node=master,
-                addr=addr if is_numeric(addr) else route or addr,
+                addr=addr if _parse(addr) else route or addr,
                 port=facts[master].hub_port,
                 lost_s=spec.lost_s,
                 spares=tuple(node.name for node in spares),
@@ -89,56 +88,44 @@ def training_address(
     if len(nodes) == 1 and (spec.max_nodes or 1) == 1:  # no other may join
         return LOOPBACK, "one node", LOOPBACK
     if master.addr:
-        route = master.addr if is_numeric(master.addr) else _derive_address(nodes, facts)[0]
+        route = master.addr if _parse(master.addr) else _derive_address(nodes, facts)[0]
         return master.addr, f"cluster.nodes.{master.name}.addr", route
     if are_local(nodes):
         return LOOPBACK, "every node is this machine", LOOPBACK
     addr, reason = _derive_address(nodes, facts)
     if not addr:
-        raise NotReady([_no_address(master, facts[master.name])])
+        known = _usable(facts[master.name])
+        own = [f"{owned.ip} ({each.name})" for each, owned in known if not each.loopback]
+        subject = f"cluster.nodes.{master.name}.addr"
+        message = f"no address of {master.name}, the master, is on a subnet that every node shares"
+        hint = "set it to the address at which the other nodes reach it"
+        hint += f", one of {', '.join(own)}" if own else ""
+        raise NotReady([Problem(subject, message, hint)])
     return addr, reason, addr
 
 
 def _derive_address(nodes: Sequence[Node], facts: Mapping[str, Facts]) -> tuple[str, str]:
-    master = nodes[0]
-    master_facts = facts[master.name]
+    master = facts[nodes[0].name]
+    known = _usable(master)
     for candidate, reason in (
-        (master.host, "the master's host"),
-        (master_facts.ssh_address, "the address that SSH reached"),
+        (nodes[0].host, "the master's host"),
+        (master.ssh_address, "the address that SSH reached"),
     ):
         address = _parse(candidate)
-        if address and not _unusable(address) and interface_with(master_facts.interfaces, address):
+        if any(owned.ip == address for _, owned in known):
             return str(address), reason
-    peers = [facts[node.name] for node in nodes[1:]]
-    for interface, mine in _owned(master_facts.interfaces):
-        is_usable = interface.up and not interface.loopback and not _unusable(mine.ip)
-        if is_usable and all(_shares_subnet(peer, mine) for peer in peers):
+    peers = [_usable(facts[node.name]) for node in nodes[1:]]
+    for interface, mine in known:
+        if interface.up and not interface.loopback and all(_is_on(mine, peer) for peer in peers):
             return str(mine.ip), "the subnet all nodes share"
     return "", ""
 
 
-def _shares_subnet(peer: Facts, mine: OwnAddress) -> bool:
-    """Return whether the peer has an address of its own there; docker0's does not count."""
+def _is_on(mine: OwnAddress, peer: Sequence[Owned]) -> bool:
+    """Return whether a peer has an address of its own on a subnet; docker0's does not count."""
     return any(
-        interface.up
-        and not interface.loopback
-        and theirs.network == mine.network
-        and theirs.ip != mine.ip
-        for interface, theirs in _owned(peer.interfaces)
-    )
-
-
-def _no_address(master: Node, master_facts: Facts) -> Problem:
-    addresses = [
-        f"{owned.ip} ({interface.name})"
-        for interface, owned in _owned(master_facts.interfaces)
-        if not interface.loopback and not _unusable(owned.ip)
-    ]
-    return Problem(
-        subject=f"cluster.nodes.{master.name}.addr",
-        message=f"no address of {master.name}, the master, is on a subnet that every node shares",
-        hint="set it to the address at which the other nodes reach it"
-        + (f", one of {', '.join(addresses)}" if addresses else ""),
+        each.up and not each.loopback and theirs.network == mine.network and theirs.ip != mine.ip
+        for each, theirs in peer
     )
 
 
@@ -158,8 +145,25 @@ def peer_endpoints(
 
 
 def _endpoint(spec: Spec, node: Node, facts: Facts, route: str) -> Endpoint:
-    interface = _interface_from_env(facts, spec.env_of(node))
-    return _endpoint_on(facts, interface or training_interface(node, facts, route), route)
+    interface = node.interface or route_interface(facts, route)
+    env = {**facts.preset_env, **spec.env_of(node)}
+    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):  # NCCL's has the last word
+        chosen = env.get(variable, "").lstrip("=")
+        if any(chosen == each.name for each in facts.interfaces):
+            interface = chosen
+    target = _parse(route)
+    usable = [
+        owned
+        for each, owned in _usable(facts)
+        if each.name == interface and (target is None or owned.version == target.version)
+    ]
+    if not usable:
+        return Endpoint(interface)
+    best = min(
+        usable,
+        key=lambda owned: (owned.ip != target, target is None or target not in owned.network),
+    )
+    return Endpoint(interface, str(best.ip), str(best.network))
 
 
 def duplicate_addresses(spec: Spec, facts: Mapping[str, Facts]) -> list[Problem]:
@@ -186,45 +190,12 @@ def duplicate_addresses(spec: Spec, facts: Mapping[str, Facts]) -> list[Problem]
 def interface_problems(node: Node, facts: Facts) -> Iterator[Problem]:
     """Yield a problem per configured interface that the host lacks, or that has no address."""
     known = {interface.name: interface.addresses for interface in facts.interfaces}
-    usable = (i.name for i, owned in _owned(facts.interfaces) if not _unusable(owned.ip))
-    hint = f"legal here: {', '.join(dict.fromkeys(usable)) or 'null'}"
+    usable = dict.fromkeys(interface.name for interface, _ in _usable(facts))
+    hint = f"legal here: {', '.join(usable) or 'null'}"
     for name in (node.interface or "").split(",") if known else ():
         if name and not known.get(name):
             why = f"{name} has no address" if name in known else f"there is no interface {name}"
             yield Problem(node.name, f"cluster.nodes.{node.name}.interface: {why}", hint)
-
-
-def training_interface(node: Node, facts: Facts, route: str) -> str:
-    """Return the interface of a node's training traffic: as configured, else towards `route`."""
-    return node.interface or route_interface(facts, route)
-
-
-def _interface_from_env(facts: Facts, env: Mapping[str, str]) -> str:
-    """Return the interface that a variable of the user's makes ranks use, if any."""
-    names = {interface.name for interface in facts.interfaces}
-    for variable in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
-        chosen = env.get(variable, facts.preset_env.get(variable, "")).lstrip("=")
-        if chosen in names:
-            return chosen
-    return ""
-
-
-def _endpoint_on(facts: Facts, interface: str, route: str) -> Endpoint:
-    target = _parse(route)
-    usable = [
-        owned
-        for candidate, owned in _owned(facts.interfaces)
-        if candidate.name == interface
-        and not _unusable(owned.ip)
-        and (target is None or owned.version == target.version)
-    ]
-    if not usable:
-        return Endpoint(interface)
-    best = min(
-        usable,
-        key=lambda owned: (owned.ip != target, target is None or target not in owned.network),
-    )
-    return Endpoint(interface, str(best.ip), str(best.network))
 
 
 def route_interface(facts: Facts, address: str) -> str:
@@ -236,9 +207,9 @@ def route_interface(facts: Facts, address: str) -> str:
     target = _parse(address)
     if target is None:
         return ""
-    owner = interface_with(facts.interfaces, target)
-    if owner:
-        return owner
+    for interface, owned in _owned(facts):
+        if owned.ip == target:
+            return interface.name
     best: tuple[int, int, str] = (-1, 0, "")
     for route in facts.routes:
         network = ipaddress.ip_network(route.dest, strict=False)
@@ -247,23 +218,18 @@ def route_interface(facts: Facts, address: str) -> str:
     return best[2]
 
 
-def interface_with(interfaces: Sequence[Interface], address: Address) -> str:
-    """Return the name of the interface that has exactly this address, or ""."""
-    return next((i.name for i, owned in _owned(interfaces) if owned.ip == address), "")
+def _owned(facts: Facts) -> list[Owned]:
+    own = [(interface, text) for interface in facts.interfaces for text in interface.addresses]
+    return [(interface, ipaddress.ip_interface(text)) for interface, text in own]
 
 
-def _owned(interfaces: Sequence[Interface]) -> Iterator[tuple[Interface, OwnAddress]]:
-    for interface in interfaces:
-        for text in interface.addresses:
-            yield interface, ipaddress.ip_interface(text)
-
-
-def _unusable(address: Address) -> bool:
-    return address.is_loopback or address.is_link_local or address.is_unspecified
-
-
-def is_numeric(address: str) -> bool:
-    return _parse(address) is not None
+def _usable(facts: Facts) -> list[Owned]:
+    """Return the addresses at which others may reach a host."""
+    return [
+        (interface, owned)
+        for interface, owned in _owned(facts)
+        if not (owned.ip.is_loopback or owned.ip.is_link_local or owned.ip.is_unspecified)
+    ]
 
 
 def _parse(text: str) -> Address | None:

@@ -40,7 +40,6 @@ WORKDIR_HINTS = {
 
 
 def facts_request(spec: Spec, node: Node, code: CodeRef) -> FactsRequest:
-    """Return what a launch asks a node."""
     task = spec.task
     ports = spec.cluster.master_port
     script = task.target if task.kind == "script" else ""
@@ -111,7 +110,6 @@ def visible_gpus(facts: Facts) -> tuple[int, ...]:
 
 
 def setup_problems(node: Node, facts: Facts) -> list[Problem]:
-    """Return the failure of the setup lines."""
     code = facts.setup.exit_code
     if code == 0:
         return []
@@ -153,7 +151,6 @@ def without_torch(node: Node, facts: Facts) -> list[Problem]:
 
 
 def workdir_problems(node: Node, facts: Facts) -> list[Problem]:
-    """Return the reason why nothing can be stored on a host."""
     if not facts.workdir_error:
         return []
     hint = WORKDIR_HINTS.get(facts.workdir_exposed, "set cluster.workdir").format(facts.workdir)
@@ -173,7 +170,6 @@ def _storage_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]
 
 
 def free_space_hint(spec: Spec) -> str:
-    """Return the ways to get more room below workdir."""
     return (
         f"see what ended runs left: {this_program()} clean {cluster_flag(spec.cluster.name)} "
         "--older-than 0s --dry-run\n"
@@ -200,7 +196,6 @@ def _code_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
 
 
 def missing_script(task: Task, node: Node, project: str) -> Problem:
-    """Return the problem of a script that is not in the project on a host."""
     place = "there" if posixpath.isabs(task.target) else f"in {project}"
     message = f"task.script: there is no file {task.target} {place}"
     hint = "name it relative to cluster.project, or as an absolute path on the hosts"
@@ -253,7 +248,7 @@ def _logout_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
 Requirement = Callable[[Spec, Node, Facts], Iterable[Problem]]
 
 REQUIREMENTS: dict[str, Requirement] = {
-    "setup": lambda _spec, node, facts: setup_problems(node, facts),
+    "setup": lambda _, node, facts: setup_problems(node, facts),
     "container": container_problems,
     "python": _python_problems,
     "torch": lambda spec, node, facts: (
@@ -268,7 +263,6 @@ REQUIREMENTS: dict[str, Requirement] = {
 
 
 def requirement_problems(check: str, spec: Spec, node: Node, facts: Facts) -> list[Problem]:
-    """Return the requirements of one check that a host does not meet."""
     return list(REQUIREMENTS[check](spec, node, facts)) if check in REQUIREMENTS else []
 
 

@@ -87,7 +87,6 @@ class Job:
 
     @property
     def text(self) -> str:
-        """How it stands, in a few words."""
         if self.problem:
             return f"job {self.job_id}: Slurm does not answer: {self.problem}"
         if self.is_queued:
@@ -132,7 +131,6 @@ def batch_script(spec: Spec, slurm: SlurmSpec, folder: str, cwd: str, words: Seq
 
 
 def _options(spec: Spec, slurm: SlurmSpec, folder: str) -> Iterator[str]:
-    """Yield the options of sbatch."""
     place = folder.replace("%", "%%")
     yield f"--job-name={spec.run_id}"
     yield f"--nodes={slurm.nodes}"

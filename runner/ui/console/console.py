@@ -19,10 +19,10 @@ from runner.core.wire.paths import NO_RANK
 from runner.ui.console.lines import (
     LineAssembler,
     LineDeduplicator,
-    LineStyler,
     Source,
     Stream,
     clean_lines,
+    label_of,
     without_rates,
 )
 from runner.ui.console.progress_bar import STEP_KEY, ProgressBar
@@ -37,6 +37,9 @@ FIGURES_S = 30.0  # the interval at which figures are shown without an area
 MAX_BEHIND = 1 << 12  # with more bytes waiting, no line waits for equal ones
 SEEN_LINES = 40  # the last lines, which a person still sees
 SEEN_BYTES = 1 << 14
+PALETTE = ("38;5;37", "38;5;133", "38;5;71", "38;5;136", "38;5;104", "38;5;173")
+"""Colours that are readable on black and on white; red is reserved for errors."""
+RED = "31"
 READER_GONE_NOTE = (
     b"note: the output is no longer read; the run continues, and its log files are complete\n"
 )
@@ -80,7 +83,8 @@ class Console:
         self._assembler = LineAssembler(MAX_LINE_BYTES)
         self._equal_lines = LineDeduplicator() if is_live else None
         has_colour = is_live and not os.environ.get("NO_COLOR")
-        self._styler = LineStyler(nodes, has_colour=has_colour)
+        self._has_colour = has_colour
+        self._node_numbers = {node: number for number, node in enumerate(nodes)}
         self._area = StatusArea(nodes, colour=has_colour)
         sys.stdout.flush()
 
@@ -96,12 +100,10 @@ class Console:
 
     @property
     def is_full(self) -> bool:
-        """Whether more bytes wait than a console needs."""
         return self._waiting_bytes > MAX_WAITING_BYTES and not self._is_muted
 
     @property
     def reader_gone(self) -> bool:
-        """Whether the reader of the ranks' output is gone."""
         return self._writers[OUT].is_broken
 
     def message(self, text: str) -> None:
@@ -110,17 +112,20 @@ class Console:
         self._put_message(message_text(text, ERR))
 
     def phase(self, text: str, elapsed_s: float = 0.0) -> None:
-        """Note the phase, and how long it has lasted."""
         self._area.phase(text, elapsed_s)
 
     def node_status(self, node: str, text: str) -> None:
-        """Note the state of a node."""
         self._area.node_status(node, text)
 
-    def verdict(self, text: str) -> None:
-        """Write the report that ends a run, in place of the area."""
+    def verdict(self, text: str, colours: Mapping[str, str] | None = None) -> None:
+        """Write the report that ends a run, in place of the area; some lines have `colours`."""
         self._area.has_ended = True
-        self._put_message(self._styler.style_report(message_text(text, ERR)))
+        lines = text.split("\n")
+        for place, line in enumerate(lines):
+            lines[place] = message_text(line, ERR)
+            if colours and line in colours:
+                lines[place] = self._paint(colours[line], lines[place])
+        self._put_message("\n".join(lines))
 
     def rank_output(self, node: str, rank: int, stream: str, data: bytes) -> None:
         """Write a rank's output by whole lines; an unfinished one waits for its end.
@@ -187,7 +192,6 @@ class Console:
             time.sleep(0.005)
 
     def close(self, give_up: Callable[[], bool] = lambda: False) -> None:
-        """Write everything that waits, until done or until the caller gives up."""
         self.flush_ranks()
         for writer in self._writers.values():
             writer.finish()
@@ -205,14 +209,13 @@ class Console:
         return self._equal_lines is not None
 
     def _tick(self) -> None:
-        """Write what has waited long enough, and show what is not finished."""
         with self._lock:
             now = self._clock()
             self._put_tracebacks(now)
             self._put_equal_lines(now)
             if self._is_live:
-                pending = self._assembler.pending(now)
-                self._area.progress(pending, self._bar.state(now) if self._bar else None)
+                self._area.lines = self._assembler.pending(now)
+                self._area.bar = self._bar.state(now) if self._bar else None
                 return
             if self._waiting_bytes:
                 self._assembler.postpone(now)  # nothing more may have been fetched from the hosts
@@ -222,13 +225,11 @@ class Console:
                 self._put_figures(now)
 
     def _put_message(self, lines: str) -> None:
-        """Write whole lines, after those that wait for equal ones."""
         with self._lock:
             self._put_equal_lines()
             self._writers[ERR].put(f"{lines.rstrip()}\n".encode())
 
     def _put_last_lines(self) -> None:
-        """Write what ranks have not finished, and the last figures, which stay as other lines."""
         for stream, partial in self._assembler.pop_overdue():
             self._take_lines(stream, partial)
         self._put_tracebacks()
@@ -243,7 +244,6 @@ class Console:
             self._emit([state.source], OUT, "  ".join(state.texts).encode())
 
     def _take_lines(self, stream: Stream, lines: bytes) -> None:
-        """Write lines, except for tracebacks, which wait."""
         lines = self._with_short_paths(stream[0].node, lines)
         shown = self._folder.feed(stream, lines, self._clock()) if self._folder else lines
         if shown is not None:
@@ -301,14 +301,22 @@ class Console:
             self._emit(held.sources, held.descriptor, held.line)
 
     def _emit(self, sources: Sequence[Source], descriptor: int, lines: bytes) -> None:
-        """Write lines, all with the same prefix."""
         writer = self._writers[descriptor]
         if self._is_muted and writer.waiting_bytes > MAX_WAITING_BYTES:
             return
         if writer is self._writers[ERR]:
             self._last_pieces.append(lines[-SEEN_BYTES:])
-        prefix = self._styler.prefix(sources, has_mark=self._is_live and descriptor == ERR)
+        label = f"[{label_of(sources)}]"
+        node = sources[0].node
+        if all(source.node == node for source in sources):
+            number = self._node_numbers.setdefault(node, len(self._node_numbers))
+            label = self._paint(PALETTE[number % len(PALETTE)], label)
+        mark = self._paint(RED, "!") if self._is_live and descriptor == ERR else ""
+        prefix = f"{label}{mark} ".encode()
         writer.put(prefix + lines.replace(b"\n", b"\n" + prefix) + b"\n")
+
+    def _paint(self, colour: str, text: str) -> str:
+        return f"\x1b[{colour}m{text}\x1b[0m" if self._has_colour else text
 
 
 def _is_one_output() -> bool:

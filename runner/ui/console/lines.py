@@ -21,13 +21,8 @@ HOLD_S = 0.15  # time that a line waits for equal ones
 MAX_HELD = 1000  # lines that wait; more are a flood, which is shown as it comes
 FLOOD_LINES = 64  # of one piece, which is a flood as well
 
-PALETTE = ("38;5;37", "38;5;133", "38;5;71", "38;5;136", "38;5;104", "38;5;173")
-"""Colours that are readable on black and on white; red is reserved for errors."""
-RED = "31"
-END_COLOURS = {"succeeded": "32", "stopped": "33"}
 RESET = b"\x1b[0m"
 
-_END_LINE = re.compile(r"^(?:run \S+ (?!goes |is )(\w+) |first failure: ).*", re.MULTILINE)
 _COLOUR = rb"\[[0-9;:]*m"
 _SEQUENCE = rb"\[[0-?]*[ -/]*[@-~]?|[]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-Z\\^-~]?"
 _UNSAFE = re.compile(
@@ -40,8 +35,6 @@ _BAR_RATES = re.compile(r"\s*\[[^][]*\]\s*$")  # what a progress bar of tqdm end
 
 
 class Source(NamedTuple):
-    """The node and the rank that wrote a line."""
-
     node: str
     rank: int
 
@@ -76,34 +69,6 @@ def clean_lines(lines: bytes, *, keep_colours: bool) -> bytes:
 def without_rates(text: str) -> str:
     """Return a progress bar without its times and rates, in which equal ones differ."""
     return _BAR_RATES.sub("", text)
-
-
-class LineStyler:
-    """The colours of reports and of the prefixes of lines, each of which has its node's."""
-
-    def __init__(self, nodes: Sequence[str], *, has_colour: bool) -> None:
-        self.has_colour = has_colour
-        self._node_numbers = {node: number for number, node in enumerate(nodes)}
-
-    def paint(self, colour: str, text: str) -> str:
-        """Return text in a colour."""
-        return f"\x1b[{colour}m{text}\x1b[0m" if self.has_colour else text
-
-    def prefix(self, sources: Sequence[Source], *, has_mark: bool) -> bytes:
-        """Return the prefix of lines that these ranks wrote; on standard error it has a mark."""
-        text = f"[{label_of(sources)}]"
-        node = sources[0].node
-        if all(source.node == node for source in sources):
-            number = self._node_numbers.setdefault(node, len(self._node_numbers))
-            text = self.paint(PALETTE[number % len(PALETTE)], text)
-        mark = self.paint(RED, "!") if has_mark else ""
-        return f"{text}{mark} ".encode()
-
-    def style_report(self, text: str) -> str:
-        """Return a report with its success or failure in colour."""
-        return _END_LINE.sub(
-            lambda match: self.paint(f"1;{END_COLOURS.get(match[1], RED)}", match[0]), text
-        )
 
 
 @dataclass
@@ -160,7 +125,6 @@ class LineAssembler:
         return complete
 
     def postpone(self, now: float) -> None:
-        """Let unfinished lines wait from `now` on."""
         for partial in self._partial.values():
             partial.since = now
 
@@ -218,7 +182,6 @@ class LineDeduplicator:
         self._last: dict[Source, HeldLine] = {}  # of each rank
 
     def accepts(self, lines: bytes) -> bool:
-        """Return whether the flow is slow enough for these lines to wait."""
         return len(self._held) < MAX_HELD and lines.count(b"\n") < FLOOD_LINES
 
     def add(self, stream: Stream, lines: bytes, now: float, same: str | None = None) -> None:

@@ -25,16 +25,12 @@ FIRST_S = 3.0  # not counted: what was written before an attach comes all at onc
 
 
 class BarState(NamedTuple):
-    """What the bar shows."""
-
     source: Source
     share: float | None  # of the steps that are done; None if it is not known how many there are
     texts: tuple[str, ...]  # what matters most is first
 
 
 class StepClock:
-    """How long the steps of one rank take, by when they were seen."""
-
     def __init__(self) -> None:
         self._heard_at: float | None = None
         self._first = (0.0, 0)  # when, and the step
@@ -60,15 +56,12 @@ class StepClock:
 
 
 class ProgressBar:
-    """The metrics of the ranks of one attempt."""
-
     def __init__(self, pattern: str = "") -> None:
         self._pattern = compile_pattern(pattern)
         self._has_news = False  # figures that no line has shown
         self._told: BarState | None = None
         self._files = LineAssembler(MAX_LINE)  # of the metrics that ranks append to files
-        self._ranks: dict[Source, LatestMetrics] = {}
-        self._clocks: dict[Source, StepClock] = {}
+        self._ranks: dict[Source, tuple[LatestMetrics, StepClock]] = {}
 
     def take(self, source: Source, lines: bytes, now: float) -> bytes | None:
         """Take the metrics out of whole lines; return the others, None if there are none.
@@ -87,24 +80,25 @@ class ProgressBar:
         return b"\n".join(others) if others else None
 
     def feed(self, source: Source, data: bytes, now: float) -> None:
-        """Take a piece of the file to which a rank appends metrics."""
         lines = self._files.feed((source, 0), data, now)
         if lines is not None:
             self.take(source, lines, now)
 
     def state(self, now: float | None) -> BarState | None:
         """Return what is to be shown at `now`, without a time the last; None for nothing."""
-        ranks = [(each.metrics, source) for source, each in self._ranks.items() if each.metrics]
+        told = self._told.source if self._told else None
+        ranks = [
+            (source != told, latest.metrics.steps is None, source.rank, source, latest.metrics)
+            for source, (latest, _) in self._ranks.items()
+            if latest.metrics
+        ]
         if not ranks:
             return None
-        told = self._told.source if self._told else None
-        metrics, source = min(
-            ranks, key=lambda each: (each[1] != told, each[0].steps is None, each[1].rank)
-        )
+        *_, source, metrics = min(ranks)
         share = min(1.0, (metrics.step or 0) / metrics.steps) if metrics.steps else None
         left_s = None
         if now is not None and share != 1:
-            left_s = self._clocks[source].left_s(metrics.steps, now)
+            left_s = self._ranks[source][1].left_s(metrics.steps, now)
         texts = [step_text(metrics), left_text(left_s)]
         texts += [] if metrics.loss is None else [f"loss {number_text(metrics.loss)}"]
         texts.append(rate_text(metrics))
@@ -122,12 +116,12 @@ class ProgressBar:
 
     def _note(self, source: Source, metrics: Metrics, now: float) -> bool:
         """Take a line of a rank; return whether it counts the rank's steps."""
-        latest = self._ranks.setdefault(source, LatestMetrics())
-        is_better = latest.metrics is None or latest.metrics.form < metrics.form
+        latest, clock = self._ranks.get(source) or (LatestMetrics(), StepClock())
+        if latest.metrics and latest.metrics.form < metrics.form:
+            clock = StepClock()  # those before counted epochs, or other steps
         if not latest.take(metrics):
             return False
-        if is_better:  # those before counted epochs, or other steps
-            self._clocks[source] = StepClock()
+        self._ranks[source] = (latest, clock)
         if metrics.step is not None:
-            self._clocks[source].note(metrics.step, now)
+            clock.note(metrics.step, now)
         return True

@@ -21,8 +21,7 @@ SHOW_AFTER_S = 1.0  # a run shorter than this needs no area
 SILENT_S = 30.0  # without any output, after which that is said
 RUNNING = "running"  # the phase in which ranks write
 SCREEN_SHARE = 3  # the area takes at most one in this many rows of the terminal
-MAX_NAMES_CELLS = 24  # the width of nodes' names in a row of the area
-BAD_STATES = ("lost", "failed", "not reached", "unreachable", "refused")  # prefixes, highlighted
+MAX_NAMES = 24  # the width of nodes' names in a row of the area
 
 BAR_CELLS = 12
 DONE = "\N{BOX DRAWINGS HEAVY HORIZONTAL}"
@@ -40,8 +39,6 @@ class Row(NamedTuple):
 
 
 class StatusArea:
-    """The content of the area, for any number of threads."""
-
     def __init__(
         self, nodes: Sequence[str], *, colour: bool, clock: Callable[[], float] = time.monotonic
     ) -> None:
@@ -51,8 +48,8 @@ class StatusArea:
         self._phase = ""
         self._phase_began = clock()
         self._heard_at = clock()
-        self._lines: list[tuple[Stream, bytes]] = []
-        self._bar: BarState | None = None
+        self.lines: list[tuple[Stream, bytes]] = []  # unfinished ones
+        self.bar: BarState | None = None
         self._is_shown = False
         self.has_ended = False
 
@@ -65,22 +62,15 @@ class StatusArea:
             self.heard()
 
     def heard(self) -> None:
-        """Note that a rank wrote something."""
         self._heard_at = self._clock()
 
     def node_status(self, node: str, text: str) -> None:
         """Set the state of a node ("ready", "lost"); "" for one that does not take part."""
         self._states[node] = printable(" ".join(text.split()))
 
-    def progress(self, lines: list[tuple[Stream, bytes]], bar: BarState | None) -> None:
-        """Set the newest form of unfinished lines, and how far the ranks are by their metrics."""
-        self._lines = lines
-        self._bar = bar
-
     def render(self, columns: int, rows: int) -> list[Row]:
-        """Return the area's rows for a terminal of that size."""
-        bar = self._bar
-        lines = _line_rows(self._lines)
+        bar = self.bar
+        lines = _line_rows(self.lines)
         elapsed_s = self._clock() - self._phase_began
         self._is_shown |= bool(lines or bar) or elapsed_s > SHOW_AFTER_S
         if self.has_ended or not self._is_shown or not (self._phase or lines or bar):
@@ -107,17 +97,12 @@ class StatusArea:
 
 def _state_rows(states: dict[str, list[str]]) -> list[Parts]:
     rows = [(fold_names(nodes), state) for state, nodes in states.items()]
-    width = min(max((len(names) for names, _ in rows), default=0), MAX_NAMES_CELLS)
-    parts = []
-    for names, state in rows:
-        short = names if len(names) <= width else f"{names[: width - 1]}…"
-        colour = "red" if state.startswith(BAD_STATES) else ""
-        parts.append([(f"  {short:{width}}  ", ""), (state, colour)])
-    return parts
+    rows = [(n if len(n) <= MAX_NAMES else f"{n[: MAX_NAMES - 1]}…", state) for n, state in rows]
+    width = max((len(names) for names, _ in rows), default=0)
+    return [[(f"  {names:{width}}  {state}", "")] for names, state in rows]
 
 
 def _bar_row(bar: BarState) -> Parts:
-    """Return how far a rank is: a bar if the number of steps is known, and its figures."""
     parts = [(f"[{label_of([bar.source])}] ", "dim")]
     if bar.share is not None:
         done = round(bar.share * BAR_CELLS)

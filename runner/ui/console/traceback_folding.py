@@ -35,15 +35,11 @@ _START = TRACEBACK.encode()
 
 @dataclass
 class _HeldLines:
-    """The lines of a stream since a traceback began."""
-
     since: float
     lines: bytes
 
 
 class TracebackFolder:
-    """The streams whose lines wait."""
-
     def __init__(self) -> None:
         self._held: dict[Stream, _HeldLines] = {}
         self._shown_by: dict[str, Source] = {}  # tracebacks, and who showed them

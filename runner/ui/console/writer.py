@@ -54,7 +54,6 @@ class Writer(threading.Thread):
         self._next_redraw = 0.0
 
     def put(self, data: bytes) -> None:
-        """Queue data to be written after everything queued before."""
         with self._changed:
             self.waiting_bytes += len(data)
             self.waiting_pieces += 1
@@ -62,13 +61,11 @@ class Writer(threading.Thread):
             self._changed.notify()
 
     def finish(self) -> None:
-        """End the thread when everything is written."""
         with self._changed:
             self._is_finishing = True
             self._changed.notify()
 
     def run(self) -> None:
-        """Write what is queued until `finish` is called."""
         interval_s = AREA_INTERVAL_S if self._area else INTERVAL_S
         next_tick = 0.0
         while self.waiting_pieces or not self._is_finishing:

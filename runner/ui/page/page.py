@@ -273,7 +273,6 @@ def timeline(run: RunData) -> Timeline:
 
 
 def event_text(event: Event) -> str:
-    """Return what happened, in a few words."""
     body = event.body
     if isinstance(body, events.RankExited):
         how = describe_exit(body.code, body.signal)

@@ -1,22 +1,25 @@
-"""Reports of a run: its header, its notices, and its end."""
+"""Reports of a run: its header, its notices, its end, and the commands that it would start."""
 
 from __future__ import annotations
 
 import itertools
+import posixpath
 import re
 import signal
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
 
+from runner.core import shell
 from runner.core.outcome.diagnosis import Diagnosis
 from runner.core.outcome.verdict import OWN_MASTER, Verdict
 from runner.core.results import NodeResult
 from runner.core.shell import this_program
-from runner.core.wire.paths import RunPaths
+from runner.core.wire.paths import RunPaths, content_file, release_file
 from runner.core.wire.plan import NodePlan, Plan
-from runner.core.wire.states import STUCK, SUCCEEDED, Reason, ReasonKind
+from runner.core.wire.states import STOPPED, STUCK, SUCCEEDED, Reason, ReasonKind
 from runner.core.wire.text import (
+    bracket_ipv6,
     counted,
     describe_exit,
     format_duration,
@@ -24,9 +27,22 @@ from runner.core.wire.text import (
     join_some,
     printable,
 )
-from runner.ui.layout import aligned, fold_names, group_names
+from runner.ui.layout import aligned, fold_names, group_names, terminal_width, wrap_lines
+
+RED = "1;31"
+END_COLOURS = {SUCCEEDED: "1;32", STOPPED: "1;33"}
 
 CARET_LINE = re.compile(r" *[~^]+")  # of a traceback; it only marks a part of the line above
+
+
+CHECK_OUT = """'
+import json, os, shutil, stat, sys
+for path, mode, size, content in json.load(open(sys.argv[1])):
+    if stat.S_ISDIR(mode): os.mkdir(path)
+    elif stat.S_ISLNK(mode): os.symlink(content, path)
+    else: os.chmod(shutil.copyfile(sys.argv[2] + content, path), mode & 0o777 | 0o200)
+'"""
+"""The program of Python that copies a release: its arguments are the manifest and the pool."""
 
 
 def run_header(plan: Plan) -> str:
@@ -72,7 +88,6 @@ def outliving_line(plan: Plan, run_flags: str) -> str:
 
 
 def code_name(release: str, commit: str) -> str:
-    """Return the name of the code: its release, and its commit if there is one."""
     if not commit:
         return f"release {release}"
     changes = " and later changes" if commit.endswith("+") else ""
@@ -80,7 +95,6 @@ def code_name(release: str, commit: str) -> str:
 
 
 def ended_notice(run_flags: str) -> str:
-    """Return what there is to ask about a run that had ended before anybody asked."""
     program = this_program()
     return f"that run had ended:\n  {program} why  {run_flags}\n  {program} logs {run_flags}"
 
@@ -93,7 +107,6 @@ def detach_notice(
     is_stopping: bool = False,
     hub_unreachable: bool = False,
 ) -> str:
-    """Return the notice about a run that continues without this controller."""
     state = "is being stopped" if is_stopping else "goes on"
     lines = [f"run {plan.run_id} {state} without this terminal"]
     first = plan.nodes[0]
@@ -112,7 +125,6 @@ def detach_notice(
 
 
 def _relaunch_note(plan: Plan, *, hub_unreachable: bool) -> str:
-    """Return what happens after a failure while no controller is attached."""
     hub = plan.nodes[0].order.hub
     if len(plan.nodes) == 1:
         return "its host relaunches it"
@@ -132,16 +144,20 @@ def final_report(
     run_flags: str,
     disconnect_s: float = 0.0,
     rerun: str = "",
-) -> str:
+) -> tuple[str, dict[str, str]]:
     """Return the verdict: the first failure, each node, the outcome, and the logs' folder.
+
+    With it come the colours of the lines that have one, as of an SGR sequence.
 
     `disconnect_s` is 0 unless hosts out of reach wait for a controller; `rerun` is the command
     that repeats the run without hosts that were lost, if any.
     """
     lines: list[str] = []
+    colours: dict[str, str] = {}
     retry_command = f"{this_program()} stop {run_flags}"
     if verdict.first_failure:
         lines += _first_failure(plan, verdict, verdict.first_failure, diagnosis)
+        colours[lines[0]] = END_COLOURS.get(verdict.state, RED)
     elif verdict.stalled_s:
         message = f"no rank had made progress for {verdict.stalled_s:.0f} s"
         lines.append(f"  {message}; the stacks of all ranks: {folder}/logs/NODE/stacks.out")
@@ -170,6 +186,7 @@ def final_report(
         state = f"not known to have ended on {fold_names(verdict.unverified)},"
     reason = f": {printable(verdict.stop_reason)}" if verdict.stop_reason else ""
     lines.append(f"run {plan.run_id} {state} after {format_duration(verdict.seconds)}{reason}")
+    colours[lines[-1]] = END_COLOURS.get(verdict.state, RED)
     if rerun:
         lines.append(f"  without the hosts that were lost: {rerun}")
     lines.append(f"  logs: {folder}/logs" if verdict.has_begun else f"  record: {folder}")
@@ -177,7 +194,7 @@ def final_report(
     if has_work and not plan.outputs:  # else they are, or `pull` brings them, beside the logs
         work = RunPaths(plan.nodes[0].order.workdir, plan.run_id, "NODE").work
         lines.append(f"  working folder on each host: {work}")
-    return "\n".join(lines)
+    return "\n".join(lines), colours
 
 
 def _first_failure(
@@ -270,3 +287,69 @@ def _unverified_lines(
     if limits:
         lines.append(f"    a supervisor that is up ends its ranks {' or '.join(limits)}")
     return [*lines, f"    when reachable again: {retry_command}"]
+
+
+def render_dry_run(plan: Plan, assumed: Sequence[str] = ()) -> str:
+    """Return the exact command, environment and folder of each node, then the run's header."""
+    blocks = []
+    if assumed:
+        lines = ["# assumed, since no host was contacted:", *(f"#   {each}" for each in assumed)]
+        blocks.append("\n".join(lines))
+    for share in plan.nodes:
+        remark = _remark(plan, share)
+        title = f"# {share.node}{f' ({remark})' if remark else ''}"
+        blocks.append(f"{_comment(title)}\n{_script(plan, share)}")
+    header = [*run_header(plan).splitlines(), *_rendezvous_line(plan)]
+    header += [f"  note: {text}" for text in plan.notes]
+    blocks.append(_comment("\n".join(f"# {line}" for line in header)))
+    return "\n\n".join(blocks)
+
+
+def _comment(text: str) -> str:
+    return wrap_lines(text, terminal_width() - 1)
+
+
+def _rendezvous_line(plan: Plan) -> list[str]:
+    """Return the rendezvous endpoint and the reason for it; nothing if it is not on record."""
+    has_reason = plan.rendezvous_reason and len(plan.nodes) > 1
+    reason = f" ({plan.rendezvous_reason})" if has_reason else ""
+    if plan.etcd_endpoint:
+        return [f"  meeting at the etcd at {plan.etcd_endpoint}{reason}"]
+    if plan.master_port:
+        return [f"  meeting at {bracket_ipv6(plan.master_addr)}:{plan.master_port}{reason}"]
+    return ["  single node: torchrun needs no address"] if len(plan.nodes) == 1 else []
+
+
+def _remark(plan: Plan, share: NodePlan) -> str:
+    if share.order.release:
+        return "in a copy of the release, as in a launch"
+    run = RunPaths(share.order.workdir, plan.run_id, share.node)
+    in_run = share.cwd.startswith(f"{run.root}/")
+    return "a launch puts the task's file there first" if in_run else ""
+
+
+def _script(plan: Plan, share: NodePlan) -> str:
+    order = share.order
+    setup = "".join(f"{line}\n" for line in share.setup)
+    folder = shell.path(share.cwd)
+    if order.release:
+        # A launch runs the setup in the home folder, before the code is there.
+        run = RunPaths(order.workdir, plan.run_id, share.node)
+        work = shell.path(run.work)
+        manifest = shell.path(release_file(order.workdir, order.release))
+        pool = shell.path(content_file(order.workdir, ""))
+        text = f"{setup}mkdir -p {work} && cd {work} && python3 -c {CHECK_OUT} {manifest} {pool}"
+        if share.cwd != run.work:
+            text += f" && cd {shell.quote(posixpath.relpath(share.cwd, run.work))}"
+        text += " && \\\n"
+    else:
+        text = f"mkdir -p {folder} && " if _remark(plan, share) else ""
+        text += f"cd {folder}\n{setup}" if setup else f"cd {folder} && \\\n"
+    before = [shell.assignments(share.env)] if share.env else []
+    if order.program.path_folder:
+        before.append(f'PATH={shell.path(order.program.path_folder)}:"$PATH"')
+    if plan.secrets:
+        before.append(shell.assignments({}, references=plan.secrets))
+    text += "".join(f"{words} " for words in before)
+    paths = len(share.command) - share.arg_count
+    return f"{text}\\\n{shell.line(share.command, paths)}"

@@ -24,8 +24,6 @@ from runner.ui.layout import (
 
 @dataclass(frozen=True)
 class Row:
-    """One run."""
-
     run_id: str
     task: str
     owner: str
@@ -53,7 +51,8 @@ def rows(
     """
     table_rows = []
     for run in runs:
-        info, seen = run.info, current_hosts(run.by_host)
+        info = run.info
+        seen = current_hosts(run.by_host)
         is_active = run.is_active
         if not is_active and not all_:
             continue
@@ -80,7 +79,6 @@ def rows(
 
 
 def next_step(row: Row, run_flags: str) -> str:
-    """Return what a run needs whose supervisors are gone; "" for any other."""
     if not row.state.startswith(BROKEN):
         return ""
     why = f"{row.run_id} is broken: its supervisors are gone, and its record has no end"
@@ -146,7 +144,6 @@ def table_of_runs(runs: Sequence[Row], width: int, reader: str = "") -> list[str
 
 
 def _cells(row: Row) -> dict[str, str]:
-    """Return the cells by their headers."""
     names = fold_names(row.nodes) or "none"
     cells = {
         "RUN": row.run_id,
@@ -184,7 +181,7 @@ def render_stop(
     run_id: str, run_flags: str, verdict: Verdict, leftovers: Mapping[str, int | str]
 ) -> str:
     """Return the processes left on each node, or why that is unknown, and the next step."""
-    texts = {}
+    texts: dict[str, tuple[str, bool]] = {}  # and whether it is a number of processes
     for name, remaining in leftovers.items():
         result = verdict.nodes.get(name)
         killed = f", {result.killed} killed" if result and result.killed else ""
@@ -192,10 +189,11 @@ def render_stop(
         # Supervisor and guardian died: a process that cleared its environment is not found.
         found_by = "" if is_proven or remaining else ", found by their environment"
         count = counted(remaining, "process", "processes") if isinstance(remaining, int) else ""
-        texts[name] = f"{count}{killed}{found_by}" if count else str(remaining)
+        told = f"{count}{killed}{found_by}" if count else str(remaining)
+        texts[name] = (told, bool(count))
     rows = []
-    for text, alike in group_names(texts.items()).items():
-        per_node = " on each" if len(alike) > 1 and text[0].isdigit() else ""
+    for (text, is_count), alike in group_names(texts.items()).items():
+        per_node = " on each" if len(alike) > 1 and is_count else ""
         rows.append((fold_names(alike), f"{text}{per_node}"))
     end = f"run {run_id}: no process is left"
     if names := fold_names(name for name, remaining in leftovers.items() if remaining):

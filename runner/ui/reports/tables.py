@@ -35,8 +35,6 @@ INNERMOST, OUTERMOST = 8, 3  # the number of frames shown at either end of a sta
 
 @dataclass(frozen=True)
 class PushResult:
-    """The result of a deploy."""
-
     release: str
     commit: str  # the one it was made from, with "+" if files differ; "" without git
     files: int
@@ -46,7 +44,6 @@ class PushResult:
 
 
 def render_push(result: PushResult) -> str:
-    """Return which hosts had the release, and which received it."""
     contents = f"{counted(result.files, 'file')}, {format_size(result.size)}"
     by_node = (
         (name, "had it" if sent is None else f"stored, {format_size(sent)} sent")
@@ -58,8 +55,6 @@ def render_push(result: PushResult) -> str:
 
 @dataclass(frozen=True)
 class CleanResult:
-    """What was removed from one host, or would be."""
-
     runs: tuple[str, ...]
     releases: tuple[str, ...]
     environments: tuple[str, ...]
@@ -69,7 +64,6 @@ class CleanResult:
 
     @staticmethod
     def from_reply(reply: Mapping[str, Any]) -> CleanResult:
-        """Return the result in a host's reply."""
         names = ("runs", "releases", "environments", "kept", "in_use", "bytes")
         return CleanResult(*(reply[name] for name in names))
 
@@ -90,19 +84,16 @@ def render_clean(
     verb = "would be removed" if dry_run else "removed"
     unsized = ((name, replace(result, size=0)) for name, result in results.items())
     for result, names in group_names(unsized).items():
-        counts = (
-            f"{counted(len(result.runs), 'run')} and {counted(len(result.releases), 'release')}"
-        )
-        if result.environments:
-            counts += f" and {counted(len(result.environments), 'environment')}"
+        found = {"run": result.runs, "release": result.releases, "environment": result.environments}
+        counts = [counted(len(each), word) for word, each in found.items() if each]
         if result.kept:
-            counts += f" and what {counted(len(result.kept), 'task')} kept"
-        size = format_size(sum(results[name].size for name in names))
-        freed = f"{size}{' in all' if len(names) > 1 else ''}"
-        left = ""
+            counts.append(f"what {counted(len(result.kept), 'task')} kept")
+        freed = format_size(sum(results[name].size for name in names))
+        line = f"{fold_names(names)}: {' and '.join(counts) or 'nothing'} {verb}, {freed}"
+        line += " in all" if len(names) > 1 else ""
         if result.in_use:
-            left = f"; kept, with files of others or in use: {', '.join(result.in_use)}"
-        lines.append(f"{fold_names(names)}: {counts} {verb}, {freed}{left}")
+            line += f"; kept, with files of others or in use: {', '.join(result.in_use)}"
+        lines.append(line)
         if dry_run:
             removed = [runs[name] for name in result.runs]
             lines += [f"  {line}" for line in run_lines(removed, reader)]
@@ -112,8 +103,7 @@ def render_clean(
     if not any(
         each.runs or each.releases or each.environments or each.kept for each in results.values()
     ):
-        less = "" if older_than.startswith("0") else "; --older-than 0s is whatever has ended"
-        lines.append(f"nothing unused is older than {older_than}{less}")
+        lines.append(f"nothing unused is older than {older_than}")
     return "\n".join(lines)
 
 
@@ -183,7 +173,6 @@ def pull_problems(results: Mapping[str, PullResult]) -> list[Problem]:
 
 
 def render_origins(values: Iterable[Origin]) -> str:
-    """Return each value, the place that sets it, and the places it overrides."""
     blocks = []
     for origin in values:
         blocks.append(f"{origin.key}: {origin.problem or origin.value}")
@@ -209,7 +198,6 @@ def render_stacks(report: StackReport, unreachable: Sequence[Problem]) -> str:
 def stacks_as_data(
     run_id: str, report: StackReport, unreachable: Sequence[Problem]
 ) -> dict[str, Any]:
-    """Return the report as data for a program."""
     return {
         "run_id": run_id,
         "says": summary(report),

@@ -59,11 +59,9 @@ from runner.core.wire.states import STOPPED
 from runner.core.wire.text import format_ranges
 from runner.ui.console.console import open_console
 from runner.ui.layout import fold_names
-from runner.ui.output import note, show, tell
+from runner.ui.output import note, reporting_faults, show, tell
 from runner.ui.problems import find_errors, warning_lines
 from runner.ui.reports import report, tables
-from runner.ui.reports.dry_run import render_dry_run
-from runner.ui.reports.internal_fault import reporting_faults
 from runner.verbs.shared.following import Ending, follow
 
 
@@ -146,7 +144,7 @@ def _dry_run(request: LaunchRequest, source: CodeSource) -> None:
     if "json" in request.spec.dry_run:
         show(json.dumps(encode(plan)))
     else:
-        show(render_dry_run(plan, assumptions))
+        show(report.render_dry_run(plan, assumptions))
 
 
 def launch_warnings(spec: Spec, facts: Mapping[str, Facts]) -> list[str]:
@@ -267,7 +265,7 @@ class LaunchSession:
         if not (plan.attempt or spec.detach or self._job):
             self._console.message(report.outliving_line(plan, self._flags))
         notes: Sequence[str] = plan.notes
-        if not spec.debug_rank:  # how to attach to that rank is said each time
+        if spec.debug.rank is None:  # how to attach to that rank is said each time
             notes = unsaid(f"plan on {plan.cluster}", notes)
         for text in notes:
             self._console.message(f"note: {text}")

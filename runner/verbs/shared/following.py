@@ -27,9 +27,9 @@ from runner.core.wire.plan import Plan
 from runner.core.wire.states import ReasonKind
 from runner.core.wire.tracebacks import find_tracebacks
 from runner.ui.layout import fold_names
+from runner.ui.output import reporting_faults
 from runner.ui.problems import render_problems
 from runner.ui.reports import report, tables
-from runner.ui.reports.internal_fault import reporting_faults
 
 EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: |$)")
 """The first line of an exception, not one from the middle of a long text."""
@@ -153,7 +153,7 @@ class Ending:
             self.pool.console.message(f"{failure}; the hosts have every log, in their workdir")
         # Supervisors that were not reached wait that long for a controller.
         disconnect_s = 0 if monitor.peer_status.detached else self.pool.spec.disconnect_s
-        text = report.final_report(
+        text, colours = report.final_report(
             plan,
             verdict,
             self.store.display_path,
@@ -162,7 +162,7 @@ class Ending:
             disconnect_s=disconnect_s,
             rerun=self.store.rerun_without_lost(plan, verdict),
         )
-        self.pool.console.verdict(text)
+        self.pool.console.verdict(text, colours)
         return diagnosis
 
     def _without_shown(self, verdict: Verdict, diagnosis: Diagnosis | None) -> Diagnosis | None:

@@ -18,7 +18,7 @@ import click
 from runner.config.words import is_override
 from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, Problem, RunnerError
 from runner.core.wire.paths import is_run_id
-from runner.ui.output import show
+from runner.ui.output import report_fault, show
 from runner.ui.problems import render_problems
 from runner.verbs.shared.selection import Selection
 
@@ -206,8 +206,6 @@ def exit_code(job: Callable[[], int]) -> int:
     except Exception as error:  # noqa: BLE001 (a fault of ours)
         if os.environ.get("HYDRA_FULL_ERROR") == "1":
             traceback.print_exc()
-        from runner.ui.reports.internal_fault import report_fault
-
         return print_error(report_fault(error))
 
 

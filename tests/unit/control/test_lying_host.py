@@ -56,7 +56,7 @@ from runner.core.wire.plan import Plan
 from runner.core.wire.run_info import RunInfo
 from runner.ui.problems import render_findings, render_problems
 from runner.ui.reports import report, run_table, tables
-from runner.ui.reports.dry_run import render_dry_run
+from runner.ui.reports.report import render_dry_run
 from runner.ui.top import render_view
 from runner.verbs import logs, stacks, top
 from runner.verbs.check import probe_network
@@ -145,7 +145,9 @@ def run_of_a_liar(pool: Pool) -> None:
     store.unlock()
     RunStore(pool.folder).read_result()
     shown(
-        report.final_report(plan, verdict, pool.folder, diagnosis, disconnect_s=600, run_flags="")
+        report.final_report(plan, verdict, pool.folder, diagnosis, disconnect_s=600, run_flags="")[
+            0
+        ]
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,9 +66,7 @@ def test_the_service_of_logins_is_asked_for_once(tmp_path: Path, port: int) -> N
         known_hosts=str(tmp_path / "known_hosts"),
         config=str(tmp_path / "config"),
     )
-    transport = SshTransport(
-        ssh, lambda node, endpoint, via: HostConnection(ssh, print, node, endpoint, via)
-    )
+    transport = SshTransport(ssh, functools.partial(HostConnection, ssh, print))
     connection = transport.connect(Node("n1", "127.0.0.1", port=port))
     channel = connection.start(["true"])
     assert channel.read() == b"hello\n"

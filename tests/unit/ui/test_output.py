@@ -11,8 +11,7 @@ import termios
 import pytest
 
 from runner.core.errors import Problem
-from runner.transport.endpoint import Endpoint
-from runner.transport.failures import Failures, Kind
+from runner.transport.endpoint import Endpoint, Kind
 from runner.ui.layout import fold_names
 from runner.ui.output import coloured, message_text
 from runner.ui.problems import render_problems
@@ -76,9 +75,9 @@ def test_names_fold_into_ranges(names: list[str], expected: str) -> None:
     assert fold_names(names) == expected
 
 
-def login(number: int) -> Failures:
+def login(number: int) -> Endpoint:
     address = f"10.0.0.{number}"
-    return Failures(f"gpu{number}", Endpoint(name=address, host=address, user="ada"))
+    return Endpoint(f"gpu{number}", address, host=address, user="ada")
 
 
 def test_problems_that_differ_in_their_hosts_are_one() -> None:

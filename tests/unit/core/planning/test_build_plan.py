@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from runner.core.errors import NotReady
-from runner.core.planning.build_plan import build_plan
-from runner.core.planning.notes import ssh_forward
+from runner.core.planning.build_plan import build_plan, ssh_forward
 from runner.core.spec import Debug, Node, Ssh, Task, Watch
 from runner.core.wire.facts import Facts, Interpreter
 from runner.core.wire.order import environment

@@ -19,7 +19,7 @@ DOCKER = ContainerSpec(engine="docker", program="docker", image="train:1")
     ("word", "text"),
     [
         ("--rm=true", "--rm is not possible"),
-        ("-it", "--interactive is not possible"),
+        ("-it", "'-it' is no long option"),
         ("--network=host", "--network is not possible"),
         ("--label=runner.run=1", "--label is not possible"),
         ("ubuntu", "'ubuntu' would be taken for the image"),

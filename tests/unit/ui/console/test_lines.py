@@ -9,9 +9,9 @@ from runner.ui.console.lines import (
     HeldLine,
     LineAssembler,
     LineDeduplicator,
-    LineStyler,
     Source,
     clean_lines,
+    label_of,
 )
 from runner.ui.console.traceback_folding import (
     HOLD_BYTES,
@@ -20,8 +20,6 @@ from runner.ui.console.traceback_folding import (
     TracebackFolder,
 )
 
-GREY = LineStyler(["gpu1", "gpu2"], has_colour=False)
-COLOURED = LineStyler(["gpu1", "gpu2"], has_colour=True)
 OUT, ERR = 1, 2
 ME = (Source("a", 0), OUT)
 LATER = lines.HOLD_S + 0.001
@@ -31,16 +29,11 @@ def sources(*ranks: int) -> list[Source]:
     return [Source(f"gpu{rank // 2 + 1}", rank) for rank in ranks]
 
 
-def test_prefix_names_node_and_rank_and_of_many_how_many() -> None:
-    """Standard error has a mark, with and without colour; nodes are named if that is short."""
-    assert GREY.prefix(sources(2), has_mark=False) == b"[gpu2:2] "
-    assert GREY.prefix(sources(2), has_mark=True) == b"[gpu2:2]! "
-    assert COLOURED.prefix(sources(0), has_mark=False) == b"\x1b[38;5;37m[gpu1:0]\x1b[0m "
-    assert COLOURED.prefix(sources(2), has_mark=True) == (
-        b"\x1b[38;5;133m[gpu2:2]\x1b[0m\x1b[31m!\x1b[0m "
-    )
-    assert GREY.prefix(sources(0, 2, 4), has_mark=False) == "[×3 gpu[1-3]] ".encode()
-    assert GREY.prefix(sources(*range(0, 80, 6)), has_mark=False) == "[×14] ".encode()
+def test_label_names_node_and_rank_and_of_many_how_many() -> None:
+    """Nodes are named if that is short."""
+    assert label_of(sources(2)) == "gpu2:2"
+    assert label_of(sources(0, 2, 4)) == "×3 gpu[1-3]"
+    assert label_of(sources(*range(0, 80, 6))) == "×14"
 
 
 @pytest.mark.parametrize(
@@ -64,15 +57,6 @@ def test_ranks_colour_their_own_line_at_most(wrote: bytes, shown: bytes) -> None
     """Nothing of theirs moves the cursor, or lasts beyond the line."""
     assert clean_lines(wrote, keep_colours=True) == shown
     assert b"\x1b" not in clean_lines(wrote, keep_colours=False)
-
-
-def test_report_has_the_colour_of_its_end() -> None:
-    """What goes on is no failure; without colours there is none."""
-    for calm in ("run a goes on without this terminal", "run a is being stopped without it"):
-        assert COLOURED.style_report(calm) == calm
-    failed = "run a failed after 1 s"
-    assert COLOURED.style_report(failed) == f"\x1b[1;31m{failed}\x1b[0m"
-    assert GREY.style_report(failed) == failed
 
 
 @pytest.mark.parametrize(

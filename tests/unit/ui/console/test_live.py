@@ -108,7 +108,8 @@ def test_what_we_quote_of_hosts_moves_no_cursor(terminal: Terminal) -> None:
     """The last lines of a log, or a banner, may hold anything."""
     shown = open_console("auto", None, NODES)
     shown.message("banner\r\n\x1b[2Jwelcome")
-    shown.verdict("  | \x1b[31mred\x1b[5A\nrun 1-a failed after 1 s")
+    end = "run 1-a failed after 1 s"
+    shown.verdict(f"  | \x1b[31mred\x1b[5A\n{end}", {end: "1;31"})
     shown.close()
     terminal.hang_up()
 
@@ -116,8 +117,22 @@ def test_what_we_quote_of_hosts_moves_no_cursor(terminal: Terminal) -> None:
         "banner",
         r"\x1b[2Jwelcome",
         r"  | red\x1b[5A",
-        "run 1-a failed after 1 s",
+        end,
     ]
+    assert f"\x1b[1;31m{end}\x1b[0m" in terminal.raw.decode()
+
+
+def test_lines_begin_with_node_and_rank(terminal: Terminal) -> None:
+    """In the colour of the node; standard error has a mark."""
+    shown = open_console("auto", None, NODES)
+    shown.rank_output("gpu1", 0, "out", b"one\n")
+    shown.rank_output("gpu2", 2, "err", b"two\n")
+    shown.close()
+    terminal.hang_up()
+
+    told = terminal.raw.decode()
+    assert "\x1b[38;5;37m[gpu1:0]\x1b[0m one" in told
+    assert "\x1b[38;5;133m[gpu2:2]\x1b[0m\x1b[31m!\x1b[0m two" in told
 
 
 def test_flood_is_shown_to_the_last_line(terminal: Terminal) -> None:
