@@ -8,14 +8,12 @@ import secrets
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import click
 
 from runner.checks.base import CheckContext, evaluate_checks
 from runner.config.words import key_of
-from runner.control.code.snapshot import Snapshot
-from runner.control.code.source import CodeOnHosts
+from runner.control.code.source import open_code_source
 from runner.control.rpc.wait import Broadcast
 from runner.control.run.attempts import without_pulls
 from runner.control.run.preparation import Preparation
@@ -107,8 +105,7 @@ def _run_preflight(composed: LaunchRequest) -> dict[str, list[Finding]]:
     """
     spec = composed.spec
     with open_pool(composed) as pool:
-        take = Snapshot.take if spec.pushes_code else CodeOnHosts
-        source = take(spec, Path.cwd())
+        source = open_code_source(composed)
         preparation = Preparation(spec, source)
         code = source.code if spec.pushes_code else CodeRef()
 

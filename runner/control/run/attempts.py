@@ -6,11 +6,10 @@ import signal
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from runner.control.attempt.monitor import AttemptMonitor
-from runner.control.code.snapshot import Snapshot
-from runner.control.code.source import CodeOnHosts, CodeSource, RerunCode
+from runner.control.code.pool import Release
+from runner.control.code.source import CodeSource
 from runner.control.record.said_notes import unsaid
 from runner.control.run.hosts import HostPool
 from runner.control.run.preparation import Preparation
@@ -43,19 +42,6 @@ NOTICE_S = 10.0
 
 PREPARE_S = 120.0
 """And for so long while the next attempt is prepared: facts, setups, code."""
-
-
-def open_code_source(request: LaunchRequest) -> CodeSource:
-    """Return the code source of a run; a snapshot is hashed in the background.
-
-    Raises:
-        ConfigError: The project cannot be pushed, or the code of the past run is gone.
-    """
-    if request.recorded_code:
-        return RerunCode(request.recorded_code, request.spec, Path.cwd())
-    if request.spec.pushes_code:
-        return Snapshot.take(request.spec, Path.cwd())
-    return CodeOnHosts(request.spec, Path.cwd())
 
 
 def launch_notes(request: LaunchRequest, source: CodeSource) -> list[str]:
@@ -123,7 +109,7 @@ class Attempts:
     def plan(self) -> Plan:
         """Return the plan of the first attempt; nothing is changed on hosts."""
         facts = self._collect_facts()
-        self._source.snapshot_if_needed(facts)  # the code of a past run may be gone
+        self._release_to_push(facts)  # the code of a past run may be gone
         return self._build_plan(self._pool.spec, facts)
 
     def first(self) -> PlannedAttempt:
@@ -245,14 +231,19 @@ class Attempts:
             fold_names=self._pool.fold_names,
         )
 
+    def _release_to_push(self, facts: Mapping[str, Facts]) -> Release | None:
+        """Return what hosts lack of the code; raise NotReady if it is not here either."""
+        lacking = sorted(name for name, each in facts.items() if not each.has_release)
+        return self._source.release(lacking) if lacking else None
+
     def _push_and_plan(
         self, facts: dict[str, Facts], number: int, former_nodes: Collection[str]
     ) -> PlannedAttempt:
-        snapshot = self._source.snapshot_if_needed(facts)
+        release = self._release_to_push(facts)
         pushed = {name: replace(each, has_release=True) for name, each in facts.items()}
         plan = self._build_plan(self._pool.spec, pushed, number)
-        if snapshot:
-            self._pool.push(snapshot, facts)
+        if release:
+            self._pool.push(release, facts)
         if self._preparation.run(self._pool, facts):  # perhaps with another interpreter
             spares = [node for node in self._pool.spec.spares if node.name in facts]
             facts, problems = self._ask(former_nodes, spares)

@@ -27,7 +27,7 @@ from runner.core.wire.run_info import HostRunStatus
 
 if TYPE_CHECKING:
     from runner.control.attempt.monitor import AttemptMonitor
-    from runner.control.code.pool import PushSource
+    from runner.control.code.pool import Release
     from runner.control.code.push import PushTarget
 
 FLUSH_TIMEOUT_S = 2.0  # the last messages wait so long for a console busy with output of the ranks
@@ -171,20 +171,19 @@ class HostPool:
         pause.wait()
         return pause.stop_requested_on
 
-    def push(self, snapshot: PushSource, facts: dict[str, Facts]) -> dict[str, PushTarget]:
+    def push(self, release: Release, facts: dict[str, Facts]) -> dict[str, PushTarget]:
         """Push the code to every host that lacks it, and mark it as present in `facts`.
 
         Raises `NotReady` with every problem of every host.
         """
         from runner.control.code.push import CodePush
 
-        sessions = self.sessions
-        lacking = {name: sessions[name] for name in facts if not facts[name].has_release}
+        lacking = [name for name in facts if not facts[name].has_release]
         if not lacking:
             return {}
         self.console.phase("pushing the code")
         show = self.console.node_status
-        code_push = CodePush(self.spec, snapshot, lacking, self.inbox, show, sessions)
+        code_push = CodePush(self.spec, release, self.sessions, lacking, self.inbox, show)
         code_push.run()
         facts.update({name: replace(facts[name], has_release=True) for name in lacking})
         return code_push.targets

@@ -17,7 +17,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from runner.control.code.pool import STORE, CodePool
-from runner.control.code.source import CodeSource
+from runner.control.code.source import CodeKeeper, CodeSource
 from runner.control.history import files
 from runner.control.history.run_reader import read_events
 from runner.control.record import run_index
@@ -81,8 +81,8 @@ def submit(request: LaunchRequest, source: CodeSource, store: RunStore, script: 
         store.write_json(JOB_FILE, record_content(plan, request))
         for name in (OUT_FILE, ERR_FILE):  # whoever looks in vain for a file sees it late on NFS
             store.write_text(name, "")
-    if keeper := source.keep(CodePool(Path.cwd() / run_index.RUNS_FOLDER / STORE)):
-        keeper.finish(lambda: False)
+    if source.code.release:
+        CodeKeeper(CodePool(Path.cwd() / run_index.RUNS_FOLDER / STORE), source).finish()
     answer, problem = ask(["sbatch", "--parsable"], script, SUBMIT_LIMIT_S)
     if problem:  # it may have been taken all the same
         answer, _ = ask(["squeue", "--noheader", f"--name={spec.run_id}", "--format=%i"])

@@ -16,8 +16,7 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -27,7 +26,6 @@ from runner.checks.base import CheckContext, evaluate_checks
 from runner.control.attempt import monitor
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.attempt.observer import RunObserver
-from runner.control.code.pool import PushSource
 from runner.control.code.push import CodePush
 from runner.control.code.source import CodeOnHosts
 from runner.control.history.files import Problems
@@ -81,7 +79,7 @@ from tests.unit.control.lying_host import (
     runs,
     shown,
 )
-from tests.unit.release_builders import release
+from tests.unit.release_builders import InMemory, release
 
 pytestmark = [pytest.mark.promise(12), pytest.mark.promise(13)]
 
@@ -194,11 +192,9 @@ def command_of_a_liar(pool: Pool) -> None:
 
 def push_of_a_liar(pool: Pool) -> None:
     pool.connect()
-    made = release({"a.py": b"1", "b.py": b"2"})
-    read: Callable[[Any], Any] = lambda file: iter([made.contents[file.content]])  # noqa: E731
-    code = SimpleNamespace(manifest=made.manifest, encoded=made.manifest.encode(), read=read)
-    push = CodePush(pool.spec, cast("PushSource", code), pool.sessions, pool.inbox, lambda *_: None)
-    push.run()
+    code = InMemory(release({"a.py": b"1", "b.py": b"2"}))
+    sessions = pool.sessions
+    CodePush(pool.spec, code, sessions, sessions, pool.inbox, lambda *_: None).run()
 
 
 def network_of_a_liar(pool: Pool) -> None:
