@@ -35,9 +35,6 @@ WITHOUT_EFFECT = (
 )
 """Keys, or what their keys begin with, by which no run computes anything else."""
 
-MAX_POINTS = 2000
-"""Points of a series, at most: longer ones are reduced, so that peaks stay."""
-
 
 class LoadFigure(NamedTuple):
     """A figure of samples: how it is called, and where it is in a sample."""

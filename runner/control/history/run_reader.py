@@ -11,14 +11,14 @@ from pathlib import Path
 
 from runner.control.history.files import Problems, read_as, read_config, read_lines
 from runner.control.history.series import read_loads, read_metrics
-from runner.control.record.file_names import (
+from runner.control.record.launch_record import (
     CONFIG_FILE,
     HOSTS_FOLDER,
     JOB_FILE,
     PLAN_FILE,
     RESULT_FILE,
+    PlanRecord,
 )
-from runner.control.record.launch_record import PlanRecord
 from runner.control.record.metrics_record import (
     METRICS_FILE,
     RecordedLog,
@@ -27,7 +27,7 @@ from runner.control.record.metrics_record import (
     recorded_logs,
 )
 from runner.core.errors import reason_of
-from runner.core.history import MAX_POINTS, LogTail, RunData
+from runner.core.history import LogTail, RunData
 from runner.core.outcome.diagnosis import RunResult
 from runner.core.outcome.verdict import Verdict
 from runner.core.wire.events import Event, parse
@@ -57,18 +57,18 @@ def read_run(folder: Path, *, is_whole: bool = True) -> RunData:
     problems = Problems()
     data = _read_outline(folder, problems)
     earliest = -math.inf if data.launched_at is None else data.launched_at - DAY_S
+    problem = ""
     if data.plans and not is_made_of_logs(folder):
-        try:
-            record_metrics(folder, data.plans[-1].progress_pattern)
-        except OSError as error:
-            problems.add(METRICS_FILE, f"cannot be made from the logs: {reason_of(error)}")
-    metrics, step, steps = read_metrics(folder, MAX_POINTS, problems)
+        problem = record_metrics(folder, data.plans[-1].progress_pattern)
+    if problem:
+        problems.add(METRICS_FILE, problem)
+    metrics, step, steps = read_metrics(folder, problems)
     data = replace(data, metrics=metrics, step=step, steps=steps)
     if is_whole:
         data = replace(
             data,
             events=read_events(folder, problems),
-            loads=read_loads(folder, MAX_POINTS, earliest, problems),
+            loads=read_loads(folder, earliest, problems),
             logs=_read_logs(folder, data.verdict, problems),
         )
     return replace(data, problems=tuple(problems.lines))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from runner.control.history.files import Problems, read_lines
-from runner.control.record.file_names import HOSTS_FOLDER
+from runner.control.record.launch_record import HOSTS_FOLDER
 from runner.control.record.metrics_record import METRICS_FILE
 from runner.core.history import LOAD_FIGURES, Metric, Series
 from runner.core.wire.codec import parse_json
@@ -18,6 +18,7 @@ from runner.core.wire.paths import SAMPLES_FILE
 from runner.core.wire.text import natural_key
 
 MAX_NAMES = 100  # of metrics
+MAX_POINTS = 2000  # of a series: longer ones are reduced, so that peaks stay
 NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 """Texts in the file that are numbers."""
 
@@ -30,7 +31,7 @@ class Point(NamedTuple):
 
 
 def read_metrics(
-    folder: Path, max_points: int, problems: Problems
+    folder: Path, problems: Problems
 ) -> tuple[tuple[Metric, ...], int | None, int | None]:
     """Return the metrics, loss and rate first, and the step and the steps of the lowest rank."""
     ranks: dict[str, int] = {}  # the lowest that prints a figure
@@ -71,16 +72,14 @@ def read_metrics(
                 last=last if math.isfinite(last) else None,
                 least=min(finite, default=None),
                 most=max(finite, default=None),
-                by_attempt={attempt: _series(points, max_points) for attempt, points in attempts},
+                by_attempt={attempt: _series(points) for attempt, points in attempts},
             )
         )
     _, step, steps = progress.get(True) or progress.get(False) or (0, None, None)
     return tuple(metrics), step, steps
 
 
-def read_loads(
-    folder: Path, max_points: int, earliest: float, problems: Problems
-) -> dict[str, dict[str, Series]]:
+def read_loads(folder: Path, earliest: float, problems: Problems) -> dict[str, dict[str, Series]]:
     """Return each load of each node and GPU; samples before `earliest` are left out."""
     found: dict[str, dict[str, list[Point]]] = {figure.title: {} for figure in LOAD_FIGURES}
 
@@ -97,7 +96,7 @@ def read_loads(
     for file in sorted(files, key=lambda path: natural_key(str(path))):
         _read(file, "samples", functools.partial(take, file.parents[1].name), problems)
     return {
-        title: {label: _series(points, max_points) for label, points in sources.items()}
+        title: {label: _series(points) for label, points in sources.items()}
         for title, sources in found.items()
     }
 
@@ -114,10 +113,10 @@ def _read(path: Path, noun: str, take: Callable[[Any], None], problems: Problems
         problems.add(path.name, f"{bad_count:,} lines are no {noun}")
 
 
-def _series(points: Sequence[Point], max_points: int) -> Series:
-    """Return a series of at most so many points: of neighbours, the least and the greatest."""
-    if len(points) > max_points:
-        width = math.ceil(2 * len(points) / (max_points - 2))
+def _series(points: Sequence[Point]) -> Series:
+    """Return a series of at most MAX_POINTS: of neighbours, the least and the greatest."""
+    if len(points) > MAX_POINTS:
+        width = math.ceil(2 * len(points) / (MAX_POINTS - 2))
         points = [*_peaks(points, width), points[-1]]
     return Series(
         at=tuple(point.at for point in points),

@@ -1,4 +1,4 @@
-"""Launch on record: how any verb reaches the hosts of a run without its YAML.
+"""Launch on record: its files, and how any verb reaches the hosts of the run without its YAML.
 
 `plan.json`, or `job.json` before the job of a run has begun, has the settings of the launch as they
 were resolved on this machine, and nothing of its program, environment or secrets. No variable,
@@ -12,13 +12,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from runner.control.record.file_names import JOB_FILE, PLAN_FILE
 from runner.core.errors import ConfigError, Problem, reason_of
 from runner.core.launch_request import LaunchRequest
 from runner.core.shell import expand_home
 from runner.core.spec import Spec, Task
 from runner.core.wire.codec import decode, encode
 from runner.core.wire.plan import Plan
+
+CONFIG_FILE = "config.yaml"
+OVERRIDES_FILE = "overrides.yaml"  # of a launch here
+PLAN_FILE = "plan.json"
+RESULT_FILE = "result.json"
+JOB_FILE = "job.json"  # where the launch is in a job of Slurm: what it begins with
+HOSTS_FOLDER = "hosts"  # below it, a folder for each node with what its host has on record
+SWEEP_FILE = "sweep.json"
+"""In the record of a run, its place in a sweep; in the folder of a sweep, its runs."""
+
+LATEST = "latest"
+"""The name of the link to the last run launched from a folder."""
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,14 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from runner.control.record.file_names import (
+from runner.control.record.launch_record import (
     CONFIG_FILE,
     LATEST,
     PLAN_FILE,
     RESULT_FILE,
     SWEEP_FILE,
+    read_launch,
 )
-from runner.control.record.launch_record import read_launch
 from runner.core.errors import ConfigError, Problem
 from runner.core.launch_request import LaunchRequest
 from runner.core.shell import expand_home, quote, this_program
@@ -53,19 +53,8 @@ def record_file(folder: Path) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
-def record_of(run: RunInfo) -> Path | None:
-    """Return the record of a run that hosts have; that of another run with its id is none."""
-    launch = _launch_of(run)
-    return launch.run_dir if launch else None
-
-
-def folder_of(run: RunInfo) -> Path | None:
-    """Return the folder that a run was launched from; None without a launch on record here."""
-    launch = _launch_of(run)
-    return Path(launch.launched_from) if launch and launch.launched_from else None
-
-
-def _launch_of(run: RunInfo) -> LaunchRequest | None:
+def launch_of(run: RunInfo) -> LaunchRequest | None:
+    """Return what is on record of a run that hosts have; another run with its id is not that."""
     for folder in _named(run.run_id):
         with contextlib.suppress(ConfigError):
             launch = read_launch(folder)
@@ -74,22 +63,29 @@ def _launch_of(run: RunInfo) -> LaunchRequest | None:
     return None
 
 
+def launched_from(run: RunInfo) -> str:
+    """Return the folder that a run was launched from; "" without a launch on record here."""
+    launch = launch_of(run)
+    return launch.launched_from if launch else ""
+
+
 def other_folder(run: RunInfo) -> str:
     """Return the folder that a run was launched from if that is another than this, else ""."""
-    folder = folder_of(run)
-    is_here = folder is None or folder / RUNS_FOLDER in _here()
-    return "" if is_here else str(folder)
+    folder = launched_from(run)
+    return "" if Path(folder, RUNS_FOLDER) in _here() else folder
 
 
 def place_of(run: RunInfo, runs: Path) -> Path:
     """Return where the record of a run is, or would be below `runs`."""
     usual = runs / run.run_id
+    if launch := launch_of(run):
+        return launch.run_dir
     try:
         is_free = read_launch(usual).launched_at == run.launched_at
     except ConfigError:  # nothing is there, or the rest of a damaged record
         is_free = True
-    apart = runs / f"{run.run_id}-{run.launched_at:.0f}"  # from another run with its id
-    return record_of(run) or (usual if is_free else apart)
+    # Apart from another run with its id.
+    return usual if is_free else runs / f"{run.run_id}-{run.launched_at:.0f}"
 
 
 def records() -> dict[Path, str]:

@@ -16,15 +16,15 @@ from runner.control.atomic_file import replace_file
 from runner.control.code import worktree
 from runner.control.code.pool import find_release
 from runner.control.record import run_index
-from runner.control.record.file_names import (
+from runner.control.record.launch_record import (
     CONFIG_FILE,
     OVERRIDES_FILE,
     PLAN_FILE,
     RESULT_FILE,
     SWEEP_FILE,
+    read_launch,
+    record_content,
 )
-from runner.control.record.launch_record import read_launch, record_content
-from runner.control.record.metrics_record import record_metrics
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.launch_request import LaunchRequest
 from runner.core.outcome.diagnosis import Diagnosis, RunResult, diagnose
@@ -267,14 +267,6 @@ class RunStore:
             # If it was written in part, the next chunk is beyond a gap; `pull` fills it.
             local_size = offset + len(data) if is_complete else _file_size(path)
         self._sizes[path] = local_size
-
-    def record_metrics(self, plan: Plan) -> str:
-        """Record the metrics in the logs; return why they cannot be written, or ""."""
-        try:
-            record_metrics(self.folder, plan.progress_pattern)
-        except OSError as error:
-            return f"cannot write the metrics in {self.folder}: {error.strerror}"
-        return ""
 
     def rerun_without_lost(self, plan: Plan, verdict: Verdict) -> str:
         """Return the command that repeats the run without the hosts that it lost, "" for none.

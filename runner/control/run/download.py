@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Container, Iterator, Mapping, 
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.control.record.file_names import HOSTS_FOLDER
+from runner.control.record.launch_record import HOSTS_FOLDER
 from runner.control.record.run_store import try_lock_folder
 from runner.control.rpc.session import HostSession
 from runner.control.rpc.wait import WaitLoop

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.record import run_index
+from runner.control.record.metrics_record import record_metrics
 from runner.control.record.run_store import RunStore
 from runner.control.run.discovery import HostRecord, RunFinder
 from runner.control.run.download import pull
@@ -201,7 +202,7 @@ def pull_run(
         raise Interrupted(error.exit_code, message) from None
     record_end(run)
     if run.has_ended:
-        store.record_metrics(run.plan)
+        record_metrics(store.folder, run.plan.progress_pattern)
     return pulled
 
 

@@ -21,8 +21,7 @@ from runner.control.code.source import CodeKeeper, CodeSource
 from runner.control.history import files
 from runner.control.history.run_reader import read_events
 from runner.control.record import run_index
-from runner.control.record.file_names import JOB_FILE, PLAN_FILE, RESULT_FILE
-from runner.control.record.launch_record import record_content
+from runner.control.record.launch_record import JOB_FILE, PLAN_FILE, RESULT_FILE, record_content
 from runner.control.record.run_store import RunStore
 from runner.control.run.own_job import past_attempts
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady, Problem, StopUnverified

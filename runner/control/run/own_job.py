@@ -14,7 +14,7 @@ from pathlib import Path
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.history.files import Problems, read_as
 from runner.control.history.run_reader import read_plans
-from runner.control.record.file_names import JOB_FILE, RESULT_FILE
+from runner.control.record.launch_record import JOB_FILE, RESULT_FILE
 from runner.control.record.run_store import RunStore
 from runner.control.rpc.session import Inbox
 from runner.control.run.hosts import enqueue_signal

@@ -13,7 +13,7 @@ from pathlib import Path
 from runner.control.code.snapshot import Snapshot
 from runner.control.code.source import open_code_source
 from runner.control.history.run_reader import read_run
-from runner.control.record.file_names import CONFIG_FILE, SWEEP_FILE
+from runner.control.record.launch_record import CONFIG_FILE, SWEEP_FILE
 from runner.control.record.run_store import RunStore
 from runner.core.errors import ConfigError
 from runner.core.launch_request import LaunchRequest

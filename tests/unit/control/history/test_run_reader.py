@@ -204,7 +204,7 @@ def test_metrics_are_made_where_the_logs_are_newer(store: RunStore) -> None:
     record.mkdir()
     os.utime(log, ns=(0, record.stat().st_mtime_ns + 1))
     (problem, *_) = read_run(store.folder).problems
-    assert problem.startswith("metrics.jsonl: cannot be made from the logs: ")
+    assert problem.startswith("metrics.jsonl: cannot write the metrics in ")
 
 
 def test_a_run_id_of_a_record_is_no_path(store: RunStore) -> None:
