@@ -73,8 +73,6 @@ def file_error(path: str, reason: str = "") -> NotReady:
 
 @dataclass(frozen=True)
 class CodePool:
-    """The pool of the runs launched from one folder."""
-
     folder: Path
 
     def find(self, release: str) -> Release | None:
@@ -112,6 +110,5 @@ class CodePool:
 
 
 def find_release(places: Iterable[Path], release: str) -> Release | None:
-    """Return a release that is kept in one of these folders of records, None if none has it."""
     found = (CodePool(place / STORE).find(release) for place in places)
     return next(filter(None, found), None)

@@ -36,8 +36,6 @@ MAX_COMPRESSED_RATIO = 0.9
 
 @dataclass(eq=False)
 class PushTarget:
-    """One host while the release is pushed to it."""
-
     session: HostSession
     owes: tuple[str, ...] = ("store",)  # it is to send one of these kinds of replies
     store_id: str = ""  # hosts that share a disk have the same

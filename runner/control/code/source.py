@@ -42,7 +42,6 @@ class ShippedTasks:
     payload: bytes
 
     def header(self) -> dict[str, Any]:
-        """Return the fields of a `start` request that describe the payload."""
         return {"hash": self.hash, "files": [list(file) for file in self.files]}
 
 

@@ -59,7 +59,6 @@ class WorkTree:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The size of each file."""
         entries = self.entries.items()
         return {path: entry.st_size for path, entry in entries if stat.S_ISREG(entry.st_mode)}
 
@@ -122,7 +121,6 @@ def head_commit(tree: WorkTree) -> str:
 
 
 def _add(tree: WorkTree, path: str) -> None:
-    """Add one path that is not ignored, and the folders above it."""
     try:
         status = os.lstat(tree.root / path)
     except (FileNotFoundError, NotADirectoryError):  # tracked by git, and removed here

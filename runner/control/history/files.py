@@ -23,7 +23,6 @@ class Problems:
         self.lines: list[str] = []
 
     def add(self, name: str, reason: object) -> None:
-        """Note why a file could not be read."""
         text = f"{name}: {' '.join(str(reason).split())}"[:300]
         if text not in self.lines:
             self.lines.append(text)

@@ -75,7 +75,6 @@ def read_run(folder: Path, *, is_whole: bool = True) -> RunData:
 
 
 def _read_outline(folder: Path, problems: Problems) -> RunData:
-    """Return the small parts of a record."""
     plans = read_plans(folder, problems)
     last = plans[-1] if plans else None
     result = read_as(RunResult, folder / RESULT_FILE, problems)
@@ -121,7 +120,6 @@ def read_plans(folder: Path, problems: Problems) -> tuple[Plan, ...]:
 
 
 def read_events(folder: Path, problems: Problems) -> tuple[Event, ...]:
-    """Return the events by time."""
     lines = read_lines(folder / EVENTS_FILE, problems, max_size=EVENT_BYTES)
     events = []
     for line in lines:

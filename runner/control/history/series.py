@@ -24,8 +24,6 @@ NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class Point(NamedTuple):
-    """A value of a figure, at a step or a time."""
-
     at: float
     value: float
 

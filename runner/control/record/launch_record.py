@@ -34,8 +34,6 @@ LATEST = "latest"
 
 @dataclass(frozen=True)
 class LaunchRecord:
-    """What is on record of a launch beside its plan."""
-
     spec: Spec  # as far as it reaches the hosts; its nodes have the spares among them
     config_dirs: tuple[str, ...] = ()
     launched_at: float = 0.0  # as its hosts have it on record
@@ -50,7 +48,6 @@ class PlanRecord:
 
 
 def record_content(plan: Plan, request: LaunchRequest) -> dict[str, Any]:
-    """Return the content of the file."""
     spec = request.spec
     cluster = replace(
         spec.cluster,

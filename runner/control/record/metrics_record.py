@@ -28,8 +28,6 @@ _LINE_END = re.compile(rb"[\r\n]")
 
 
 class RecordedLog(NamedTuple):
-    """A log in a record."""
-
     attempt: int
     rank: int  # -1 for what is no stream of a rank
     stream: str
@@ -38,7 +36,6 @@ class RecordedLog(NamedTuple):
 
 
 def recorded_logs(folder: Path) -> Iterator[RecordedLog]:
-    """Yield the files among the logs of a record."""
     for path in (*folder.glob("logs/*/*"), *folder.glob("logs/*/attempt_*/*")):
         node, *attempt = path.relative_to(folder / "logs").parts[:-1]
         number = attempt[0].removeprefix("attempt_") if attempt else "0"

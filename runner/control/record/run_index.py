@@ -48,7 +48,6 @@ def record_folder(name: str) -> Path | None:
 
 
 def record_file(folder: Path) -> Path | None:
-    """Return the first file of the record of a run, None for a folder that has none."""
     files = (folder / name for name in (CONFIG_FILE, PLAN_FILE))
     return next((file for file in files if file.is_file()), None)
 
@@ -233,7 +232,6 @@ def ignore_folder(folder: Path) -> None:
 
 
 def _named(name: str) -> Iterator[Path]:
-    """Yield the records of this name, of this folder first."""
     for place in _here() if name == LATEST else (*_here(), _index()):
         if record_file(place / name):
             yield (place / name).resolve()

@@ -174,14 +174,12 @@ class RunStore:
         return True
 
     def _last_planned_attempt(self) -> int:
-        """Return the number of the last attempt whose plan is on record; -1 for none."""
         try:
             return int(json.loads((self.folder / PLAN_FILE).read_bytes())["attempt"])
         except (OSError, ValueError, KeyError, TypeError):
             return -1
 
     def unlock(self) -> None:
-        """Let other processes write here."""
         if self._lock_fd is not None:
             os.close(self._lock_fd)
             self._lock_fd = None
@@ -291,7 +289,6 @@ class RunStore:
         return f"{this_program()} {command_line(words)}"
 
     def diagnose(self, plan: Plan, verdict: Verdict) -> Diagnosis | None:
-        """Return the diagnosis of the first failure, by the logs and the code on record."""
         return diagnose(plan, verdict, self.tail, lambda: self._project_files(plan))
 
     def _project_files(self, plan: Plan) -> ProjectFiles | None:
@@ -312,7 +309,6 @@ class RunStore:
         return None
 
     def tail(self, node: str, name: str, lines: int) -> list[str]:
-        """Return the last lines of one stream."""
         try:
             with (self.logs / node / name).open("rb") as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - MAX_AVG_LINE_BYTES * lines))
@@ -325,7 +321,6 @@ class RunStore:
         return [row.rstrip("\r").rpartition("\r")[2] for row in rows]
 
     def stacks(self, attempt: int, node: str) -> str:
-        """Return a node's log of Python stacks, as far as it is here."""
         path = self.logs / node / local_log_name(attempt, STACKS_LOG, "out")
         try:
             return path.read_text(encoding="utf-8", errors="replace")

@@ -69,8 +69,6 @@ def without_pulls(request: LaunchRequest) -> LaunchRequest:
 
 @dataclass(frozen=True)
 class PlannedAttempt:
-    """An attempt that can begin, and the facts behind it."""
-
     plan: Plan
     facts: dict[str, Facts]
 
@@ -103,7 +101,6 @@ class Attempts:
 
     @property
     def relaunches_left(self) -> int:
-        """How many attempts may follow this one."""
         return self._pool.spec.relaunch.max - len(self.past) + len(self._starts)
 
     def plan(self) -> Plan:
@@ -113,7 +110,6 @@ class Attempts:
         return self._build_plan(self._pool.spec, facts)
 
     def first(self) -> PlannedAttempt:
-        """Return the first attempt, once every host has the code."""
         number = self._starts[-1].attempt + 1 if self._starts else 0
         return self._push_and_plan(self._collect_facts(), number, ())
 
@@ -177,7 +173,6 @@ class Attempts:
         return facts
 
     def _say_other_runs(self) -> None:
-        """Name the runs that are on the same hosts, as far as these answer in time."""
         spec = self._pool.spec
         with self._pool.quietly():
             runs = self._pool.runs(spec.nodes, timeout_s=OTHER_RUNS_TIMEOUT_S).runs
@@ -215,7 +210,6 @@ class Attempts:
         return facts, problems
 
     def facts_request(self, node: Node) -> FactsRequest:
-        """Return what to ask a node before an order."""
         request = facts_request(self._pool.spec, node, self._source.code)
         request = replace(request, prepare=self._preparation.request(node))
         return replace(request, run_id="") if self._starts else request  # it may be there
@@ -368,6 +362,5 @@ class Attempts:
 
 
 def _raise_problems(problems: Mapping[str, Sequence[Problem]]) -> None:
-    """Raise the first problem of each node, if there are any."""
     if problems:
         raise NotReady([replace(each[0], subject=name) for name, each in problems.items()])

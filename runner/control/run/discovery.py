@@ -23,8 +23,6 @@ MAX_RECORD = 256 << 20  # bytes
 
 @dataclass(frozen=True)
 class HostRecord:
-    """What a host has on record of a run: its plan, its configuration and `info`."""
-
     plan: Plan
     config_yaml: str
     info: RunInfo
@@ -82,11 +80,9 @@ class RunFinder:
 
     @property
     def cluster_nodes(self) -> tuple[Node, ...]:
-        """All nodes of the cluster, those of the run or not."""
         return tuple(self._nodes.values())
 
     def reconnect_all(self) -> None:
-        """Try to reach all hosts of the cluster again."""
         self.pool.retarget(replace(self.pool.spec, nodes=self.cluster_nodes))
         spec = self.pool.spec
         self.facts, self.unreachable = self.pool.collect_available_facts(

@@ -54,7 +54,6 @@ class FoundRun:
         self.store = RunStore(run_index.place_of(self.record.info, request.run_dir.parent))
 
     def _turn_to(self, record: HostRecord) -> None:
-        """Work with the attempt of a record."""
         self.record = record
         self.plan = record.plan
         self.spec = self.finder.retarget_to_run(self.plan)
@@ -81,7 +80,6 @@ class FoundRun:
 
     @property
     def all_nodes(self) -> tuple[str, ...]:
-        """The nodes of this attempt and of those before it."""
         names = [share.node for share in self.plan.nodes]
         for past in self.record.info.past_attempts:
             names += past.nodes
@@ -95,7 +93,6 @@ class FoundRun:
             self.console.node_status(name, "spare" if name in standby else "")
 
     def verdict(self, monitor: AttemptMonitor) -> Verdict:
-        """Return how the run ended, as far as the monitor has seen."""
         info = self.record.info
         seconds = monitor.duration(info.launched_at)
         return fold_events(self.plan, monitor.timed_events, seconds, info.past_attempts)

@@ -161,7 +161,6 @@ class HostPool:
         self.connector.spec = spec
 
     def disconnect_all_but(self, names: Container[str]) -> None:
-        """End the sessions to all other hosts."""
         for name in [name for name in self.sessions if name not in names]:
             self.sessions.pop(name).close()
 
@@ -234,19 +233,15 @@ class HostPool:
         )
 
     def close_sessions(self) -> None:
-        """End every conversation."""
         for name in list(self.sessions):  # threads may still be connecting
             self.sessions.pop(name).close()
 
     def close(self) -> None:
-        """End every connection."""
         self.close_sessions()
         self.connector.close()
 
 
 class _Pause(WaitLoop):
-    """A wait for a point in time, or for a host where a stop was requested."""
-
     interrupted_message = "interrupted; nothing was started"
 
     def __init__(self, sessions: Mapping[str, HostSession], inbox: Inbox, seconds: float) -> None:
@@ -274,7 +269,6 @@ class _Pause(WaitLoop):
 
 
 def enqueue_signal(inbox: Inbox, signum: int) -> None:
-    """Put a signal into the inbox."""
     inbox.put((None, Frame("signal", {"signal": signum})))
 
 
@@ -315,13 +309,11 @@ def leave_on_signal(monitor: AttemptMonitor, signals: list[int]) -> None:
 
 
 def workdir_request(spec: Spec, node: Node) -> FactsRequest:
-    """Return the facts that a verb needs which only works below `workdir`."""
     return FactsRequest(node=node.name, workdir=spec.cluster.workdir, skip_launch_facts=True)
 
 
 @contextlib.contextmanager
 def open_host_pool(spec: Spec, console: Console, fold_names: FoldNames) -> Iterator[HostPool]:
-    """Open a pool for one verb; at the end it is closed, and the console too."""
     inbox = BoundedInbox()
     with forward_signals(inbox):
         pool = HostPool(spec, console, inbox, fold_names)

@@ -114,6 +114,7 @@ class JobRun:
         self._show = show
         self.run_id = request.spec.run_id
         self._folder = request.run_dir
+        self._store = RunStore(request.run_dir)
         self._grace_s = request.spec.grace_s
         self._flags = f"--run {self.run_id}"
         self._offsets = {OUT_FILE: 0, ERR_FILE: 0}
@@ -125,13 +126,11 @@ class JobRun:
         return (self._folder / PLAN_FILE).exists()
 
     def require_begun(self) -> None:
-        """Raise NotReady if its job has not begun it."""
         if not self._has_begun:
             message = f"run {self.run_id} has not begun: {job_of(self.job_id).text}"
             raise NotReady([Problem("--run", message)])
 
     def say(self, text: str) -> None:
-        """Print what happens, once."""
         if text != self._shown:
             self._shown = text
             self._show(text)
@@ -237,7 +236,7 @@ class JobRun:
         Raises:
             NotReady: The job is not over, or ended before the run began.
         """
-        if RunStore(self._folder).has_result:
+        if self._store.has_result:
             return
         job = job_of(self.job_id)
         if not job.has_ended:
@@ -248,7 +247,7 @@ class JobRun:
 
     def _end(self, job: Job) -> int:
         """Return the exit code of a run; record how it ended, if its launch could not do so."""
-        store = RunStore(self._folder)
+        store = self._store
         plan = decode(Plan, json.loads((self._folder / PLAN_FILE).read_bytes()))
         last_end = self._folder / f"result.{plan.attempt}.json"
         with contextlib.suppress(FileNotFoundError):  # it is there if no other attempt has begun
@@ -258,24 +257,25 @@ class JobRun:
         while not (store.has_result and self._is_whole()) and time.monotonic() < deadline:
             time.sleep(POLL_S)
         if store.has_result:
-            return int(json.loads((self._folder / RESULT_FILE).read_bytes())["exit_code"])
+            return store.read_result()[1].exit_code
         events = read_events(self._folder, files.Problems())
         timed = [TimedEvent(event.wall, event) for event in events if event.attempt == plan.attempt]
         times = [each.at for each in timed] or [time.time()]
         past = past_attempts(self._folder)[:-1]
         verdict = fold_events(plan, timed, times[-1] - times[0], past)
-        why = job.why_ended() or "its launch was killed"
-        failure = Reason(ReasonKind.SCHEDULER, plan.nodes[0].node, detail=why)
+        failure = verdict.first_failure
+        if failure is None:
+            why = job.why_ended() or "its launch was killed"
+            failure = Reason(ReasonKind.SCHEDULER, plan.nodes[0].node, detail=why)
         is_lost = job.state == "NODE_FAIL"
         verdict = replace(
             verdict,
             state=LOST if is_lost else STOPPED,
             exit_code=LOST_CODE if is_lost else FAILED_CODE,
-            first_failure=verdict.first_failure or failure,
+            first_failure=failure,
         )
         store.write_result(plan, verdict, times[0], None)
-        told = verdict.first_failure or failure
-        self._show(f"first failure: {told.text}\n  {this_program()} why {self._flags}")
+        self._show(f"first failure: {failure.text}\n  {this_program()} why {self._flags}")
         return verdict.exit_code
 
     def _on_signal(self, exit_code: int) -> None:
@@ -329,10 +329,9 @@ class JobRun:
         if not self._has_begun:
             shutil.rmtree(self._folder, ignore_errors=True)
             return f"run {self.run_id}: its job is cancelled; nothing of it had begun"
-        with contextlib.suppress(OSError, ValueError, KeyError, NotReady):
+        with contextlib.suppress(OSError, ValueError, NotReady):
             self.complete()
-            result = json.loads((self._folder / RESULT_FILE).read_bytes())
-            if not result["unverified"]:
+            if not self._store.read_result()[1].unverified:
                 return f"run {self.run_id}: no process is left, as its nodes have proven"
         return f"run {self.run_id}: no process is left, as Slurm says of job {self.job_id}"
 

@@ -64,7 +64,6 @@ class OwnJob:
         signal.signal(signal.SIGUSR1, lambda *_: self._note(signal.SIGUSR1))
 
     def watch(self, monitor: AttemptMonitor) -> None:
-        """Have an attempt end as Slurm says."""
         self._monitor = monitor
         monitor.on_interrupt = functools.partial(self._on_signal, monitor)
 
@@ -140,7 +139,6 @@ class OwnJob:
 
 
 def is_own_job(folder: Path, spec: Spec) -> bool:
-    """Return whether this launch is the one that a job was submitted for."""
     is_inside = bool(spec.slurm and spec.slurm.job_id) and "SLURMD_NODENAME" in os.environ
     return is_inside and (folder / JOB_FILE).exists()
 

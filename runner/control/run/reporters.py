@@ -41,7 +41,6 @@ class StallReporter:
         self._is_reported = False
 
     def on_event(self, event: Event) -> None:
-        """Handle an event."""
         body = event.body
         if isinstance(body, Stalled):
             self._stalled[event.node] = body
@@ -110,7 +109,6 @@ class AttemptReporter:
             self._stalls = StallReporter(plan, console.message, read_stacks, render_stacks)
 
     def record(self, event: Event) -> None:
-        """Take an event."""
         if self._store:
             self._store.append(event)
         if self._stalls:
@@ -118,7 +116,6 @@ class AttemptReporter:
         self._on_event(event)
 
     def log(self, node: str, source: str, stream: str, offset: int, data: bytes) -> None:
-        """Take a piece of a log."""
         if self._store:
             name = local_log_name(self._plan.attempt, source, stream)
             self._store.write_log(node, name, offset, data)
