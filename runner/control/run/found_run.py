@@ -110,7 +110,25 @@ class FoundRun:
     def switch_to_next_attempt(self, monitor: AttemptMonitor) -> bool:
         """Turn to the attempt that follows; return False if there is none, or it is not found."""
         as_found = self.reported
-        record = self._find_next_attempt(monitor)
+        timeout_s = START_TIMEOUT_S
+        self.outcome_unknown = bool(monitor.peer_status.next_attempt_number)
+        if not self.outcome_unknown:
+            has_failed = 0 < self.verdict(monitor).exit_code < SIGNAL_EXIT_BASE
+            may_follow = has_failed and self.reported.info.relaunches_left
+            was_over = self.already_ended and not self.reported.relaunch_pending
+            is_being_ended = self._is_being_ended or monitor.interrupted
+            hosts_decide = monitor.peer_status.hosts_decide
+            if not may_follow or hosts_decide or is_being_ended or was_over:
+                return False
+            timeout_s = ANNOUNCE_TIMEOUT_S
+        record = None
+        try:
+            with self.finder.pool.quietly():
+                record = self._wait_for_start(time.monotonic() + timeout_s)
+        except Interrupted as error:
+            if self.outcome_unknown:  # else the verdict is wanted at once
+                message = f"left run {self.plan.run_id}; its next attempt is about to start"
+                raise Interrupted(error.exit_code, message) from None
         if record is None:
             self.reported = as_found
             self.finder.retarget_to_run(self.plan)
@@ -119,29 +137,6 @@ class FoundRun:
         self._turn_to(record)
         self.store.unlock()
         return True
-
-    def _find_next_attempt(self, monitor: AttemptMonitor) -> HostRecord | None:
-        """Return the record of the attempt that follows; None if none does, or is not found."""
-        verdict = self.verdict(monitor)
-        is_being_ended = self._is_being_ended or monitor.interrupted
-        timeout_s = START_TIMEOUT_S
-        self.outcome_unknown = bool(monitor.peer_status.next_attempt_number)
-        if not self.outcome_unknown:
-            has_failed = 0 < verdict.exit_code < SIGNAL_EXIT_BASE
-            hosts_decide = monitor.peer_status.hosts_decide
-            may_follow = has_failed and self.reported.info.relaunches_left
-            was_over = self.already_ended and not self.reported.relaunch_pending
-            if not may_follow or hosts_decide or is_being_ended or was_over:
-                return None
-            timeout_s = ANNOUNCE_TIMEOUT_S
-        try:
-            with self.finder.pool.quietly():
-                return self._wait_for_start(time.monotonic() + timeout_s)
-        except Interrupted as error:
-            if not self.outcome_unknown:  # then the verdict is wanted at once
-                return None
-            message = f"left run {self.plan.run_id}; its next attempt is about to start"
-            raise Interrupted(error.exit_code, message) from None
 
     def _wait_for_start(self, deadline: float) -> HostRecord | None:
         """Return the record of the next attempt, if possible once all of its hosts have it."""

@@ -317,12 +317,15 @@ class JobRun:
             StopUnverified: Slurm does not say that nothing of the job is left.
         """
         job = job_of(self.job_id)
-        if job.state == "RUNNING":
-            self._begin_stop(is_urgent=False)
-            job = self._await_end(self._grace_s + STOP_MARGIN_S)
-        if not job.has_ended:
-            self._begin_stop(is_urgent=True)
-            job = self._await_end(2 * STOP_MARGIN_S)
+        for is_urgent in (False, True):
+            if job.has_ended or not (is_urgent or job.state == "RUNNING"):
+                continue
+            self._begin_stop(is_urgent=is_urgent)
+            limit_s = 2 * STOP_MARGIN_S if is_urgent else self._grace_s + STOP_MARGIN_S
+            deadline = time.monotonic() + limit_s
+            while not job.has_ended and time.monotonic() < deadline:
+                time.sleep(POLL_S)
+                job = job_of(self.job_id)
         if not job.has_ended:
             message = f"{job.text}: Slurm has not ended it"
             raise StopUnverified([Problem(self.run_id, message, "ask the administrators")])
@@ -334,14 +337,6 @@ class JobRun:
             if not self._store.read_result()[1].unverified:
                 return f"run {self.run_id}: no process is left, as its nodes have proven"
         return f"run {self.run_id}: no process is left, as Slurm says of job {self.job_id}"
-
-    def _await_end(self, limit_s: float) -> Job:
-        deadline = time.monotonic() + limit_s
-        while True:
-            job = job_of(self.job_id)
-            if job.has_ended or time.monotonic() >= deadline:
-                return job
-            time.sleep(POLL_S)
 
 
 def queue_lines() -> Sequence[str]:
