@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import re
-from dataclasses import replace
 from pathlib import Path
 
 from runner.control.history.files import Problems, read_as, read_config, read_lines
@@ -55,26 +53,6 @@ def read_run(folder: Path, *, is_whole: bool = True) -> RunData:
         is_whole: Read events, load and logs, too.
     """
     problems = Problems()
-    data = _read_outline(folder, problems)
-    earliest = -math.inf if data.launched_at is None else data.launched_at - DAY_S
-    problem = ""
-    if data.plans and not is_made_of_logs(folder):
-        problem = record_metrics(folder, data.plans[-1].progress_pattern)
-    if problem:
-        problems.add(METRICS_FILE, problem)
-    metrics, step, steps = read_metrics(folder, problems)
-    data = replace(data, metrics=metrics, step=step, steps=steps)
-    if is_whole:
-        data = replace(
-            data,
-            events=read_events(folder, problems),
-            loads=read_loads(folder, earliest, problems),
-            logs=_read_logs(folder, data.verdict, problems),
-        )
-    return replace(data, problems=tuple(problems.lines))
-
-
-def _read_outline(folder: Path, problems: Problems) -> RunData:
     plans = read_plans(folder, problems)
     last = plans[-1] if plans else None
     result = read_as(RunResult, folder / RESULT_FILE, problems)
@@ -84,9 +62,16 @@ def _read_outline(folder: Path, problems: Problems) -> RunData:
     for name in () if result else (PLAN_FILE, JOB_FILE):
         begun = begun or read_as(PlanRecord, folder / name, problems)
     run = last or result or (begun and begun.launch.spec)
-    launched_at = begun.launch.launched_at if begun else getattr(result, "began", None)
+    launched_at = begun.launch.launched_at if begun else getattr(result, "began", 0.0)
     files = sorted(folder.glob(f"{HOSTS_FOLDER}/*/run.json"))  # where `pull` has been
     infos = (read_as(RunInfo, file, Problems()) for file in files)
+    config = read_config(folder / CONFIG_FILE, problems)
+    problem = ""
+    if last and not is_made_of_logs(folder):
+        problem = record_metrics(folder, last.progress_pattern)
+    if problem:
+        problems.add(METRICS_FILE, problem)
+    metrics, step, steps = read_metrics(folder, problems)
     return RunData(
         run_id=run.run_id if run and is_run_id(run.run_id) else folder.name,
         folder=str(folder),
@@ -98,7 +83,14 @@ def _read_outline(folder: Path, problems: Problems) -> RunData:
         verdict=result,
         diagnosis=result.diagnosis if result else None,
         plans=plans,
-        config=read_config(folder / CONFIG_FILE, problems),
+        config=config,
+        metrics=metrics,
+        step=step,
+        steps=steps,
+        events=read_events(folder, problems) if is_whole else (),
+        loads=read_loads(folder, launched_at - DAY_S, problems) if is_whole else {},
+        logs=_read_logs(folder, result, problems) if is_whole else (),
+        problems=tuple(problems.lines),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -115,17 +115,15 @@ def _series(points: Sequence[Point]) -> Series:
     """Return a series of at most MAX_POINTS: of neighbours, the least and the greatest."""
     if len(points) > MAX_POINTS:
         width = math.ceil(2 * len(points) / (MAX_POINTS - 2))
-        points = [*_peaks(points, width), points[-1]]
+        peaks = []
+        for start in range(0, len(points) - 1, width):
+            some = [p for p in points[start : start + width] if math.isfinite(p.value)]
+            if some:
+                least = min(some, key=lambda point: point.value)
+                most = max(some, key=lambda point: point.value)
+                peaks += sorted({least, most}, key=some.index)
+        points = [*peaks, points[-1]]
     return Series(
         at=tuple(point.at for point in points),
         values=tuple(point.value if math.isfinite(point.value) else None for point in points),
     )
-
-
-def _peaks(points: Sequence[Point], width: int) -> Iterator[Point]:
-    for start in range(0, len(points) - 1, width):
-        some = [p for p in points[start : start + width] if math.isfinite(p.value)]
-        if some:
-            least = min(some, key=lambda point: point.value)
-            most = max(some, key=lambda point: point.value)
-            yield from sorted({least, most}, key=some.index)

@@ -97,6 +97,7 @@ class Attempts:
         self._say = pool.console.message
         self._number_on_other_port = -1
         self._preparation = Preparation(request.spec, source)
+        self._former_nodes = {name for past in starts for name in past.nodes}  # of any attempt
         self._said: Sequence[str] = ()  # the warnings of the checks
 
     @property
@@ -107,15 +108,13 @@ class Attempts:
         """Return the plan of the first attempt; nothing is changed on hosts."""
         facts = self._collect_facts()
         self._release_to_push(facts)  # the code of a past run may be gone
-        return self._build_plan(self._pool.spec, facts)
+        return self._build_plan(facts)
 
     def first(self) -> PlannedAttempt:
         number = self._starts[-1].attempt + 1 if self._starts else 0
-        return self._push_and_plan(self._collect_facts(), number, ())
+        return self._push_and_plan(self._collect_facts(), number)
 
-    def next(
-        self, facts: dict[str, Facts], monitor: AttemptMonitor, verdict: Verdict
-    ) -> PlannedAttempt | None:
+    def next(self, monitor: AttemptMonitor, verdict: Verdict) -> PlannedAttempt | None:
         """Return the attempt after one that ended; None if none follows.
 
         Raises:
@@ -128,15 +127,12 @@ class Attempts:
             return None
         spec = self._pool.spec
         plan = monitor.plan
-        former_nodes = {*facts}  # which hold an earlier attempt
-        for past in self.past:
-            former_nodes.update(past.nodes)
         is_port_free = spec.rendezvous.uses_master_store and not spec.cluster.master_port.is_fixed
         was_retried = self._number_on_other_port == plan.attempt
         if monitor.port_retry_possible and is_port_free and not was_retried:
             self._say("retrying with another port")
             self._number_on_other_port = plan.attempt + 1
-            return self._prepare(plan.attempt + 1, former_nodes)
+            return self._prepare(plan.attempt + 1)
         if not self.relaunches_left or not may_relaunch(spec, verdict):
             return None
         if peers.hosts_may_decide:
@@ -146,14 +142,14 @@ class Attempts:
             )
             return None
         losses = classify_losses(plan, monitor.timed_events, verdict.first_failure)
-        return self._relaunch(plan, past_attempt(plan, verdict), losses, former_nodes)
+        return self._relaunch(plan, past_attempt(plan, verdict), losses)
 
     def _collect_facts(self) -> dict[str, Facts]:
         """Ask every host, show what the user should know, and run the checks of a launch."""
         for note in launch_notes(self._request, self._source):
             self._say(f"note: {note}")
         spec = self._pool.spec
-        facts, problems = self._ask((), spec.spares)
+        facts, problems = self._ask(spec.spares)
         nodes = tuple(node for node in spec.nodes if node.name not in problems)
         if len(nodes) < (spec.min_nodes or len(spec.nodes)) or spec.master not in nodes:
             refused = [each for node in spec.nodes for each in problems.get(node.name, [])]
@@ -188,12 +184,9 @@ class Attempts:
         self._say(f"note: {who}: {this_program()} {how}")
 
     def _ask(
-        self, former_nodes: Collection[str], spares: Sequence[Node] = ()
+        self, spares: Sequence[Node] = ()
     ) -> tuple[dict[str, Facts], dict[str, list[Problem]]]:
-        """Return the facts of the nodes that can take part, and the problems of the others.
-
-        The `former_nodes` hold an earlier attempt.
-        """
+        """Return the facts of the nodes that can take part, and the problems of the others."""
         spec = self._pool.spec
         facts, unreachable = self._pool.collect_available_facts(self.facts_request, spares)
         problems = {name: [problem] for name, problem in unreachable.items()}
@@ -201,7 +194,7 @@ class Attempts:
             name = node.name
             if name not in facts:
                 continue
-            if name in former_nodes:
+            if name in self._former_nodes:
                 self._raise_if_stop_requested(name if facts[name].run_stopped else "")
                 facts[name] = replace(facts[name], run_exists=False)
             if found := problems_of(spec, node, facts[name]):
@@ -214,12 +207,11 @@ class Attempts:
         request = replace(request, prepare=self._preparation.request(node))
         return replace(request, run_id="") if self._starts else request  # it may be there
 
-    def _build_plan(self, spec: Spec, facts: dict[str, Facts], number: int = 0) -> Plan:
-        code = self._source.code
+    def _build_plan(self, facts: dict[str, Facts], number: int = 0) -> Plan:
         return build_plan(
-            spec,
+            self._pool.spec,
             facts,
-            code=code,
+            code=self._source.code,
             attempt=number,
             relaunches_left=self.relaunches_left,
             fold_names=self._pool.fold_names,
@@ -230,20 +222,19 @@ class Attempts:
         lacking = sorted(name for name, each in facts.items() if not each.has_release)
         return self._source.release(lacking) if lacking else None
 
-    def _push_and_plan(
-        self, facts: dict[str, Facts], number: int, former_nodes: Collection[str]
-    ) -> PlannedAttempt:
+    def _push_and_plan(self, facts: dict[str, Facts], number: int) -> PlannedAttempt:
         release = self._release_to_push(facts)
         pushed = {name: replace(each, has_release=True) for name, each in facts.items()}
-        plan = self._build_plan(self._pool.spec, pushed, number)
+        plan = self._build_plan(pushed, number)
         if release:
             self._pool.push(release, facts)
         if self._preparation.run(self._pool, facts):  # perhaps with another interpreter
             spares = [node for node in self._pool.spec.spares if node.name in facts]
-            facts, problems = self._ask(former_nodes, spares)
+            facts, problems = self._ask(spares)
             _raise_problems(problems)
             self._say_warnings(facts)
-            plan = self._build_plan(self._pool.spec, facts, number)
+            plan = self._build_plan(facts, number)
+        self._former_nodes.update(facts)
         return PlannedAttempt(plan, facts)
 
     def _say_warnings(self, facts: Mapping[str, Facts]) -> None:
@@ -255,13 +246,7 @@ class Attempts:
                 self._say(f"warning: {warning}")
         self._said = found
 
-    def _relaunch(
-        self,
-        plan: Plan,
-        failed: PastAttempt,
-        losses: Losses,
-        former_nodes: Collection[str],
-    ) -> PlannedAttempt | None:
+    def _relaunch(self, plan: Plan, failed: PastAttempt, losses: Losses) -> PlannedAttempt | None:
         """Wait for the pause after an attempt that failed, and find nodes for the next one."""
         spec = self._pool.spec
         new_spec = next_spec(spec, losses.excluded, losses.suspected)
@@ -279,7 +264,7 @@ class Attempts:
         upcoming = None
         try:
             self._wait(pause_s, plan.run_id)
-            upcoming = self._choose_usable_nodes(plan.attempt + 1, former_nodes, losses)
+            upcoming = self._choose_usable_nodes(plan.attempt + 1, losses)
         finally:
             if upcoming is None:
                 self.past = past_before
@@ -309,16 +294,14 @@ class Attempts:
             request = {"run_id": run_id, "node": name, "for_s": seconds}
             session.request("mark_relaunch_pending", request)
 
-    def _choose_usable_nodes(
-        self, number: int, former_nodes: Collection[str], losses: Losses
-    ) -> PlannedAttempt | None:
+    def _choose_usable_nodes(self, number: int, losses: Losses) -> PlannedAttempt | None:
         """Return the attempt on nodes that can be used; None if there are too few."""
         spec = self._pool.spec
         excluded = {*losses.excluded}
         while new_spec := next_spec(spec, excluded, losses.suspected):
             self._pool.retarget(new_spec)
             try:
-                return self._prepare(number, former_nodes)
+                return self._prepare(number)
             except NotReady as error:
                 names = {node.name for node in new_spec.nodes}
                 unusable: dict[str, Problem] = {}
@@ -335,15 +318,15 @@ class Attempts:
         self._report_too_few(spec, excluded)
         return None
 
-    def _prepare(self, number: int, former_nodes: Collection[str]) -> PlannedAttempt:
+    def _prepare(self, number: int) -> PlannedAttempt:
         """Return the next attempt on the nodes of the pool.
 
         The subject of a problem is the node that cannot be used, if it is a single node's.
         """
-        facts, problems = self._ask(former_nodes)
+        facts, problems = self._ask()
         _raise_problems(problems)
         self._check(self._pool.spec, facts)
-        return self._push_and_plan(facts, number, former_nodes)
+        return self._push_and_plan(facts, number)
 
     def _raise_if_stop_requested(self, node: str) -> None:
         """Raise `Interrupted` if a stop was requested on a node; "" is none."""

@@ -95,12 +95,12 @@ def merge_statuses(
                 by_host = found.setdefault(status.info.run_id, {})
                 if is_own or name not in by_host:
                     by_host[name] = replace(status, changed_at=status.changed_at - ahead_s)
-    runs: list[tuple[float, str, RemoteRun]] = []
-    for run_id, by_host in found.items():
+    runs: list[tuple[float, RemoteRun]] = []
+    for _, by_host in sorted(found.items()):
         info = max((status.info for status in by_host.values()), key=lambda info: info.attempt)
         changed_at = max(status.changed_at for status in by_host.values())
-        runs.append((info.launched_at or changed_at, run_id, RemoteRun(info, by_host)))
-    return [run for _, _, run in sorted(runs, key=lambda each: each[:2])]
+        runs.append((info.launched_at or changed_at, RemoteRun(info, by_host)))
+    return [run for _, run in sorted(runs, key=lambda each: each[0])]
 
 
 class HostPool:

@@ -198,7 +198,7 @@ class LaunchSession:
         monitor, verdict = self._run_attempt(attempt)
         is_complete = True
         try:
-            while upcoming := self._attempts.next(attempt.facts, monitor, verdict):
+            while upcoming := self._attempts.next(monitor, verdict):
                 attempt = upcoming
                 with self._store.required():
                     self._store.write_plan(attempt.plan, self._request)

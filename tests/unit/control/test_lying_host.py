@@ -30,6 +30,7 @@ from runner.control.code.push import CodePush
 from runner.control.code.source import CodeOnHosts
 from runner.control.history.files import Problems
 from runner.control.history.series import read_loads
+from runner.control.record.metrics_record import record_metrics
 from runner.control.record.run_store import RunStore
 from runner.control.remote_exec import RemoteCommand
 from runner.control.rpc import wait
@@ -139,7 +140,7 @@ def run_of_a_liar(pool: Pool) -> None:
     verdict = fold_events(briefly.plan, briefly.timed_events, 1.0)
     diagnosis = diagnose(plan, verdict, store.tail)
     store.write_result(plan, verdict, 1.7e9, diagnosis)
-    store.record_metrics(plan)
+    record_metrics(pool.folder, plan.progress_pattern)
     store.unlock()
     RunStore(pool.folder).read_result()
     shown(
@@ -162,7 +163,7 @@ def files_of_a_liar(pool: Pool) -> None:
     pulled = pull(pool, RUN_ID, pool.folder)
     shown(tables.render_pull(pulled, "runs/x"))
     shown(render_problems(tables.pull_problems(pulled)))
-    for sources in read_loads(pool.folder, 100, 0.0, Problems()).values():
+    for sources in read_loads(pool.folder, 0.0, Problems()).values():
         assert {label.partition(" ")[0] for label in sources} <= {HONEST, LIAR}
 
 
@@ -212,7 +213,8 @@ def relaunch_of_a_liar(pool: Pool) -> None:
         LaunchRequest(SPEC, pool.folder, ""), CodeOnHosts(SPEC, Path()), pool, launch_warnings
     )
     attempts._wait(0.01, RUN_ID)
-    shown(render_dry_run(attempts._prepare(1, [HONEST, LIAR]).plan))
+    attempts._former_nodes.update([HONEST, LIAR])
+    shown(render_dry_run(attempts._prepare(1).plan))
 
 
 def stacks_of_a_liar(pool: Pool) -> None:
