@@ -323,9 +323,11 @@ class JobRun:
             self._begin_stop(is_urgent=is_urgent)
             limit_s = 2 * STOP_MARGIN_S if is_urgent else self._grace_s + STOP_MARGIN_S
             deadline = time.monotonic() + limit_s
-            while not job.has_ended and time.monotonic() < deadline:
-                time.sleep(POLL_S)
+            while time.monotonic() < deadline:
                 job = job_of(self.job_id)
+                if job.has_ended:
+                    break
+                time.sleep(POLL_S)
         if not job.has_ended:
             message = f"{job.text}: Slurm has not ended it"
             raise StopUnverified([Problem(self.run_id, message, "ask the administrators")])
