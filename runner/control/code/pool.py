@@ -1,8 +1,6 @@
 """Pool: the code that was pushed, beside the records, for a rerun to push again.
 
-`.objects/pool/DIGEST` is a file by its sha256, `.objects/releases/HASH` the manifest of a release,
-which is written last: where it is, every content is. Contents are copies, never links to the work
-tree, so that no later edit reaches them.
+`pool/DIGEST` is a copy of a file, `releases/HASH` a manifest: where it is, every content is.
 """
 
 from __future__ import annotations
@@ -87,10 +85,7 @@ class CodePool:
         return found if found.name == release else None
 
     def add(self, release: Release) -> None:
-        """Keep a release; raise NotReady if its code has changed, OSError if it cannot be written.
-
-        Contents that are here are not read again.
-        """
+        """Keep a release; raise NotReady if its code has changed, or OSError."""
         manifest = self.folder / "releases" / release.name
         for folder in (self.folder, manifest.parent, self.folder / "pool"):
             folder.mkdir(mode=0o700, exist_ok=True)

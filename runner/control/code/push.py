@@ -1,9 +1,6 @@
-"""Push of one release to every host that lacks it.
+"""Push of one release: hosts that lack the same get one stream of just that, read once.
 
-Each host first tells which disk it stores releases on. One host of each disk gets the manifest and
-replies what it lacks; hosts that lack the same get one stream of just that, for which each file is
-read once. The others of a disk get the manifest when that is done. What is under way to a host is
-bounded by its `Window`; all of a stream wait for the slowest.
+Of hosts that share a disk, one gets it; the others get the manifest when that is done.
 """
 
 from __future__ import annotations

@@ -23,8 +23,7 @@ MB = 1_000_000
 UNUSED_MODULES = ("test", "this", "antigravity", "idlelib", "turtledemo")
 """Modules of the standard library that no program misses."""
 
-MOST_LISTED = 10
-"""The number of files and folders that a message about a large tree names."""
+MOST_LISTED = 10  # the number of files and folders that a message about a large tree names
 
 
 class Snapshot:

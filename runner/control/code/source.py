@@ -144,11 +144,7 @@ CodeSource = Snapshot | RerunCode | CodeOnHosts
 
 
 def open_code_source(request: LaunchRequest) -> CodeSource:
-    """Return the code source of a run.
-
-    Raises:
-        ConfigError: The project cannot be pushed, or the code of the past run is gone.
-    """
+    """Return it; raise ConfigError if the project cannot be pushed, or past tasks are gone."""
     spec = request.spec
     recorded = request.recorded_code
     if recorded and recorded.code.release:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from runner.control.history.files import Problems, read_lines
+from runner.control.history.files import RecordFiles
 from runner.control.record.launch_record import HOSTS_FOLDER
 from runner.control.record.metrics_record import METRICS_FILE
 from runner.core.history import LOAD_FIGURES, Metric, Series
@@ -29,7 +28,7 @@ class Point(NamedTuple):
 
 
 def read_metrics(
-    folder: Path, problems: Problems
+    files: RecordFiles,
 ) -> tuple[tuple[Metric, ...], int | None, int | None]:
     """Return the metrics, loss and rate first, and the step and the steps of the lowest rank."""
     ranks: dict[str, int] = {}  # the lowest that prints a figure
@@ -37,7 +36,8 @@ def read_metrics(
     units: dict[str, str] = {}
     progress: dict[bool, tuple[int, int, int | None]] = {}
 
-    def take(line: Any) -> None:
+    def take(text: bytes) -> None:
+        line: Any = parse_json(text)
         rank = int(line["rank"])
         step = int(line["step"])
         steps = None if line["steps"] is None else int(line["steps"])
@@ -54,9 +54,9 @@ def read_metrics(
             found[name][int(line["attempt"])].append(Point(step, float(number)))
             units[name] = str(line["unit"]) if name == "rate" else ""
 
-    _read(folder / METRICS_FILE, "metrics", take, problems)
+    files.take_lines(files.folder / METRICS_FILE, "metrics", take)
     if len(found) > MAX_NAMES:
-        problems.add(METRICS_FILE, f"{MAX_NAMES} of {len(found):,} metrics are read")
+        files.note(METRICS_FILE, f"{MAX_NAMES} of {len(found):,} metrics are read")
     metrics = []
     for name in sorted(found, key=lambda name: (name != "loss", name != "rate", name))[:MAX_NAMES]:
         attempts = sorted(found[name].items())
@@ -77,11 +77,12 @@ def read_metrics(
     return tuple(metrics), step, steps
 
 
-def read_loads(folder: Path, earliest: float, problems: Problems) -> dict[str, dict[str, Series]]:
+def read_loads(files: RecordFiles, earliest: float) -> dict[str, dict[str, Series]]:
     """Return each load of each node and GPU; samples before `earliest` are left out."""
     found: dict[str, dict[str, list[Point]]] = {figure.title: {} for figure in LOAD_FIGURES}
 
-    def take(node: str, sample: Any) -> None:
+    def take(node: str, text: bytes) -> None:
+        sample: Any = parse_json(text)
         wall = float(sample["wall"])
         for figure in LOAD_FIGURES if wall >= earliest else ():
             for source in sample.get("gpus", ()) if figure.is_gpu else (sample,):
@@ -90,25 +91,13 @@ def read_loads(folder: Path, earliest: float, problems: Problems) -> dict[str, d
                     points = found[figure.title].setdefault(label, [])
                     points.append(Point(wall, float(source[figure.name])))
 
-    files = folder.glob(f"{HOSTS_FOLDER}/*/attempt_*/{SAMPLES_FILE}")
-    for file in sorted(files, key=lambda path: natural_key(str(path))):
-        _read(file, "samples", functools.partial(take, file.parents[1].name), problems)
+    paths = files.folder.glob(f"{HOSTS_FOLDER}/*/attempt_*/{SAMPLES_FILE}")
+    for path in sorted(paths, key=lambda path: natural_key(str(path))):
+        files.take_lines(path, "samples", functools.partial(take, path.parents[1].name))
     return {
         title: {label: _series(points) for label, points in sources.items()}
         for title, sources in found.items()
     }
-
-
-def _read(path: Path, noun: str, take: Callable[[Any], None], problems: Problems) -> None:
-    """Have the data of each line taken; those that are not ours are counted."""
-    bad_count = 0
-    for line in read_lines(path, problems):
-        try:
-            take(parse_json(line))
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
-            bad_count += 1
-    if bad_count:
-        problems.add(path.name, f"{bad_count:,} lines are no {noun}")
 
 
 def _series(points: Sequence[Point]) -> Series:

@@ -1,8 +1,7 @@
 """Launch on record: its files, and how any verb reaches the hosts of the run without its YAML.
 
 `plan.json`, or `job.json` before the job of a run has begun, has the settings of the launch as they
-were resolved on this machine, and nothing of its program, environment or secrets. No variable,
-folder or file of the user is needed to read it.
+were resolved here, and nothing of its program, environment or secrets.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ HOSTS_FOLDER = "hosts"  # below it, a folder for each node with what its host ha
 SWEEP_FILE = "sweep.json"
 """In the record of a run, its place in a sweep; in the folder of a sweep, its runs."""
 
-LATEST = "latest"
-"""The name of the link to the last run launched from a folder."""
+LATEST = "latest"  # the name of the link to the last run launched from a folder
 
 
 @dataclass(frozen=True)
@@ -77,11 +75,7 @@ def record_content(plan: Plan, request: LaunchRequest) -> dict[str, Any]:
 
 
 def read_launch(folder: Path) -> LaunchRequest:
-    """Return how the hosts of a run on record are reached; its task is not known from there.
-
-    Raises:
-        ConfigError: The file cannot be read, or is damaged.
-    """
+    """Return how the hosts of a run on record are reached; raise ConfigError if it is damaged."""
     file = folder / PLAN_FILE
     if not file.exists() and (folder / JOB_FILE).exists():
         file = folder / JOB_FILE

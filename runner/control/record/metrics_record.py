@@ -1,7 +1,6 @@
 """Metrics record: `metrics.jsonl` of a run, made from the logs on this machine.
 
-It is made anew each time, whole or not at all: when a run ends, and by whoever reads a record where
-there is none or the logs have grown since.
+It is made when a run ends, and by whoever reads a record where the logs have grown since.
 """
 
 from __future__ import annotations

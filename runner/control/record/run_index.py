@@ -28,9 +28,7 @@ from runner.core.wire.paths import is_run_id
 from runner.core.wire.run_info import RunInfo
 from runner.core.wire.text import join_some
 
-RUNS_FOLDER = "runs"
-"""Where the records of a folder are, below it."""
-
+RUNS_FOLDER = "runs"  # where the records of a folder are, below it
 IGNORE_FILE = ".gitignore"
 
 
@@ -151,13 +149,10 @@ def named_records(words: Sequence[str]) -> list[Path]:
 
 
 def records_of_word(word: str) -> list[Path]:
-    """Return the records that a word means; [] for an id that none here has.
+    """Return the records that a word means, [] for an id that none here has; or raise ConfigError.
 
     A word is a run id or its unique beginning, `latest`, the folder of a record, or the id or the
     folder of a sweep, which means all its runs.
-
-    Raises:
-        ConfigError: It is none of these, or the beginning of several.
     """
     if "/" in word or word.startswith((".", "~")):
         return _records_in(Path(expand_home(word)))

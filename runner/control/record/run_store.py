@@ -108,11 +108,7 @@ class RunStore:
             raise NotReady([problem]) from error
 
     def create(self, request: LaunchRequest, plan: Plan) -> bool:
-        """Begin the record; return whether its run id finds it.
-
-        Raises:
-            OSError: It cannot be written; then there is none.
-        """
+        """Begin the record; return whether its run id finds it. Raise OSError: there is none."""
         was_submitted = (self.folder / CONFIG_FILE).exists()
         try:
             if not was_submitted:
@@ -142,10 +138,7 @@ class RunStore:
     def reopen(self, request: LaunchRequest, plan: Plan) -> bool:
         """Continue the record of a run, or begin one; add what an interrupted record lacks.
 
-        `request` has the configuration of the run, and how its hosts were reached.
-
-        Return whether this process writes it: not if another one does, or if it cannot be written
-        (see `write_error`).
+        Return whether this process writes it: not if another one does, or it cannot be written.
         """
         try:
             if not self.folder.exists():

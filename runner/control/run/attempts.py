@@ -37,11 +37,8 @@ from runner.core.wire.timing import PING_S
 OTHER_RUNS_TIMEOUT_S = 2.0
 """How long a launch waits for the runs of its hosts, of which it only makes a note."""
 
-NOTICE_S = 10.0
-"""Hosts expect a relaunch for so long after each announcement in the pause."""
-
-PREPARE_S = 120.0
-"""And for so long while the next attempt is prepared: facts, setups, code."""
+NOTICE_S = 10.0  # hosts expect a relaunch for so long after each announcement in the pause
+PREPARE_S = 120.0  # and for so long while the next attempt is prepared: facts, setups, code
 
 
 def launch_notes(request: LaunchRequest, source: CodeSource) -> list[str]:

@@ -144,8 +144,7 @@ class RunFinder:
     def retarget_to_run(self, plan: Plan) -> Spec:
         """Work with the nodes of a run from now on, with the limits it was started with.
 
-        Raises:
-            NotReady: A node is unknown here: what a host says decides not whom we contact.
+        Raise NotReady for a node unknown here: what a host says decides not whom we contact.
         """
         spec = self.pool.spec
         order = plan.nodes[0].order

@@ -1,8 +1,7 @@
 """Download of a run from all of its hosts at once: records, logs and outputs.
 
-All is written below the run's folder on this machine, whatever names a host sends. A file that only
-grows on its host continues where the local copy ends; any other is written to a partial file, named
-after its version, and renamed when it is complete. So no pull fetches anything twice.
+No pull fetches anything twice: a file that only grows continues where the local copy ends; any
+other is written to a partial file, named after its version, and renamed when it is complete.
 """
 
 from __future__ import annotations
@@ -61,15 +60,11 @@ def pull(
 ) -> dict[str, PullResult]:
     """Download what hosts have of a run; return the result of each node, with its problems.
 
-    All that are connected are asked, or those of `nodes` among them. A problem of one does not
-    affect the others. `folder`, the record on this machine, is made if it does not exist; `kinds`
-    are of `FILE_KINDS`, `patterns` name outputs in place of those of the task. What is not here
-    after `limit_s` is left to the next pull, and so is the rest of a host that sent nothing for
-    `patience_s`.
-
-    Raises:
-        NotReady: The folder cannot be written to, or another process does so.
-        Interrupted: By a signal; the next pull continues from there.
+    All that are connected are asked, or those of `nodes` among them. `folder` is the record here,
+    which is made if it does not exist; `patterns` name outputs in place of those of the task. What
+    is not here after `limit_s` is left to the next pull, and so is the rest of a host that sent
+    nothing for `patience_s`.
+    Raise NotReady if the folder cannot be written to, or another process does so.
     """
     pool.console.phase("fetching")
     try:

@@ -176,10 +176,7 @@ def pull_run(
 ) -> dict[str, PullResult]:
     """Download what the hosts have of a run; record how it ended, if that is not on record here.
 
-    The `kinds` and `patterns` are those of `download.pull`.
-
-    Raises:
-        NotReady: The folder cannot be written to, or another process does so.
+    The `kinds` and `patterns` are those of `download.pull`, and so is what is raised.
     """
     store = run.store
     store.reopen(run.request, run.plan)
@@ -201,10 +198,7 @@ def pull_run(
 def record_end(run: FoundRun) -> None:
     """Record how a run ended that is over, or what hosts could not prove when it ended.
 
-    Nothing is recorded where all is known, or while another process writes the record.
-
-    Raises:
-        NotReady: The result on record cannot be read.
+    Not where all is known, or while another process writes the record.
     """
     store = run.store
     is_unproven = store.has_result and run_index.has_unproven_end(store.folder)

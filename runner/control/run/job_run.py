@@ -18,7 +18,7 @@ from pathlib import Path
 
 from runner.control.code.pool import STORE, CodePool
 from runner.control.code.source import CodeKeeper, CodeSource
-from runner.control.history import files
+from runner.control.history.files import RecordFiles
 from runner.control.history.run_reader import read_events
 from runner.control.record import run_index
 from runner.control.record.launch_record import JOB_FILE, PLAN_FILE, RESULT_FILE, record_content
@@ -52,9 +52,7 @@ KILLED_LAG_S = 5.0
 """For how long a shared disk may not show what a launch has written. One that was killed may have
 written nothing."""
 
-OUTPUT_FAILED = "0:53"
-"""The exit code of a job whose output could not be opened."""
-
+OUTPUT_FAILED = "0:53"  # the exit code of a job whose output could not be opened
 STOP_MARGIN_S = 30.0
 """How much longer than the grace the launch in a job may take to end the run, and Slurm the job."""
 
@@ -138,11 +136,8 @@ class JobRun:
     def follow(self, *, is_guest: bool, tail: int | None = None) -> int:
         """Show what the launch in the job prints until Slurm says that the job is over.
 
-        Return its exit code. A signal stops the run, or cancels its job; that of a guest leaves it.
-
-        Raises:
-            NotReady: The run never begins.
-            Interrupted: The user left it, or cancelled it before it began.
+        Return its exit code, or raise NotReady if it never begins. A signal stops the run, or
+        cancels its job; that of a guest leaves it.
         """
 
         def interrupt(signum: int, _: object) -> None:
@@ -231,11 +226,7 @@ class JobRun:
             return False
 
     def complete(self) -> None:
-        """Record how the run ended whose job is over, if its launch could not do so.
-
-        Raises:
-            NotReady: The job is not over, or ended before the run began.
-        """
+        """Record how the run ended, if its launch could not do so; raise NotReady if it has not."""
         if self._store.has_result:
             return
         job = job_of(self.job_id)
@@ -258,7 +249,7 @@ class JobRun:
             time.sleep(POLL_S)
         if store.has_result:
             return store.read_result()[1].exit_code
-        events = read_events(self._folder, files.Problems())
+        events = read_events(RecordFiles(self._folder))
         timed = [TimedEvent(event.wall, event) for event in events if event.attempt == plan.attempt]
         times = [each.at for each in timed] or [time.time()]
         past = past_attempts(self._folder)[:-1]
@@ -311,11 +302,7 @@ class JobRun:
         return "\n  ".join([f"job {self.job_id} of run {self.run_id} {where}", *hints])
 
     def stop(self) -> str:
-        """End the run and its job; return what proves it.
-
-        Raises:
-            StopUnverified: Slurm does not say that nothing of the job is left.
-        """
+        """End the run and its job; return what proves it, or raise StopUnverified."""
         job = job_of(self.job_id)
         for is_urgent in (False, True):
             if job.has_ended or not (is_urgent or job.state == "RUNNING"):

@@ -28,7 +28,7 @@ from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.attempt.observer import RunObserver
 from runner.control.code.push import CodePush
 from runner.control.code.source import CodeOnHosts
-from runner.control.history.files import Problems
+from runner.control.history.files import RecordFiles
 from runner.control.history.series import read_loads
 from runner.control.record.metrics_record import record_metrics
 from runner.control.record.run_store import RunStore
@@ -163,7 +163,7 @@ def files_of_a_liar(pool: Pool) -> None:
     pulled = pull(pool, RUN_ID, pool.folder)
     shown(tables.render_pull(pulled, "runs/x"))
     shown(render_problems(tables.pull_problems(pulled)))
-    for sources in read_loads(pool.folder, 0.0, Problems()).values():
+    for sources in read_loads(RecordFiles(pool.folder), 0.0).values():
         assert {label.partition(" ")[0] for label in sources} <= {HONEST, LIAR}
 
 
