@@ -63,7 +63,7 @@ class RunStore:
         self.logs = folder / "logs"
         self.write_error = ""
         self._sizes: dict[Path, int] = {}
-        self._known_events: set[tuple[Any, ...]] | None = None
+        self._known_events: set[tuple[Any, ...]] = set()
         self._lock_fd: int | None = None
         self._has_torn_line = False
 
@@ -159,7 +159,6 @@ class RunStore:
             reason = error.strerror if isinstance(error, OSError) else error
             self.write_error = f"cannot write in {self.folder}: {reason}"
             return False
-        self._known_events = set()
         with contextlib.suppress(OSError):
             for line in (self.folder / EVENTS_FILE).read_text(errors="replace").splitlines():
                 with contextlib.suppress(ValueError):
@@ -182,11 +181,10 @@ class RunStore:
 
         The plan of an earlier attempt N is kept as `plan.N.json`.
         """
-        with contextlib.suppress(FileNotFoundError, ValueError):
+        last = self._last_planned_attempt()
+        if 0 <= last < plan.attempt:
             previous = (self.folder / PLAN_FILE).read_text(encoding="utf-8")
-            number = int(json.loads(previous)["attempt"])
-            if number < plan.attempt:
-                self.write_text(f"plan.{number}.json", previous)
+            self.write_text(f"plan.{last}.json", previous)
         self.write_json(PLAN_FILE, record_content(plan, request))
 
     @property
@@ -224,9 +222,8 @@ class RunStore:
         try:
             if not self.has_result:
                 raise ValueError("there is no end of its last attempt")
-            files = (self.folder / name for name in (PLAN_FILE, RESULT_FILE))
-            plan, verdict = (json.loads(file.read_text(encoding="utf-8")) for file in files)
-            return decode(Plan, plan), decode(Verdict, verdict)
+            plan = decode(Plan, json.loads((self.folder / PLAN_FILE).read_bytes()))
+            return plan, decode(Verdict, json.loads((self.folder / RESULT_FILE).read_bytes()))
         except (OSError, ValueError) as error:
             message = f"the record of a run in {self.folder} cannot be read: {error}"
             run_id = run_index.records().get(self.folder.resolve(), self.folder.name)
@@ -239,20 +236,17 @@ class RunStore:
             raise NotReady([Problem("", message, hint)]) from error
 
     def append(self, event: Event) -> None:
-        """Record an event; in a reopened record, unless it is there already."""
-        if self._known_events is not None:
-            if _event_key(event) in self._known_events:
-                return
-            self._known_events.add(_event_key(event))
+        """Record an event, unless it is there already."""
+        if _event_key(event) in self._known_events:
+            return
+        self._known_events.add(_event_key(event))
         line = b"\n" * self._has_torn_line + event.to_line().encode()
         self._has_torn_line = not self._append(self.folder / EVENTS_FILE, line)
 
     def write_log(self, node: str, name: str, offset: int, data: bytes) -> None:
         """Append a chunk of a stream, nothing twice nor beyond a gap."""
         path = self.logs / node / name
-        local_size = self._sizes.get(path)
-        if local_size is None:
-            local_size = _file_size(path)
+        local_size = self._sizes[path] if path in self._sizes else _file_size(path)
         if offset <= local_size < offset + len(data):
             is_complete = self._append(path, data[local_size - offset :])
             # If it was written in part, the next chunk is beyond a gap; `pull` fills it.
