@@ -85,14 +85,10 @@ def place_of(run: RunInfo, runs: Path) -> Path:
     return usual if is_free else runs / f"{run.run_id}-{run.launched_at:.0f}"
 
 
-def records() -> dict[Path, str]:
-    """Return the names of the records in this folder and in the index, the newest first."""
-    return _records([_index(), *_here()])
-
-
-def _records(places: Sequence[Path]) -> dict[Path, str]:
+def records(places: Sequence[Path] | None = None) -> dict[Path, str]:
+    """Return the names of the records, the newest first: in the index and here, or in `places`."""
     names: dict[Path, str] = {}
-    for place in places:
+    for place in [_index(), *_here()] if places is None else places:
         for entry in place.glob("[!.]*"):
             folder = entry.resolve()
             names.setdefault(folder, folder.name if entry.name == LATEST else entry.name)
@@ -103,7 +99,7 @@ def _records(places: Sequence[Path]) -> dict[Path, str]:
 
 def launched_here() -> list[Path]:
     """Return the records in `runs` of this folder, and those to which links lead, newest first."""
-    return [*_records(_here())]
+    return [*records(_here())]
 
 
 def has_unproven_end(folder: Path) -> bool:

@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.code.pool import Release
@@ -13,7 +14,7 @@ from runner.control.code.source import CodeSource
 from runner.control.record.said_notes import unsaid
 from runner.control.run.hosts import HostPool
 from runner.control.run.preparation import Preparation
-from runner.core.errors import Interrupted, NotReady, Problem
+from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady, Problem
 from runner.core.launch_request import LaunchRequest
 from runner.core.outcome.losses import (
     Losses,
@@ -192,7 +193,8 @@ class Attempts:
             if name not in facts:
                 continue
             if name in self._former_nodes:
-                self._raise_if_stop_requested(name if facts[name].run_stopped else "")
+                if facts[name].run_stopped:
+                    self._refuse_stopped(name)
                 facts[name] = replace(facts[name], run_exists=False)
             if found := problems_of(spec, node, facts[name]):
                 problems[name] = found
@@ -282,7 +284,8 @@ class Attempts:
         end = time.monotonic() + seconds
         while (remaining_s := end - time.monotonic()) > 0:
             self._announce(run_id, NOTICE_S)
-            self._raise_if_stop_requested(self._pool.poll_for_stop(min(PING_S, remaining_s)))
+            if stopped_on := self._pool.poll_for_stop(min(PING_S, remaining_s)):
+                self._refuse_stopped(stopped_on)
         self._announce(run_id, PREPARE_S)
 
     def _announce(self, run_id: str, seconds: float) -> None:
@@ -325,11 +328,9 @@ class Attempts:
         self._check(self._pool.spec, facts)
         return self._push_and_plan(facts, number)
 
-    def _raise_if_stop_requested(self, node: str) -> None:
-        """Raise `Interrupted` if a stop was requested on a node; "" is none."""
-        if node:
-            self._say(f"not relaunching: a stop was requested on {node}")
-            raise Interrupted(128 + signal.SIGINT)
+    def _refuse_stopped(self, node: str) -> NoReturn:
+        self._say(f"not relaunching: a stop was requested on {node}")
+        raise Interrupted(SIGNAL_EXIT_BASE + signal.SIGINT)
 
     def _report_too_few(self, spec: Spec, excluded: Collection[str]) -> None:
         if spec.task.decides in excluded:

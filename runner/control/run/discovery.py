@@ -44,11 +44,11 @@ def parse_record(payload: bytes, run_id: str, progress_pattern: str) -> HostReco
     for part in record.plan.nodes:
         if {record.plan.run_id, part.order.run_id} != {run_id} or part.order.node != part.node:
             raise ValueError(f"its order for {part.node} is of another run or node")
-    nodes = []
-    for part in record.plan.nodes:
-        order = replace(part.order, progress_pattern=progress_pattern)
-        nodes.append(replace(part, order=order))
-    plan = replace(record.plan, nodes=tuple(nodes))
+    nodes = tuple(
+        replace(part, order=replace(part.order, progress_pattern=progress_pattern))
+        for part in record.plan.nodes
+    )
+    plan = replace(record.plan, nodes=nodes)
     return replace(record, plan=plan, info=replace(record.info, run_id=run_id))
 
 

@@ -272,21 +272,6 @@ def enqueue_signal(inbox: Inbox, signum: int) -> None:
     inbox.put((None, Frame("signal", {"signal": signum})))
 
 
-@contextlib.contextmanager
-def forward_signals(inbox: Inbox) -> Iterator[None]:
-    """Have every signal that asks this process to end arrive in the inbox, and do nothing else."""
-    previous_handlers = {
-        signum: signal.signal(signum, lambda number, _: enqueue_signal(inbox, number))
-        for signum in SIGNALS
-        if signal.getsignal(signum) != signal.SIG_IGN  # as nohup has it
-    }
-    try:
-        yield
-    finally:
-        for signum, handler in previous_handlers.items():
-            signal.signal(signum, handler)
-
-
 def signal_pending(inbox: Inbox) -> bool:
     """Return whether a signal came that nothing has taken; empties the inbox."""
     with contextlib.suppress(queue.Empty):
@@ -314,14 +299,21 @@ def workdir_request(spec: Spec, node: Node) -> FactsRequest:
 
 @contextlib.contextmanager
 def open_host_pool(spec: Spec, console: Console, fold_names: FoldNames) -> Iterator[HostPool]:
+    """Open a pool for one verb, in whose inbox the signals that ask this process to end arrive."""
     inbox = BoundedInbox()
-    with forward_signals(inbox):
-        pool = HostPool(spec, console, inbox, fold_names)
-        try:
-            yield pool
-        finally:
-            console.close(deadline(FLUSH_TIMEOUT_S))
-            pool.close()
+    previous_handlers = {
+        signum: signal.signal(signum, lambda number, _: enqueue_signal(inbox, number))
+        for signum in SIGNALS
+        if signal.getsignal(signum) != signal.SIG_IGN  # as nohup has it
+    }
+    pool = HostPool(spec, console, inbox, fold_names)
+    try:
+        yield pool
+    finally:
+        console.close(deadline(FLUSH_TIMEOUT_S))
+        pool.close()
+        for signum, handler in previous_handlers.items():
+            signal.signal(signum, handler)
 
 
 def deadline(seconds: float) -> Callable[[], bool]:
