@@ -155,9 +155,8 @@ class RunStore:
                 with contextlib.suppress(ConfigError):  # none is on record
                     request = read_launch(self.folder)
                 self.write_plan(plan, request)
-        except (OSError, ConfigError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            self.write_error = f"cannot write in {self.folder}: {reason}"
+        except OSError as error:
+            self.write_error = f"cannot write in {self.folder}: {error.strerror}"
             return False
         with contextlib.suppress(OSError):
             for line in (self.folder / EVENTS_FILE).read_text(errors="replace").splitlines():
