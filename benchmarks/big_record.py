@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from pathlib import Path
 
-from runner.control.record.file_names import CONFIG_FILE, PLAN_FILE
+from runner.control.record.launch_record import CONFIG_FILE, PLAN_FILE
 from runner.core.planning.build_plan import build_plan
 from runner.core.spec import Node
 from runner.core.wire import events

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from runner.control.record.file_names import LATEST
+from runner.control.record.launch_record import LATEST
 from runner.core.errors import ConfigError, Problem, join_or, suggest
 from runner.core.shell import this_program
 from runner.core.spec import GROUPS, Mount, PortRange, keys_of, section_of

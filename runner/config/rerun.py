@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from runner.config import words
 from runner.config.source import SCHEMA, display_path, parse
 from runner.control.record import run_index
-from runner.control.record.file_names import (
+from runner.control.record.launch_record import (
     CONFIG_FILE,
     JOB_FILE,
     LATEST,

@@ -35,13 +35,8 @@ WITHOUT_EFFECT = (
 )
 """Keys, or what their keys begin with, by which no run computes anything else."""
 
-MAX_POINTS = 2000
-"""Points of a series, at most: longer ones are reduced, so that peaks stay."""
-
 
 class LoadFigure(NamedTuple):
-    """A figure of samples: how it is called, and where it is in a sample."""
-
     title: str
     name: str
     is_gpu: bool
@@ -144,7 +139,6 @@ def flat_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def value_text(value: Any) -> str:
-    """Return a value of the configuration as it is written in YAML."""
     if value is None:
         return NOTHING
     if isinstance(value, bool):

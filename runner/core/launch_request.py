@@ -12,8 +12,6 @@ from runner.core.wire.plan import CodeRef
 
 @dataclass(frozen=True)
 class RecordedCode:
-    """The code of a past run that is to run again."""
-
     run_id: str
     code: CodeRef
     places: tuple[Path, ...]  # folders on this machine where it may be kept
@@ -21,8 +19,6 @@ class RecordedCode:
 
 @dataclass(frozen=True)
 class SweepPlace:
-    """The place of a run in a sweep."""
-
     sweep: str  # its id
     number: int  # from 1
     count: int
@@ -31,8 +27,6 @@ class SweepPlace:
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """One run, as the command line and the YAML ask for it."""
-
     spec: Spec
     run_dir: Path  # the run's folder on this machine, absolute
     config_yaml: str  # all of it, with interpolations unresolved

@@ -16,8 +16,7 @@ import click
 
 from runner.checks.base import CheckContext, evaluate_checks
 from runner.config.words import key_of
-from runner.control.code.snapshot import Snapshot
-from runner.control.code.source import CodeOnHosts, code_of
+from runner.control.code.source import code_of, open_code_source
 from runner.control.rpc.wait import Broadcast
 from runner.control.run.attempts import without_pulls
 from runner.control.run.preparation import Preparation
@@ -137,11 +136,12 @@ def _run_preflight(composed: LaunchRequest) -> dict[str, list[Finding]]:
     """
     spec = composed.spec
     with open_pool(composed) as pool:
-        take = Snapshot.take if spec.pushes_code else CodeOnHosts
-        source = take(spec, Path.cwd())
+        source = open_code_source(composed)
         preparation = Preparation(spec, source)
         code = code_of(composed, source) if spec.pushes_code else CodeRef()
-        modules = tuple(_imports(spec, source.paths)) if isinstance(source, Snapshot) else ()
+        release = source.release()
+        pushed = [entry.path for entry in release.manifest.entries] if release else []
+        modules = tuple(_imports(spec, pushed)) if release else ()
 
         def request(node: Node) -> FactsRequest:
             asked = facts_request(spec, node, code)

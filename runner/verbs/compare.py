@@ -32,7 +32,7 @@ def compare(run: tuple[str, ...], sort: str, csv: bool, json_: bool) -> int:
     Without a RUN, these are the last 10 runs launched from this folder.
     """
     from runner.control.history.run_reader import read_run
-    from runner.control.record.file_names import LATEST
+    from runner.control.record.launch_record import LATEST
     from runner.control.record.run_index import launched_here, named_records
     from runner.ui.comparison import compare_runs, render_runs, sort_runs
     from runner.ui.layout import terminal_width

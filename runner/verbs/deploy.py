@@ -40,20 +40,20 @@ def deploy(selection: Selection, json_: bool) -> int:
         if not selection.names_cluster:
             hint = f"which cluster? {this_program()} deploy --cluster NAME"
         raise ConfigError([Problem("cluster.project", message, hint)])
-    snapshot = Snapshot.take(spec, Path.cwd())
+    snapshot = Snapshot(spec, Path.cwd())
     with open_pool(composed) as pool:
         for note in unsaid("code", snapshot.notes):
             pool.console.message(f"note: {note}")
         facts = pool.collect_facts(lambda node: workdir_request(spec, node), workdir_problems)
         started_at = time.monotonic()
-        received = pool.push(snapshot, facts)
+        received = pool.push(snapshot.release(), facts)
         seconds = time.monotonic() - started_at
     by_node = {node.name: received[node.name] for node in spec.nodes}
     deployed = tables.PushResult(
         release=snapshot.code.release,
         commit=snapshot.code.commit,
-        files=len(snapshot.manifest.files),
-        size=snapshot.manifest.size,
+        files=len(snapshot.release().manifest.files),
+        size=snapshot.release().manifest.size,
         seconds=round(seconds, 3),
         sent={name: each.sent if each.is_new else None for name, each in by_node.items()},
     )

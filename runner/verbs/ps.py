@@ -40,12 +40,12 @@ def ps(selection: Selection, all_: bool, json_: bool) -> int:
     for run in runs:
         if not (all_ or run.is_active):
             continue
-        if place := run_index.folder_of(run.info):
-            folders[run.run_id] = str(place)
-        record = None if run.is_active else run_index.record_of(run.info)
-        if record and RunStore(record).has_result:
+        launch = run_index.launch_of(run.info)
+        if launch:
+            folders[run.run_id] = launch.launched_from
+        if launch and not run.is_active:
             with contextlib.suppress(NotReady):
-                ends[run.run_id] = RunStore(record).read_result()[1].state
+                ends[run.run_id] = RunStore(launch.run_dir).read_result()[1].state
     rows = run_table.rows(runs, all_=all_, ends=ends, folders=folders)
     silent = finder.unreachable
     hidden = finder.hidden_runs

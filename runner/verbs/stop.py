@@ -13,7 +13,7 @@ import click
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.attempt.stop import user_at_host
 from runner.control.record import run_index
-from runner.control.record.file_names import LATEST
+from runner.control.record.launch_record import LATEST
 from runner.control.run.discovery import RunFinder
 from runner.control.run.found_run import FoundRun, record_end
 from runner.control.run.job_run import job_run

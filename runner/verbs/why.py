@@ -26,8 +26,7 @@ def why(selection: Selection, run: str, json_: bool) -> int:
     It reads the record here, or the hosts' if there is none here.
     """
     from runner.control.record import run_index
-    from runner.control.record.file_names import JOB_FILE, RESULT_FILE
-    from runner.control.record.launch_record import read_launch
+    from runner.control.record.launch_record import JOB_FILE, RESULT_FILE, read_launch
     from runner.control.record.run_store import RunStore
     from runner.control.run.job_run import job_run
     from runner.core.wire.events import parse

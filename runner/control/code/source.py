@@ -1,28 +1,37 @@
-"""Code source of a run: a snapshot of the project, a past run's code, or what hosts have."""
+"""Code source of a run: a snapshot of the project, a past run's code, or what hosts have.
+
+Each has `code` (for the plan), `notes` (for the user) and `release(lacking)`: what is pushed, None
+if that is nothing. `lacking` are those who need it; a past run's, looked for here, may be NotReady.
+"""
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import runner
 from runner.control.code import worktree
-from runner.control.code.pool import STORE, CodeKeeper, CodePool, PushSource, find_release
+from runner.control.code.pool import STORE, CodePool, Release, find_release
 from runner.control.code.snapshot import Snapshot, python_path
-from runner.core.errors import ConfigError, NotReady, Problem
+from runner.core.errors import ConfigError, NotReady, Problem, RunnerError
 from runner.core.launch_request import LaunchRequest, RecordedCode
 from runner.core.spec import SHIPPED_TASKS, Spec, Task, are_local
-from runner.core.wire.facts import Facts
-from runner.core.wire.files import release_hash, tasks_digest
+from runner.core.wire.files import tasks_digest
 from runner.core.wire.plan import CodeRef
 from runner.core.wire.text import join_some
 
 _PACKAGE = Path(runner.__file__).parent
 
+FINISH_TIMEOUT_S = 60.0
+"""How long the end of a launch waits until the code is kept: a disk may be slow, or be gone."""
+
+FINISH_POLL_S = 0.1
 CURRENT_CODE_HINT = "or start it without rerun, with the code there is now"
 
 
@@ -35,7 +44,6 @@ class ShippedTasks:
     payload: bytes
 
     def header(self) -> dict[str, Any]:
-        """Return the fields of a `start` request that describe the payload."""
         return {"hash": self.hash, "files": [list(file) for file in self.files]}
 
 
@@ -57,6 +65,24 @@ def _folders() -> tuple[Path, Path]:
     return _PACKAGE / "tasks", inside if inside.is_dir() else _PACKAGE.parent / "examples"
 
 
+class CodeOnHosts:
+    """Code that is not pushed: the shipped tasks, or a project that is on the hosts already."""
+
+    def __init__(self, spec: Spec, cwd: Path) -> None:
+        self.notes: Sequence[str] = ()
+        self.code = CodeRef()
+        if spec.task.shipped_file:
+            _check_shipped(spec.task)
+            self.code = CodeRef(tasks_hash=shipped_tasks().hash)
+        elif are_local(spec.nodes):
+            here = Path(cwd, spec.cluster.project)
+            folders, self.notes = python_path(here, _modules_at_the_top(here), here, spec.task)
+            self.code = CodeRef(python_path=folders)
+
+    def release(self, lacking: Sequence[str] = ()) -> None:
+        del lacking
+
+
 def _check_shipped(task: Task) -> None:
     """Raise ConfigError for a module that is not in the package that its name says."""
     modules: list[str] = []
@@ -65,28 +91,6 @@ def _check_shipped(task: Task) -> None:
     if task.target not in modules:
         hint = f"there are {', '.join(modules)}"
         raise ConfigError([Problem("task.module", f"there is no {task.target}", hint)])
-
-
-class CodeOnHosts:
-    """Code that is not pushed: the shipped tasks, or a project that is on the hosts already."""
-
-    def __init__(self, spec: Spec, cwd: Path) -> None:
-        self.notes: list[str] = []
-        if spec.task.shipped_file:
-            _check_shipped(spec.task)
-            self.code = CodeRef(tasks_hash=shipped_tasks().hash)
-        elif are_local(spec.nodes):
-            here = Path(cwd, spec.cluster.project)
-            folders, self.notes = python_path(here, _modules_at_the_top(here), here, spec.task)
-            self.code = CodeRef(python_path=folders)
-        else:
-            self.code = CodeRef()
-
-    def keep(self, pool: CodePool) -> None:
-        """Return None: it stays on the hosts."""
-
-    def snapshot_if_needed(self, facts: Mapping[str, Facts]) -> None:
-        """Return None: there is nothing to push."""
 
 
 def _modules_at_the_top(project: Path) -> set[str]:
@@ -102,70 +106,43 @@ def _modules_at_the_top(project: Path) -> set[str]:
 
 
 class RerunCode:
-    """The code of a past run, kept here or on the hosts; or the shipped tasks."""
+    """The release of a past run: kept here or on the hosts, or the same as the code here."""
 
-    notes: tuple[str, ...] = ()
+    notes: Sequence[str] = ()
 
     def __init__(self, recorded: RecordedCode, spec: Spec, cwd: Path) -> None:
+        self.code = recorded.code
         self._recorded = recorded
         self._spec = spec
         self._cwd = cwd
-        self._stored: PushSource | None = None
-        self._problems: Sequence[Problem] = ()  # with the code here
-        if self.code.release:
-            self._stored = find_release(recorded.places, self.code.release)
-        else:
-            _check_tasks(recorded, spec)
+        self._release = find_release(recorded.places, self.code.release)
 
-    @property
-    def code(self) -> CodeRef:
-        """The reference to it in a plan."""
-        return self._recorded.code
-
-    def keep(self, pool: CodePool) -> CodeKeeper | None:
-        """Begin to copy it into the pool of the new run, if it is here."""
-        return CodeKeeper(pool, self._stored) if self._stored else None
-
-    def content(self) -> PushSource | None:
-        """Return the kept release, or the code here if it is the same."""
-        if self._stored is None and self.code.release:
+    def release(self, lacking: Sequence[str] = ()) -> Release | None:
+        problems: Sequence[Problem] = ()  # with the code here
+        if self._release is None and lacking:
             try:
-                here = Snapshot.take(self._spec, self._cwd)
-                self._stored = here if release_hash(here.encoded) == self.code.release else None
+                here = Snapshot(self._spec, self._cwd).release()
+                self._release = here if here.name == self.code.release else None
             except (ConfigError, NotReady) as error:
-                self._problems = error.problems
-        return self._stored
-
-    def snapshot_if_needed(self, facts: Mapping[str, Facts]) -> PushSource | None:
-        """Return the code if hosts lack the release; raise NotReady if it is not here either.
-
-        It may be what is in the work tree now, if that is the same.
-        """
-        release = self.code.release
-        lacking = sorted(name for name, node_facts in facts.items() if not node_facts.has_release)
-        if not release or not lacking:
-            return None
-        if content := self.content():
-            return content
-        message = (
-            f"run {self._recorded.run_id} ran release {release}, which is not on "
-            f"{join_some(lacking)} (any more), was removed from "
-            f"{self._recorded.places[0] / STORE} or never kept there, and the code here is not the "
-            f"same"
-        )
-        hints = [*map(str, self._problems), self._restore_hint(), CURRENT_CODE_HINT]
-        raise NotReady([Problem("rerun", message, "\n".join(hints))])
-
-    def _restore_hint(self) -> str:
-        commit = self.code.commit
-        if not commit:
-            return "restore the code here as it was, and start again"
-        changed = ", restore what was not committed" if commit.endswith("+") else ""
-        return f"git checkout {commit.rstrip('+')}{changed}, and start again"
+                problems = error.problems
+        if self._release is None and lacking:
+            message = (
+                f"run {self._recorded.run_id} ran release {self.code.release}, which is not on "
+                f"{join_some(lacking)} (any more), was removed from "
+                f"{self._recorded.places[0] / STORE} or never kept there, and the code here is "
+                f"not the same"
+            )
+            commit = self.code.commit
+            restore = "restore the code here as it was, and start again"
+            if commit:
+                changed = ", restore what was not committed" if commit.endswith("+") else ""
+                restore = f"git checkout {commit.rstrip('+')}{changed}, and start again"
+            hints = [*map(str, problems), restore, CURRENT_CODE_HINT]
+            raise NotReady([Problem("rerun", message, "\n".join(hints))])
+        return self._release
 
 
 CodeSource = Snapshot | RerunCode | CodeOnHosts
-"""Where the code that the ranks run comes from."""
 
 
 def code_of(request: LaunchRequest, source: CodeSource) -> CodeRef:
@@ -180,16 +157,55 @@ def code_of(request: LaunchRequest, source: CodeSource) -> CodeRef:
     return replace(code, keep_place=place)
 
 
-def _check_tasks(recorded: RecordedCode, spec: Spec) -> None:
-    tasks_hash = shipped_tasks().hash
-    if recorded.code.tasks_hash == tasks_hash:
-        return
-    message = (
-        f"run {recorded.run_id} ran {spec.task.target} of another version of the runner: its "
-        f"tasks were {recorded.code.tasks_hash}, here they are {tasks_hash}"
-    )
-    hint = (
-        f"install that version; or put its {spec.task.shipped_file} into your project and add "
-        f"task.module=null task.script={spec.task.shipped_file}\n{CURRENT_CODE_HINT}"
-    )
-    raise ConfigError([Problem("rerun", message, hint)])
+def open_code_source(request: LaunchRequest) -> CodeSource:
+    """Return it; raise ConfigError if the project cannot be pushed, or past tasks are gone."""
+    spec = request.spec
+    recorded = request.recorded_code
+    if recorded and recorded.code.release:
+        return RerunCode(recorded, spec, Path.cwd())
+    if recorded and recorded.code.tasks_hash != shipped_tasks().hash:
+        message = (
+            f"run {recorded.run_id} ran {spec.task.target} of another version of the runner: its "
+            f"tasks were {recorded.code.tasks_hash}, here they are {shipped_tasks().hash}"
+        )
+        hint = (
+            f"install that version; or put its {spec.task.shipped_file} into your project and add "
+            f"task.module=null task.script={spec.task.shipped_file}\n{CURRENT_CODE_HINT}"
+        )
+        raise ConfigError([Problem("rerun", message, hint)])
+    return (Snapshot if spec.pushes_code else CodeOnHosts)(spec, Path.cwd())
+
+
+class CodeKeeper:
+    """The background copy of a launch's code into a pool; training does not wait for it.
+
+    From then on the release is read from there: files may change in the work tree.
+    """
+
+    def __init__(self, pool: CodePool, source: CodeSource) -> None:
+        self._pool = pool
+        self._source = source
+        self._problem = ""
+        self._thread = threading.Thread(target=self._keep, daemon=True, name="keep code")
+        self._thread.start()
+
+    def finish(self, is_interrupted: Callable[[], bool] = lambda: False) -> str:
+        """Wait for its end; return why the code is not kept, "" if it is."""
+        too_late_at = time.monotonic() + FINISH_TIMEOUT_S
+        while self._thread.is_alive():
+            if is_interrupted():
+                return "it was interrupted"
+            if time.monotonic() > too_late_at:
+                return f"{self._pool.folder} takes longer than {FINISH_TIMEOUT_S:.0f} s"
+            self._thread.join(FINISH_POLL_S)
+        return self._problem
+
+    def _keep(self) -> None:
+        try:
+            if release := self._source.release():
+                release.pool = release.pool or self._pool
+                self._pool.add(release)
+        except RunnerError as error:
+            self._problem = error.problems[0].message
+        except OSError as error:
+            self._problem = f"{error.filename or self._pool.folder}: {error.strerror}"

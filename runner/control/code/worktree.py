@@ -1,8 +1,7 @@
 """Work tree: the files of the user's project as they are now, without those that are ignored.
 
-Git chooses them by its own rules: what is tracked or not ignored, submodules included. Where there
-is no repository it is asked with an empty one. `.runnerignore` at the top, in the same syntax, also
-leaves out tracked files.
+Git chooses them, with an empty repository where there is none. `.runnerignore` also leaves out
+tracked files.
 """
 
 from __future__ import annotations
@@ -38,9 +37,7 @@ LFS_HEAD = b"version https://git-lfs.github.com/spec/"
 LFS_SIZES = range(100, 250)
 """What the pointer to a file begins with that git-lfs has not fetched, and how large it may be."""
 
-HEAD = 4096
-"""How much of a file is read to see what it is."""
-
+HEAD = 4096  # how much of a file is read to see what it is
 GIT_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR")
 """What git sets for its hooks, which would lead other git commands astray."""
 
@@ -59,7 +56,6 @@ class WorkTree:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The size of each file."""
         entries = self.entries.items()
         return {path: entry.st_size for path, entry in entries if stat.S_ISREG(entry.st_mode)}
 
@@ -127,7 +123,6 @@ def head_commit(tree: WorkTree) -> str:
 
 
 def _add(tree: WorkTree, path: str) -> None:
-    """Add one path that is not ignored, and the folders above it."""
     try:
         status = os.lstat(tree.root / path)
     except (FileNotFoundError, NotADirectoryError):  # tracked by git, and removed here

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
 import os
 import re
-from dataclasses import replace
 from pathlib import Path
 
-from runner.control.history.files import Problems, read_as, read_config, read_lines
+from runner.control.history.files import RecordFiles
 from runner.control.history.series import read_loads, read_metrics
-from runner.control.record.file_names import (
+from runner.control.record.launch_record import (
     CONFIG_FILE,
     HOSTS_FOLDER,
     JOB_FILE,
     PLAN_FILE,
     RESULT_FILE,
+    PlanRecord,
 )
-from runner.control.record.launch_record import PlanRecord
 from runner.control.record.metrics_record import (
     METRICS_FILE,
     RecordedLog,
@@ -27,7 +24,7 @@ from runner.control.record.metrics_record import (
     recorded_logs,
 )
 from runner.core.errors import reason_of
-from runner.core.history import MAX_POINTS, LogTail, RunData
+from runner.core.history import LogTail, RunData
 from runner.core.outcome.diagnosis import RunResult
 from runner.core.outcome.verdict import Verdict
 from runner.core.wire.events import Event, parse
@@ -48,46 +45,29 @@ _LOG = re.compile(rf"({PROGRAM_LOG}|rank_[0-9]{{1,9}})\.({'|'.join(STREAMS)})")
 def read_run(folder: Path, *, is_whole: bool = True) -> RunData:
     """Return what is on record of a run, as far as it can be read; nothing of it raises.
 
-    Times that are a day before the launch are unknown: a clock without a battery begins in 1970.
-
-    Args:
-        folder: The record.
-        is_whole: Read events, load and logs, too.
+    With `is_whole` it has events, loads and logs. Samples from a day before the launch and earlier
+    are left out: a clock without a battery begins in 1970.
     """
-    problems = Problems()
-    data = _read_outline(folder, problems)
-    earliest = -math.inf if data.launched_at is None else data.launched_at - DAY_S
-    if data.plans and not is_made_of_logs(folder):
-        try:
-            record_metrics(folder, data.plans[-1].progress_pattern)
-        except OSError as error:
-            problems.add(METRICS_FILE, f"cannot be made from the logs: {reason_of(error)}")
-    metrics, step, steps = read_metrics(folder, MAX_POINTS, problems)
-    data = replace(data, metrics=metrics, step=step, steps=steps)
-    if is_whole:
-        data = replace(
-            data,
-            events=read_events(folder, problems),
-            loads=read_loads(folder, MAX_POINTS, earliest, problems),
-            logs=_read_logs(folder, data.verdict, problems),
-        )
-    return replace(data, problems=tuple(problems.lines))
-
-
-def _read_outline(folder: Path, problems: Problems) -> RunData:
-    """Return the small parts of a record."""
-    plans = read_plans(folder, problems)
+    files = RecordFiles(folder)
+    plans = read_plans(files)
     last = plans[-1] if plans else None
-    result = read_as(RunResult, folder / RESULT_FILE, problems)
+    result = files.decoded(RunResult, RESULT_FILE)
     if last and result and result.attempt < last.attempt:
         result = None
     begun = None
     for name in () if result else (PLAN_FILE, JOB_FILE):
-        begun = begun or read_as(PlanRecord, folder / name, problems)
+        begun = begun or files.decoded(PlanRecord, name)
     run = last or result or (begun and begun.launch.spec)
-    launched_at = begun.launch.launched_at if begun else getattr(result, "began", None)
-    files = sorted(folder.glob(f"{HOSTS_FOLDER}/*/run.json"))  # where `pull` has been
-    infos = (read_as(RunInfo, file, Problems()) for file in files)
+    launched_at = begun.launch.launched_at if begun else getattr(result, "began", 0.0)
+    hosts = sorted(folder.glob(f"{HOSTS_FOLDER}/*"))  # where `pull` has been
+    infos = (RecordFiles(host).decoded(RunInfo, "run.json") for host in hosts)
+    config = files.config(CONFIG_FILE)
+    problem = ""
+    if last and not is_made_of_logs(folder):
+        problem = record_metrics(folder, last.progress_pattern)
+    if problem:
+        files.note(METRICS_FILE, problem)
+    metrics, step, steps = read_metrics(files)
     return RunData(
         run_id=run.run_id if run and is_run_id(run.run_id) else folder.name,
         folder=str(folder),
@@ -99,40 +79,45 @@ def _read_outline(folder: Path, problems: Problems) -> RunData:
         verdict=result,
         diagnosis=result.diagnosis if result else None,
         plans=plans,
-        config=read_config(folder / CONFIG_FILE, problems),
+        config=config,
+        metrics=metrics,
+        step=step,
+        steps=steps,
+        events=read_events(files) if is_whole else (),
+        loads=read_loads(files, launched_at - DAY_S) if is_whole else {},
+        logs=_read_logs(files, result) if is_whole else (),
+        problems=tuple(files.problems),
     )
 
 
-def read_plans(folder: Path, problems: Problems) -> tuple[Plan, ...]:
+def read_plans(files: RecordFiles) -> tuple[Plan, ...]:
     """Return the plans of the attempts on record, the last one at the end."""
-    names = {path.name for path in folder.glob("*")}
+    names = {path.name for path in files.folder.glob("*")}
     numbers = sorted(int(match[1]) for match in map(_PLAN.fullmatch, names) if match)
     plans = []
     for name in (*(f"plan.{number}.json" for number in numbers), PLAN_FILE):
-        plan = read_as(Plan, folder / name, problems)
+        plan = files.decoded(Plan, name)
         if plan and plan.nodes:
             plans.append(plan)
         elif plan:
-            problems.add(name, "it has no nodes")
+            files.note(name, "it has no nodes")
     was_planned = plans or names.intersection({EVENTS_FILE, RESULT_FILE})
     if was_planned and PLAN_FILE not in names:
-        problems.add(PLAN_FILE, "it is missing, so nodes and GPUs of the run are unknown")
+        files.note(PLAN_FILE, "it is missing, so nodes and GPUs of the run are unknown")
     return tuple(plans)
 
 
-def read_events(folder: Path, problems: Problems) -> tuple[Event, ...]:
-    """Return the events by time."""
-    lines = read_lines(folder / EVENTS_FILE, problems, max_size=EVENT_BYTES)
-    events = []
-    for line in lines:
-        with contextlib.suppress(ValueError):
-            events.append(parse(line.decode(errors="replace")))
-    if len(events) < len(lines):
-        problems.add(EVENTS_FILE, f"{len(lines) - len(events):,} lines are no events")
+def read_events(files: RecordFiles) -> tuple[Event, ...]:
+    events: list[Event] = []
+
+    def take(line: bytes) -> None:
+        events.append(parse(line.decode(errors="replace")))
+
+    files.take_lines(files.folder / EVENTS_FILE, "events", take, EVENT_BYTES)
     return tuple(sorted(events, key=lambda event: event.wall))
 
 
-def _read_logs(folder: Path, verdict: Verdict | None, problems: Problems) -> tuple[LogTail, ...]:
+def _read_logs(files: RecordFiles, verdict: Verdict | None) -> tuple[LogTail, ...]:
     """Return the ends of the logs: of the last attempt first, of the failed rank before others."""
     failure = verdict.first_failure if verdict else None
     failed = None
@@ -146,9 +131,9 @@ def _read_logs(folder: Path, verdict: Verdict | None, problems: Problems) -> tup
         name = natural_key(log.path.name)
         return -log.attempt, not is_failed, source == PROGRAM_LOG, name, log.node
 
-    found = [log for log in recorded_logs(folder) if _LOG.fullmatch(log.path.name)]
+    found = [log for log in recorded_logs(files.folder) if _LOG.fullmatch(log.path.name)]
     if len(found) > MAX_LOGS:
-        problems.add("logs", f"{MAX_LOGS:,} of {len(found):,} are read")
+        files.note("logs", f"{MAX_LOGS:,} of {len(found):,} are read")
     logs = []
     for log in sorted(found, key=order)[:MAX_LOGS]:
         try:
@@ -157,7 +142,7 @@ def _read_logs(folder: Path, verdict: Verdict | None, problems: Problems) -> tup
                 file.seek(max(0, size - LOG_BYTES))
                 data = file.read(LOG_BYTES)
         except OSError as error:
-            problems.add(f"logs/{log.node}/{log.path.name}", reason_of(error))
+            files.note(f"logs/{log.node}/{log.path.name}", reason_of(error))
             continue
         if size > LOG_BYTES and b"\n" in data:
             data = data.partition(b"\n")[2]

@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from runner.control.history.files import Problems, read_lines
-from runner.control.record.file_names import HOSTS_FOLDER
+from runner.control.history.files import RecordFiles
+from runner.control.record.launch_record import HOSTS_FOLDER
 from runner.control.record.metrics_record import METRICS_FILE
 from runner.core.history import LOAD_FIGURES, Metric, Series
 from runner.core.wire.codec import parse_json
@@ -18,19 +17,18 @@ from runner.core.wire.paths import SAMPLES_FILE
 from runner.core.wire.text import natural_key
 
 MAX_NAMES = 100  # of metrics
+MAX_POINTS = 2000  # of a series: longer ones are reduced, so that peaks stay
 NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 """Texts in the file that are numbers."""
 
 
 class Point(NamedTuple):
-    """A value of a figure, at a step or a time."""
-
     at: float
     value: float
 
 
 def read_metrics(
-    folder: Path, max_points: int, problems: Problems
+    files: RecordFiles,
 ) -> tuple[tuple[Metric, ...], int | None, int | None]:
     """Return the metrics, loss and rate first, and the step and the steps of the lowest rank."""
     ranks: dict[str, int] = {}  # the lowest that prints a figure
@@ -38,7 +36,8 @@ def read_metrics(
     units: dict[str, str] = {}
     progress: dict[bool, tuple[int, int, int | None]] = {}
 
-    def take(line: Any) -> None:
+    def take(text: bytes) -> None:
+        line: Any = parse_json(text)
         rank = int(line["rank"])
         step = int(line["step"])
         steps = None if line["steps"] is None else int(line["steps"])
@@ -55,9 +54,9 @@ def read_metrics(
             found[name][int(line["attempt"])].append(Point(step, float(number)))
             units[name] = str(line["unit"]) if name == "rate" else ""
 
-    _read(folder / METRICS_FILE, "metrics", take, problems)
+    files.take_lines(files.folder / METRICS_FILE, "metrics", take)
     if len(found) > MAX_NAMES:
-        problems.add(METRICS_FILE, f"{MAX_NAMES} of {len(found):,} metrics are read")
+        files.note(METRICS_FILE, f"{MAX_NAMES} of {len(found):,} metrics are read")
     metrics = []
     for name in sorted(found, key=lambda name: (name != "loss", name != "rate", name))[:MAX_NAMES]:
         attempts = sorted(found[name].items())
@@ -71,20 +70,19 @@ def read_metrics(
                 last=last if math.isfinite(last) else None,
                 least=min(finite, default=None),
                 most=max(finite, default=None),
-                by_attempt={attempt: _series(points, max_points) for attempt, points in attempts},
+                by_attempt={attempt: _series(points) for attempt, points in attempts},
             )
         )
     _, step, steps = progress.get(True) or progress.get(False) or (0, None, None)
     return tuple(metrics), step, steps
 
 
-def read_loads(
-    folder: Path, max_points: int, earliest: float, problems: Problems
-) -> dict[str, dict[str, Series]]:
+def read_loads(files: RecordFiles, earliest: float) -> dict[str, dict[str, Series]]:
     """Return each load of each node and GPU; samples before `earliest` are left out."""
     found: dict[str, dict[str, list[Point]]] = {figure.title: {} for figure in LOAD_FIGURES}
 
-    def take(node: str, sample: Any) -> None:
+    def take(node: str, text: bytes) -> None:
+        sample: Any = parse_json(text)
         wall = float(sample["wall"])
         for figure in LOAD_FIGURES if wall >= earliest else ():
             for source in sample.get("gpus", ()) if figure.is_gpu else (sample,):
@@ -93,42 +91,28 @@ def read_loads(
                     points = found[figure.title].setdefault(label, [])
                     points.append(Point(wall, float(source[figure.name])))
 
-    files = folder.glob(f"{HOSTS_FOLDER}/*/attempt_*/{SAMPLES_FILE}")
-    for file in sorted(files, key=lambda path: natural_key(str(path))):
-        _read(file, "samples", functools.partial(take, file.parents[1].name), problems)
+    paths = files.folder.glob(f"{HOSTS_FOLDER}/*/attempt_*/{SAMPLES_FILE}")
+    for path in sorted(paths, key=lambda path: natural_key(str(path))):
+        files.take_lines(path, "samples", functools.partial(take, path.parents[1].name))
     return {
-        title: {label: _series(points, max_points) for label, points in sources.items()}
+        title: {label: _series(points) for label, points in sources.items()}
         for title, sources in found.items()
     }
 
 
-def _read(path: Path, noun: str, take: Callable[[Any], None], problems: Problems) -> None:
-    """Have the data of each line taken; those that are not ours are counted."""
-    bad_count = 0
-    for line in read_lines(path, problems):
-        try:
-            take(parse_json(line))
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
-            bad_count += 1
-    if bad_count:
-        problems.add(path.name, f"{bad_count:,} lines are no {noun}")
-
-
-def _series(points: Sequence[Point], max_points: int) -> Series:
-    """Return a series of at most so many points: of neighbours, the least and the greatest."""
-    if len(points) > max_points:
-        width = math.ceil(2 * len(points) / (max_points - 2))
-        points = [*_peaks(points, width), points[-1]]
+def _series(points: Sequence[Point]) -> Series:
+    """Return a series of at most MAX_POINTS: of neighbours, the least and the greatest."""
+    if len(points) > MAX_POINTS:
+        width = math.ceil(2 * len(points) / (MAX_POINTS - 2))
+        peaks = []
+        for start in range(0, len(points) - 1, width):
+            some = [p for p in points[start : start + width] if math.isfinite(p.value)]
+            if some:
+                least = min(some, key=lambda point: point.value)
+                most = max(some, key=lambda point: point.value)
+                peaks += sorted({least, most}, key=some.index)
+        points = [*peaks, points[-1]]
     return Series(
         at=tuple(point.at for point in points),
         values=tuple(point.value if math.isfinite(point.value) else None for point in points),
     )
-
-
-def _peaks(points: Sequence[Point], width: int) -> Iterator[Point]:
-    for start in range(0, len(points) - 1, width):
-        some = [p for p in points[start : start + width] if math.isfinite(p.value)]
-        if some:
-            least = min(some, key=lambda point: point.value)
-            most = max(some, key=lambda point: point.value)
-            yield from sorted({least, most}, key=some.index)

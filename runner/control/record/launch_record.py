@@ -1,8 +1,7 @@
-"""Launch on record: how any verb reaches the hosts of a run without its YAML.
+"""Launch on record: its files, and how any verb reaches the hosts of the run without its YAML.
 
 `plan.json`, or `job.json` before the job of a run has begun, has the settings of the launch as they
-were resolved on this machine, and nothing of its program, environment or secrets. No variable,
-folder or file of the user is needed to read it.
+were resolved here, and nothing of its program, environment or secrets.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from runner.control.record.file_names import JOB_FILE, PLAN_FILE
 from runner.core.errors import ConfigError, Problem, reason_of
 from runner.core.launch_request import LaunchRequest
 from runner.core.shell import expand_home
@@ -20,11 +18,20 @@ from runner.core.spec import Spec, Task
 from runner.core.wire.codec import decode, encode
 from runner.core.wire.plan import Plan
 
+CONFIG_FILE = "config.yaml"
+OVERRIDES_FILE = "overrides.yaml"  # of a launch here
+PLAN_FILE = "plan.json"
+RESULT_FILE = "result.json"
+JOB_FILE = "job.json"  # where the launch is in a job of Slurm: what it begins with
+HOSTS_FOLDER = "hosts"  # below it, a folder for each node with what its host has on record
+SWEEP_FILE = "sweep.json"
+"""In the record of a run, its place in a sweep; in the folder of a sweep, its runs."""
+
+LATEST = "latest"  # the name of the link to the last run launched from a folder
+
 
 @dataclass(frozen=True)
 class LaunchRecord:
-    """What is on record of a launch beside its plan."""
-
     spec: Spec  # as far as it reaches the hosts; its nodes have the spares among them
     config_dirs: tuple[str, ...] = ()
     launched_at: float = 0.0  # as its hosts have it on record
@@ -39,7 +46,6 @@ class PlanRecord:
 
 
 def record_content(plan: Plan, request: LaunchRequest) -> dict[str, Any]:
-    """Return the content of the file."""
     spec = request.spec
     cluster = replace(
         spec.cluster,
@@ -69,11 +75,7 @@ def record_content(plan: Plan, request: LaunchRequest) -> dict[str, Any]:
 
 
 def read_launch(folder: Path) -> LaunchRequest:
-    """Return how the hosts of a run on record are reached; its task is not known from there.
-
-    Raises:
-        ConfigError: The file cannot be read, or is damaged.
-    """
+    """Return how the hosts of a run on record are reached; raise ConfigError if it is damaged."""
     file = folder / PLAN_FILE
     if not file.exists() and (folder / JOB_FILE).exists():
         file = folder / JOB_FILE

@@ -1,7 +1,6 @@
 """Metrics record: `metrics.jsonl` of a run, made from the logs on this machine.
 
-It is made anew each time, whole or not at all: when a run ends, and by whoever reads a record where
-there is none or the logs have grown since.
+It is made when a run ends, and by whoever reads a record where the logs have grown since.
 """
 
 from __future__ import annotations
@@ -9,12 +8,13 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from runner.control.atomic_file import replace_file
+from runner.core.errors import reason_of
 from runner.core.metrics import Metrics, compile_pattern, may_have_metrics, parse_metrics
 from runner.core.wire.paths import RANK_LOG
 
@@ -27,8 +27,6 @@ _LINE_END = re.compile(rb"[\r\n]")
 
 
 class RecordedLog(NamedTuple):
-    """A log in a record."""
-
     attempt: int
     rank: int  # -1 for what is no stream of a rank
     stream: str
@@ -37,7 +35,6 @@ class RecordedLog(NamedTuple):
 
 
 def recorded_logs(folder: Path) -> Iterator[RecordedLog]:
-    """Yield the files among the logs of a record."""
     for path in (*folder.glob("logs/*/*"), *folder.glob("logs/*/attempt_*/*")):
         node, *attempt = path.relative_to(folder / "logs").parts[:-1]
         number = attempt[0].removeprefix("attempt_") if attempt else "0"
@@ -56,14 +53,11 @@ def is_made_of_logs(folder: Path) -> bool:
         return False
 
 
-def record_metrics(folder: Path, pattern: str) -> None:
-    """Make the metrics of a run from its logs.
+def record_metrics(folder: Path, pattern: str) -> str:
+    """Make the metrics of a run from its logs; return why they cannot be written, or "".
 
     Those of the first attempt and of the lowest rank come first. Of all lines of a rank, those in
     the highest form count.
-
-    Raises:
-        OSError: They cannot be written.
     """
     logs = sorted(log for log in recorded_logs(folder) if log.rank >= 0)
     compiled = compile_pattern(pattern)
@@ -78,13 +72,21 @@ def record_metrics(folder: Path, pattern: str) -> None:
         found[log] = lines
         while sum(map(len, found.values())) > MAX_LINES:
             found = {each: [*kept[:-1:2], kept[-1]] for each, kept in found.items()}
-    counting = {
-        log: lines for log, lines in found.items() if lines[0].form == forms[log.attempt, log.rank]
-    }
-    if counting:
-        replace_file(folder / METRICS_FILE, _record(counting))
-    elif logs:
-        (folder / METRICS_FILE).touch(mode=0o600)  # so that nobody looks through these logs again
+    recorded = []
+    for log, lines in found.items():
+        if lines[0].form == forms[log.attempt, log.rank]:
+            origin = {"v": VERSION, "node": log.node, "attempt": log.attempt, "rank": log.rank}
+            for metrics in lines:
+                data = {**origin, "stream": log.stream, **metrics.as_data()}
+                recorded.append(f"{json.dumps(data, allow_nan=False)}\n".encode())
+    try:
+        if recorded:
+            replace_file(folder / METRICS_FILE, recorded)
+        elif logs:  # nobody is to look through these again
+            (folder / METRICS_FILE).touch(mode=0o600)
+    except OSError as error:
+        return f"cannot write the metrics in {folder}: {reason_of(error)}"
+    return ""
 
 
 @dataclass
@@ -143,18 +145,3 @@ def _lines(path: Path, pattern: re.Pattern[str] | None) -> Iterator[bytes]:
             if may_have_metrics(data[:end], pattern):
                 yield from _LINE_END.split(data[:end])
             rest = data[end:] if end or len(data) <= BLOCK else b""
-
-
-def _record(found: Mapping[RecordedLog, Sequence[Metrics]]) -> Iterator[bytes]:
-    """Yield the lines of the record."""
-    for log, lines in found.items():
-        for metrics in lines:
-            data = {
-                "v": VERSION,
-                "node": log.node,
-                "attempt": log.attempt,
-                "rank": log.rank,
-                "stream": log.stream,
-                **metrics.as_data(),
-            }
-            yield f"{json.dumps(data, allow_nan=False)}\n".encode()

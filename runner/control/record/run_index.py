@@ -12,14 +12,14 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from runner.control.record.file_names import (
+from runner.control.record.launch_record import (
     CONFIG_FILE,
     LATEST,
     PLAN_FILE,
     RESULT_FILE,
     SWEEP_FILE,
+    read_launch,
 )
-from runner.control.record.launch_record import read_launch
 from runner.core.errors import ConfigError, Problem
 from runner.core.launch_request import LaunchRequest
 from runner.core.shell import expand_home, quote, this_program
@@ -28,9 +28,7 @@ from runner.core.wire.paths import is_run_id
 from runner.core.wire.run_info import RunInfo
 from runner.core.wire.text import join_some
 
-RUNS_FOLDER = "runs"
-"""Where the records of a folder are, below it."""
-
+RUNS_FOLDER = "runs"  # where the records of a folder are, below it
 IGNORE_FILE = ".gitignore"
 
 
@@ -48,24 +46,12 @@ def record_folder(name: str) -> Path | None:
 
 
 def record_file(folder: Path) -> Path | None:
-    """Return the first file of the record of a run, None for a folder that has none."""
     files = (folder / name for name in (CONFIG_FILE, PLAN_FILE))
     return next((file for file in files if file.is_file()), None)
 
 
-def record_of(run: RunInfo) -> Path | None:
-    """Return the record of a run that hosts have; that of another run with its id is none."""
-    launch = _launch_of(run)
-    return launch.run_dir if launch else None
-
-
-def folder_of(run: RunInfo) -> Path | None:
-    """Return the folder that a run was launched from; None without a launch on record here."""
-    launch = _launch_of(run)
-    return Path(launch.launched_from) if launch and launch.launched_from else None
-
-
-def _launch_of(run: RunInfo) -> LaunchRequest | None:
+def launch_of(run: RunInfo) -> LaunchRequest | None:
+    """Return what is on record of a run that hosts have; another run with its id is not that."""
     for folder in _named(run.run_id):
         with contextlib.suppress(ConfigError):
             launch = read_launch(folder)
@@ -74,32 +60,35 @@ def _launch_of(run: RunInfo) -> LaunchRequest | None:
     return None
 
 
+def launched_from(run: RunInfo) -> str:
+    """Return the folder that a run was launched from; "" without a launch on record here."""
+    launch = launch_of(run)
+    return launch.launched_from if launch else ""
+
+
 def other_folder(run: RunInfo) -> str:
     """Return the folder that a run was launched from if that is another than this, else ""."""
-    folder = folder_of(run)
-    is_here = folder is None or folder / RUNS_FOLDER in _here()
-    return "" if is_here else str(folder)
+    folder = launched_from(run)
+    return "" if Path(folder, RUNS_FOLDER) in _here() else folder
 
 
 def place_of(run: RunInfo, runs: Path) -> Path:
     """Return where the record of a run is, or would be below `runs`."""
     usual = runs / run.run_id
+    if launch := launch_of(run):
+        return launch.run_dir
     try:
         is_free = read_launch(usual).launched_at == run.launched_at
     except ConfigError:  # nothing is there, or the rest of a damaged record
         is_free = True
-    apart = runs / f"{run.run_id}-{run.launched_at:.0f}"  # from another run with its id
-    return record_of(run) or (usual if is_free else apart)
+    # Apart from another run with its id.
+    return usual if is_free else runs / f"{run.run_id}-{run.launched_at:.0f}"
 
 
-def records() -> dict[Path, str]:
-    """Return the names of the records in this folder and in the index, the newest first."""
-    return _records([_index(), *_here()])
-
-
-def _records(places: Sequence[Path]) -> dict[Path, str]:
+def records(places: Sequence[Path] | None = None) -> dict[Path, str]:
+    """Return the names of the records, the newest first: in the index and here, or in `places`."""
     names: dict[Path, str] = {}
-    for place in places:
+    for place in [_index(), *_here()] if places is None else places:
         for entry in place.glob("[!.]*"):
             folder = entry.resolve()
             names.setdefault(folder, folder.name if entry.name == LATEST else entry.name)
@@ -110,7 +99,7 @@ def _records(places: Sequence[Path]) -> dict[Path, str]:
 
 def launched_here() -> list[Path]:
     """Return the records in `runs` of this folder, and those to which links lead, newest first."""
-    return [*_records(_here())]
+    return [*records(_here())]
 
 
 def has_unproven_end(folder: Path) -> bool:
@@ -156,13 +145,10 @@ def named_records(words: Sequence[str]) -> list[Path]:
 
 
 def records_of_word(word: str) -> list[Path]:
-    """Return the records that a word means; [] for an id that none here has.
+    """Return the records that a word means, [] for an id that none here has; or raise ConfigError.
 
     A word is a run id or its unique beginning, `latest`, the folder of a record, or the id or the
     folder of a sweep, which means all its runs.
-
-    Raises:
-        ConfigError: It is none of these, or the beginning of several.
     """
     if "/" in word or word.startswith((".", "~")):
         return _records_in(Path(expand_home(word)))
@@ -237,7 +223,6 @@ def ignore_folder(folder: Path) -> None:
 
 
 def _named(name: str) -> Iterator[Path]:
-    """Yield the records of this name, of this folder first."""
     for place in _here() if name == LATEST else (*_here(), _index()):
         if record_file(place / name):
             yield (place / name).resolve()

@@ -16,15 +16,15 @@ from runner.control.atomic_file import replace_file
 from runner.control.code import worktree
 from runner.control.code.pool import find_release
 from runner.control.record import run_index
-from runner.control.record.file_names import (
+from runner.control.record.launch_record import (
     CONFIG_FILE,
     OVERRIDES_FILE,
     PLAN_FILE,
     RESULT_FILE,
     SWEEP_FILE,
+    read_launch,
+    record_content,
 )
-from runner.control.record.launch_record import read_launch, record_content
-from runner.control.record.metrics_record import record_metrics
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.launch_request import LaunchRequest
 from runner.core.outcome.diagnosis import Diagnosis, RunResult, diagnose
@@ -63,7 +63,7 @@ class RunStore:
         self.logs = folder / "logs"
         self.write_error = ""
         self._sizes: dict[Path, int] = {}
-        self._known_events: set[tuple[Any, ...]] | None = None
+        self._known_events: set[tuple[Any, ...]] = set()
         self._lock_fd: int | None = None
         self._has_torn_line = False
 
@@ -108,11 +108,7 @@ class RunStore:
             raise NotReady([problem]) from error
 
     def create(self, request: LaunchRequest, plan: Plan) -> bool:
-        """Begin the record; return whether its run id finds it.
-
-        Raises:
-            OSError: It cannot be written; then there is none.
-        """
+        """Begin the record; return whether its run id finds it. Raise OSError: there is none."""
         was_submitted = (self.folder / CONFIG_FILE).exists()
         try:
             if not was_submitted:
@@ -142,10 +138,7 @@ class RunStore:
     def reopen(self, request: LaunchRequest, plan: Plan) -> bool:
         """Continue the record of a run, or begin one; add what an interrupted record lacks.
 
-        `request` has the configuration of the run, and how its hosts were reached.
-
-        Return whether this process writes it: not if another one does, or if it cannot be written
-        (see `write_error`).
+        Return whether this process writes it: not if another one does, or it cannot be written.
         """
         try:
             if not self.folder.exists():
@@ -162,11 +155,9 @@ class RunStore:
                 with contextlib.suppress(ConfigError):  # none is on record
                     request = read_launch(self.folder)
                 self.write_plan(plan, request)
-        except (OSError, ConfigError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            self.write_error = f"cannot write in {self.folder}: {reason}"
+        except OSError as error:
+            self.write_error = f"cannot write in {self.folder}: {error.strerror}"
             return False
-        self._known_events = set()
         with contextlib.suppress(OSError):
             for line in (self.folder / EVENTS_FILE).read_text(errors="replace").splitlines():
                 with contextlib.suppress(ValueError):
@@ -174,14 +165,12 @@ class RunStore:
         return True
 
     def _last_planned_attempt(self) -> int:
-        """Return the number of the last attempt whose plan is on record; -1 for none."""
         try:
             return int(json.loads((self.folder / PLAN_FILE).read_bytes())["attempt"])
         except (OSError, ValueError, KeyError, TypeError):
             return -1
 
     def unlock(self) -> None:
-        """Let other processes write here."""
         if self._lock_fd is not None:
             os.close(self._lock_fd)
             self._lock_fd = None
@@ -191,11 +180,10 @@ class RunStore:
 
         The plan of an earlier attempt N is kept as `plan.N.json`.
         """
-        with contextlib.suppress(FileNotFoundError, ValueError):
+        last = self._last_planned_attempt()
+        if 0 <= last < plan.attempt:
             previous = (self.folder / PLAN_FILE).read_text(encoding="utf-8")
-            number = int(json.loads(previous)["attempt"])
-            if number < plan.attempt:
-                self.write_text(f"plan.{number}.json", previous)
+            self.write_text(f"plan.{last}.json", previous)
         self.write_json(PLAN_FILE, record_content(plan, request))
 
     @property
@@ -233,9 +221,8 @@ class RunStore:
         try:
             if not self.has_result:
                 raise ValueError("there is no end of its last attempt")
-            files = (self.folder / name for name in (PLAN_FILE, RESULT_FILE))
-            plan, verdict = (json.loads(file.read_text(encoding="utf-8")) for file in files)
-            return decode(Plan, plan), decode(Verdict, verdict)
+            plan = decode(Plan, json.loads((self.folder / PLAN_FILE).read_bytes()))
+            return plan, decode(Verdict, json.loads((self.folder / RESULT_FILE).read_bytes()))
         except (OSError, ValueError) as error:
             message = f"the record of a run in {self.folder} cannot be read: {error}"
             run_id = run_index.records().get(self.folder.resolve(), self.folder.name)
@@ -248,33 +235,22 @@ class RunStore:
             raise NotReady([Problem("", message, hint)]) from error
 
     def append(self, event: Event) -> None:
-        """Record an event; in a reopened record, unless it is there already."""
-        if self._known_events is not None:
-            if _event_key(event) in self._known_events:
-                return
-            self._known_events.add(_event_key(event))
+        """Record an event, unless it is there already."""
+        if _event_key(event) in self._known_events:
+            return
+        self._known_events.add(_event_key(event))
         line = b"\n" * self._has_torn_line + event.to_line().encode()
         self._has_torn_line = not self._append(self.folder / EVENTS_FILE, line)
 
     def write_log(self, node: str, name: str, offset: int, data: bytes) -> None:
         """Append a chunk of a stream, nothing twice nor beyond a gap."""
         path = self.logs / node / name
-        local_size = self._sizes.get(path)
-        if local_size is None:
-            local_size = _file_size(path)
+        local_size = self._sizes[path] if path in self._sizes else _file_size(path)
         if offset <= local_size < offset + len(data):
             is_complete = self._append(path, data[local_size - offset :])
             # If it was written in part, the next chunk is beyond a gap; `pull` fills it.
             local_size = offset + len(data) if is_complete else _file_size(path)
         self._sizes[path] = local_size
-
-    def record_metrics(self, plan: Plan) -> str:
-        """Record the metrics in the logs; return why they cannot be written, or ""."""
-        try:
-            record_metrics(self.folder, plan.progress_pattern)
-        except OSError as error:
-            return f"cannot write the metrics in {self.folder}: {error.strerror}"
-        return ""
 
     def rerun_without_lost(self, plan: Plan, verdict: Verdict) -> str:
         """Return the command that repeats the run without the hosts that it lost, "" for none.
@@ -299,7 +275,6 @@ class RunStore:
         return f"{this_program()} {command_line(words)}"
 
     def diagnose(self, plan: Plan, verdict: Verdict) -> Diagnosis | None:
-        """Return the diagnosis of the first failure, by the logs and the code on record."""
         return diagnose(plan, verdict, self.tail, lambda: self._project_files(plan))
 
     def _project_files(self, plan: Plan) -> ProjectFiles | None:
@@ -320,7 +295,6 @@ class RunStore:
         return None
 
     def tail(self, node: str, name: str, lines: int) -> list[str]:
-        """Return the last lines of one stream."""
         try:
             with (self.logs / node / name).open("rb") as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - MAX_AVG_LINE_BYTES * lines))
@@ -333,7 +307,6 @@ class RunStore:
         return [row.rstrip("\r").rpartition("\r")[2] for row in rows]
 
     def stacks(self, attempt: int, node: str) -> str:
-        """Return a node's log of Python stacks, as far as it is here."""
         path = self.logs / node / local_log_name(attempt, STACKS_LOG, "out")
         try:
             return path.read_text(encoding="utf-8", errors="replace")

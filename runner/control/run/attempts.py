@@ -7,15 +7,15 @@ import signal
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import NoReturn
 
 from runner.control.attempt.monitor import AttemptMonitor
-from runner.control.code.snapshot import Snapshot
-from runner.control.code.source import CodeOnHosts, CodeSource, RerunCode, code_of
+from runner.control.code.pool import Release
+from runner.control.code.source import CodeSource, code_of
 from runner.control.record.said_notes import unsaid
 from runner.control.run.hosts import HostPool
 from runner.control.run.preparation import Preparation
-from runner.core.errors import Interrupted, NotReady, Problem
+from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady, Problem
 from runner.core.launch_request import LaunchRequest
 from runner.core.outcome.losses import (
     Losses,
@@ -39,27 +39,11 @@ from runner.core.wire.timing import PING_S
 OTHER_RUNS_TIMEOUT_S = 2.0
 """How long a launch waits for the runs of its hosts, of which it only makes a note."""
 
-NOTICE_S = 10.0
-"""Hosts expect a relaunch for so long after each announcement in the pause."""
+NOTICE_S = 10.0  # hosts expect a relaunch for so long after each announcement in the pause
+PREPARE_S = 120.0  # and for so long while the next attempt is prepared: facts, setups, code
 
 RESUMES = re.compile(r"-{0,2}(resume|load|restore|init|ckpt|checkpoint)([-_.]?\w+)*(=(?!/).*)?\Z")
 """An argument by which a program goes on where an earlier run ended."""
-
-PREPARE_S = 120.0
-"""And for so long while the next attempt is prepared: facts, setups, code."""
-
-
-def open_code_source(request: LaunchRequest) -> CodeSource:
-    """Return the code source of a run; a snapshot is hashed in the background.
-
-    Raises:
-        ConfigError: The project cannot be pushed, or the code of the past run is gone.
-    """
-    if request.recorded_code:
-        return RerunCode(request.recorded_code, request.spec, Path.cwd())
-    if request.spec.pushes_code:
-        return Snapshot.take(request.spec, Path.cwd())
-    return CodeOnHosts(request.spec, Path.cwd())
 
 
 def launch_notes(request: LaunchRequest, source: CodeSource) -> list[str]:
@@ -95,8 +79,6 @@ def without_pulls(request: LaunchRequest) -> LaunchRequest:
 
 @dataclass(frozen=True)
 class PlannedAttempt:
-    """An attempt that can begin, and the facts behind it."""
-
     plan: Plan
     facts: dict[str, Facts]
 
@@ -121,27 +103,24 @@ class Attempts:
         self._check = check
         self._say = pool.console.message
         self._preparation = Preparation(request.spec, source)
+        self._former_nodes = {name for past in starts for name in past.nodes}  # of any attempt
         self._said: Sequence[str] = ()  # the warnings of the checks
 
     @property
     def relaunches_left(self) -> int:
-        """How many attempts may follow this one."""
         return self._pool.spec.relaunch.max - len(self.past) + len(self._starts)
 
     def plan(self) -> Plan:
         """Return the plan of the first attempt; nothing is changed on hosts."""
         facts = self._collect_facts()
-        self._source.snapshot_if_needed(facts)  # the code of a past run may be gone
-        return self._build_plan(self._pool.spec, facts)
+        self._release_to_push(facts)  # the code of a past run may be gone
+        return self._build_plan(facts)
 
     def first(self) -> PlannedAttempt:
-        """Return the first attempt, once every host has the code."""
         number = self._starts[-1].attempt + 1 if self._starts else 0
-        return self._push_and_plan(self._collect_facts(), number, ())
+        return self._push_and_plan(self._collect_facts(), number)
 
-    def next(
-        self, facts: dict[str, Facts], monitor: AttemptMonitor, verdict: Verdict
-    ) -> PlannedAttempt | None:
+    def next(self, monitor: AttemptMonitor, verdict: Verdict) -> PlannedAttempt | None:
         """Return the attempt after one that ended; None if none follows.
 
         Raises:
@@ -154,9 +133,6 @@ class Attempts:
             return None
         spec = self._pool.spec
         plan = monitor.plan
-        former_nodes = {*facts}  # which hold an earlier attempt
-        for past in self.past:
-            former_nodes.update(past.nodes)
         if not self.relaunches_left or not may_relaunch(spec, verdict):
             return None
         if peers.hosts_may_decide:
@@ -166,14 +142,14 @@ class Attempts:
             )
             return None
         losses = classify_losses(plan, monitor.timed_events, verdict.first_failure)
-        return self._relaunch(plan, past_attempt(plan, verdict), losses, former_nodes)
+        return self._relaunch(plan, past_attempt(plan, verdict), losses)
 
     def _collect_facts(self) -> dict[str, Facts]:
         """Ask every host, show what the user should know, and run the checks of a launch."""
         for note in launch_notes(self._request, self._source):
             self._say(f"note: {note}")
         spec = self._pool.spec
-        facts, problems = self._ask((), spec.spares)
+        facts, problems = self._ask(spec.spares)
         nodes = tuple(node for node in spec.nodes if node.name not in problems)
         if len(nodes) < (spec.min_nodes or len(spec.nodes)) or spec.master not in nodes:
             refused = [each for node in spec.nodes for each in problems.get(node.name, [])]
@@ -193,7 +169,6 @@ class Attempts:
         return facts
 
     def _say_other_runs(self) -> None:
-        """Name the runs that are on the same hosts, as far as these answer in time."""
         spec = self._pool.spec
         with self._pool.quietly():
             runs = self._pool.runs(spec.nodes, timeout_s=OTHER_RUNS_TIMEOUT_S).runs
@@ -209,12 +184,9 @@ class Attempts:
         self._say(f"note: {who}: {this_program()} {how}")
 
     def _ask(
-        self, former_nodes: Collection[str], spares: Sequence[Node] = ()
+        self, spares: Sequence[Node] = ()
     ) -> tuple[dict[str, Facts], dict[str, list[Problem]]]:
-        """Return the facts of the nodes that can take part, and the problems of the others.
-
-        The `former_nodes` hold an earlier attempt.
-        """
+        """Return the facts of the nodes that can take part, and the problems of the others."""
         spec = self._pool.spec
         facts, unreachable = self._pool.collect_available_facts(self.facts_request, spares)
         problems = {name: [problem] for name, problem in unreachable.items()}
@@ -222,8 +194,9 @@ class Attempts:
             name = node.name
             if name not in facts:
                 continue
-            if name in former_nodes:
-                self._raise_if_stop_requested(name if facts[name].run_stopped else "")
+            if name in self._former_nodes:
+                if facts[name].run_stopped:
+                    self._refuse_stopped(name)
                 facts[name] = replace(facts[name], run_exists=False)
             if found := problems_of(spec, node, facts[name]):
                 problems[name] = found
@@ -231,36 +204,38 @@ class Attempts:
         return facts, problems
 
     def facts_request(self, node: Node) -> FactsRequest:
-        """Return what to ask a node before an order."""
         request = facts_request(self._pool.spec, node, code_of(self._request, self._source))
         request = replace(request, prepare=self._preparation.request(node))
         return replace(request, run_id="") if self._starts else request  # it may be there
 
-    def _build_plan(self, spec: Spec, facts: dict[str, Facts], number: int = 0) -> Plan:
-        code = code_of(self._request, self._source)
+    def _build_plan(self, facts: dict[str, Facts], number: int = 0) -> Plan:
         return build_plan(
-            spec,
+            self._pool.spec,
             facts,
-            code=code,
+            code=code_of(self._request, self._source),
             attempt=number,
             relaunches_left=self.relaunches_left,
             fold_names=self._pool.fold_names,
         )
 
-    def _push_and_plan(
-        self, facts: dict[str, Facts], number: int, former_nodes: Collection[str]
-    ) -> PlannedAttempt:
-        snapshot = self._source.snapshot_if_needed(facts)
+    def _release_to_push(self, facts: Mapping[str, Facts]) -> Release | None:
+        """Return what hosts lack of the code; raise NotReady if it is not here either."""
+        lacking = sorted(name for name, each in facts.items() if not each.has_release)
+        return self._source.release(lacking) if lacking else None
+
+    def _push_and_plan(self, facts: dict[str, Facts], number: int) -> PlannedAttempt:
+        release = self._release_to_push(facts)
         pushed = {name: replace(each, has_release=True) for name, each in facts.items()}
-        plan = self._build_plan(self._pool.spec, pushed, number)
-        if snapshot:
-            self._pool.push(snapshot, facts)
+        plan = self._build_plan(pushed, number)
+        if release:
+            self._pool.push(release, facts)
         if self._preparation.run(self._pool, facts):  # perhaps with another interpreter
             spares = [node for node in self._pool.spec.spares if node.name in facts]
-            facts, problems = self._ask(former_nodes, spares)
+            facts, problems = self._ask(spares)
             _raise_problems(problems)
             self._say_warnings(facts)
-            plan = self._build_plan(self._pool.spec, facts, number)
+            plan = self._build_plan(facts, number)
+        self._former_nodes.update(facts)
         return PlannedAttempt(plan, facts)
 
     def _say_warnings(self, facts: Mapping[str, Facts]) -> None:
@@ -272,13 +247,7 @@ class Attempts:
                 self._say(f"warning: {warning}")
         self._said = found
 
-    def _relaunch(
-        self,
-        plan: Plan,
-        failed: PastAttempt,
-        losses: Losses,
-        former_nodes: Collection[str],
-    ) -> PlannedAttempt | None:
+    def _relaunch(self, plan: Plan, failed: PastAttempt, losses: Losses) -> PlannedAttempt | None:
         """Wait for the pause after an attempt that failed, and find nodes for the next one."""
         spec = self._pool.spec
         new_spec = next_spec(spec, losses.excluded, losses.suspected)
@@ -296,7 +265,7 @@ class Attempts:
         upcoming = None
         try:
             self._wait(pause_s, plan.run_id)
-            upcoming = self._choose_usable_nodes(plan.attempt + 1, former_nodes, losses)
+            upcoming = self._choose_usable_nodes(plan.attempt + 1, losses)
         finally:
             if upcoming is None:
                 self.past = past_before
@@ -317,7 +286,8 @@ class Attempts:
         end = time.monotonic() + seconds
         while (remaining_s := end - time.monotonic()) > 0:
             self._announce(run_id, NOTICE_S)
-            self._raise_if_stop_requested(self._pool.poll_for_stop(min(PING_S, remaining_s)))
+            if stopped_on := self._pool.poll_for_stop(min(PING_S, remaining_s)):
+                self._refuse_stopped(stopped_on)
         self._announce(run_id, PREPARE_S)
 
     def _announce(self, run_id: str, seconds: float) -> None:
@@ -326,16 +296,14 @@ class Attempts:
             request = {"run_id": run_id, "node": name, "for_s": seconds}
             session.request("mark_relaunch_pending", request)
 
-    def _choose_usable_nodes(
-        self, number: int, former_nodes: Collection[str], losses: Losses
-    ) -> PlannedAttempt | None:
+    def _choose_usable_nodes(self, number: int, losses: Losses) -> PlannedAttempt | None:
         """Return the attempt on nodes that can be used; None if there are too few."""
         spec = self._pool.spec
         excluded = {*losses.excluded}
         while new_spec := next_spec(spec, excluded, losses.suspected):
             self._pool.retarget(new_spec)
             try:
-                return self._prepare(number, former_nodes)
+                return self._prepare(number)
             except NotReady as error:
                 names = {node.name for node in new_spec.nodes}
                 unusable: dict[str, Problem] = {}
@@ -352,21 +320,19 @@ class Attempts:
         self._report_too_few(spec, excluded)
         return None
 
-    def _prepare(self, number: int, former_nodes: Collection[str]) -> PlannedAttempt:
+    def _prepare(self, number: int) -> PlannedAttempt:
         """Return the next attempt on the nodes of the pool.
 
         The subject of a problem is the node that cannot be used, if it is a single node's.
         """
-        facts, problems = self._ask(former_nodes)
+        facts, problems = self._ask()
         _raise_problems(problems)
         self._check(self._pool.spec, facts)
-        return self._push_and_plan(facts, number, former_nodes)
+        return self._push_and_plan(facts, number)
 
-    def _raise_if_stop_requested(self, node: str) -> None:
-        """Raise `Interrupted` if a stop was requested on a node; "" is none."""
-        if node:
-            self._say(f"not relaunching: a stop was requested on {node}")
-            raise Interrupted(128 + signal.SIGINT)
+    def _refuse_stopped(self, node: str) -> NoReturn:
+        self._say(f"not relaunching: a stop was requested on {node}")
+        raise Interrupted(SIGNAL_EXIT_BASE + signal.SIGINT)
 
     def _report_too_few(self, spec: Spec, excluded: Collection[str]) -> None:
         if spec.task.decides in excluded:
@@ -379,6 +345,5 @@ class Attempts:
 
 
 def _raise_problems(problems: Mapping[str, Sequence[Problem]]) -> None:
-    """Raise the first problem of each node, if there are any."""
     if problems:
         raise NotReady([replace(each[0], subject=name) for name, each in problems.items()])

@@ -23,8 +23,6 @@ MAX_RECORD = 256 << 20  # bytes
 
 @dataclass(frozen=True)
 class HostRecord:
-    """What a host has on record of a run: its plan, its configuration and `info`."""
-
     plan: Plan
     config_yaml: str
     info: RunInfo
@@ -46,11 +44,11 @@ def parse_record(payload: bytes, run_id: str, progress_pattern: str) -> HostReco
     for part in record.plan.nodes:
         if {record.plan.run_id, part.order.run_id} != {run_id} or part.order.node != part.node:
             raise ValueError(f"its order for {part.node} is of another run or node")
-    nodes = []
-    for part in record.plan.nodes:
-        order = replace(part.order, progress_pattern=progress_pattern)
-        nodes.append(replace(part, order=order))
-    plan = replace(record.plan, nodes=tuple(nodes))
+    nodes = tuple(
+        replace(part, order=replace(part.order, progress_pattern=progress_pattern))
+        for part in record.plan.nodes
+    )
+    plan = replace(record.plan, nodes=nodes)
     return replace(record, plan=plan, info=replace(record.info, run_id=run_id))
 
 
@@ -82,11 +80,9 @@ class RunFinder:
 
     @property
     def cluster_nodes(self) -> tuple[Node, ...]:
-        """All nodes of the cluster, those of the run or not."""
         return tuple(self._nodes.values())
 
     def reconnect_all(self) -> None:
-        """Try to reach all hosts of the cluster again."""
         self.pool.retarget(replace(self.pool.spec, nodes=self.cluster_nodes))
         spec = self.pool.spec
         self.facts, self.unreachable = self.pool.collect_available_facts(
@@ -148,8 +144,7 @@ class RunFinder:
     def retarget_to_run(self, plan: Plan) -> Spec:
         """Work with the nodes of a run from now on, with the limits it was started with.
 
-        Raises:
-            NotReady: A node is unknown here: what a host says decides not whom we contact.
+        Raise NotReady for a node unknown here: what a host says decides not whom we contact.
         """
         spec = self.pool.spec
         order = plan.nodes[0].order

@@ -1,8 +1,7 @@
 """Download of a run from all of its hosts at once: records, logs and outputs.
 
-All is written below the run's folder on this machine, whatever names a host sends. A file that only
-grows on its host continues where the local copy ends; any other is written to a partial file, named
-after its version, and renamed when it is complete. So no pull fetches anything twice.
+No pull fetches anything twice: a file that only grows continues where the local copy ends; any
+other is written to a partial file, named after its version, and renamed when it is complete.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ import shutil
 import stat
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.control.record.file_names import HOSTS_FOLDER
+from runner.control.record.launch_record import HOSTS_FOLDER
 from runner.control.record.run_store import try_lock_folder
 from runner.control.rpc.session import HostSession
 from runner.control.rpc.wait import WaitLoop
@@ -61,15 +60,11 @@ def pull(
 ) -> dict[str, PullResult]:
     """Download what hosts have of a run; return the result of each node, with its problems.
 
-    All that are connected are asked, or those of `nodes` among them. A problem of one does not
-    affect the others. `folder`, the record on this machine, is made if it does not exist; `kinds`
-    are of `FILE_KINDS`, `patterns` name outputs in place of those of the task. What is not here
-    after `limit_s` is left to the next pull, and so is the rest of a host that sent nothing for
-    `patience_s`.
-
-    Raises:
-        NotReady: The folder cannot be written to, or another process does so.
-        Interrupted: By a signal; the next pull continues from there.
+    All that are connected are asked, or those of `nodes` among them. `folder` is the record here,
+    which is made if it does not exist; `patterns` name outputs in place of those of the task. What
+    is not here after `limit_s` is left to the next pull, and so is the rest of a host that sent
+    nothing for `patience_s`.
+    Raise NotReady if the folder cannot be written to, or another process does so.
     """
     pool.console.phase("fetching")
     try:
@@ -83,14 +78,14 @@ def pull(
         )
         raise NotReady([Problem("", message, "wait for its end")])
     try:
-        show = pool.console.node_status
         downloads = {
-            name: HostDownload(session, run_id, folder, show)
+            name: HostDownload(session, run_id, folder, pool.console.node_status)
             for name, session in pool.sessions.items()
             if not session.closed and (nodes is None or name in nodes)
         }
-        loop = PullLoop(pool.sessions, pool.inbox, pool.spec.lost_s, show)
-        loop.run(downloads, {"kinds": [*kinds], "patterns": [*patterns]}, limit_s, patience_s)
+        for download in downloads.values():
+            download.start({"kinds": [*kinds], "patterns": [*patterns]})
+        PullLoop(pool, downloads, limit_s, patience_s).wait()
         for name, download in downloads.items():
             if download.result.is_complete and OUTPUT in kinds:
                 shutil.rmtree(folder / PARTIAL_FOLDER / name, ignore_errors=True)
@@ -102,22 +97,17 @@ def pull(
 
 
 class PullLoop(WaitLoop):
-    """The wait for every host's files."""
-
-    def run(
+    def __init__(
         self,
+        pool: HostPool,
         downloads: Mapping[str, HostDownload],
-        wanted: Mapping[str, list[str]],
         limit_s: float,
         patience_s: float,
     ) -> None:
-        """Return when all downloads are done."""
+        super().__init__(pool.sessions, pool.inbox, pool.spec.lost_s, pool.console.node_status)
         self._downloads = downloads
-        for download in downloads.values():
-            download.start(wanted)
         self._deadline = time.monotonic() + limit_s
         self._patience_s = patience_s
-        self.wait()
 
     def _pending(self) -> list[str]:
         return [name for name, download in self._downloads.items() if not download.is_done]
@@ -140,8 +130,6 @@ class PullLoop(WaitLoop):
 
 @dataclass
 class Incoming:
-    """A file that a host streams."""
-
     source: RemoteFile
     dest: str  # below the run's folder
     path: Path  # where it is written
@@ -151,8 +139,6 @@ class Incoming:
 
 
 class HostDownload:
-    """The download from one host."""
-
     def __init__(
         self, session: HostSession, run_id: str, folder: Path, show: Callable[[str, str], None]
     ) -> None:
@@ -163,20 +149,18 @@ class HostDownload:
         self._run_ref = {"run_id": run_id, "node": self._name}
         self._folder = folder
         self._show = show
-        self._list_id = 0
-        self._fetch_id = 0
+        self._request_id = 0  # of the last request
+        self._replies: tuple[str, ...] = ("inventory",)  # to that
         self._incoming: deque[Incoming] = deque()  # in the order of the stream
         self._bytes_total = 0
         self._bytes_done = 0
         self._next_report = 0.0
 
     def start(self, wanted: Mapping[str, list[str]]) -> None:
-        """Request the inventory."""
         self._show(self._name, "listing")
-        self._list_id = self._session.request("inventory", {**self._run_ref, **wanted})
+        self._request_id = self._session.request("inventory", {**self._run_ref, **wanted})
 
     def fail(self, message: str) -> None:
-        """Give up on the host."""
         self.is_done = True
         self.result.failed_count += 1
         self.result.problems.append(Problem(self._name, message, RETRY_HINT))
@@ -184,10 +168,14 @@ class HostDownload:
 
     def on_frame(self, frame: Frame) -> bool:
         """Take a frame; return whether it was a reply with something new."""
-        request_id = frame.data.get("id")
-        if request_id == self._list_id and frame.kind == "refused":
-            self.fail(f"could not say what it has: {frame.data['reason']}")
-        elif request_id == self._list_id and frame.kind == "inventory":
+        if frame.data.get("id") != self._request_id:
+            return False
+        if frame.kind == "refused":
+            aim = "say what it has" if "inventory" in self._replies else "send what was asked for"
+            self.fail(f"could not {aim}: {frame.data['reason']}")
+        elif frame.kind not in self._replies:
+            return False
+        elif frame.kind == "inventory":
             try:
                 rows = parse_json(decompress(frame.payload, MAX_LIST))
                 files = [RemoteFile.from_row(row) for row in rows]
@@ -197,17 +185,12 @@ class HostDownload:
             self.result.omitted_count = frame.data["omitted_count"]
             self.result.notes = [printable(note) for note in frame.data["skipped"]]
             self._request(files)
-        elif request_id == self._fetch_id and frame.kind == "data":
+        elif frame.kind == "data":
             self._take(frame)
-        elif request_id == self._fetch_id and frame.kind == "refused":
-            self.fail(frame.data["reason"])
-        elif request_id == self._fetch_id and frame.kind == "streamed":
-            if self._incoming:
-                self.fail("did not send all that was asked for")
-            else:
-                self._finish()
+        elif self._incoming:
+            self.fail("did not send all that was asked for")
         else:
-            return False
+            self._finish()
         return True
 
     def _request(self, files: Sequence[RemoteFile]) -> None:
@@ -221,11 +204,13 @@ class HostDownload:
                 dest = f"logs/{self._name}/{local_name(*parse_log_path(source.path))}"
             if source.kind == LOG and not source.size:
                 continue
-            with self._guard(dest):
+            try:
                 if incoming := self._lacking(source, dest):
                     self._incoming.append(incoming)
                     self._bytes_total += source.size
                     self._bytes_done += incoming.position
+            except (OSError, ValueError) as error:
+                self._give_up(dest, error)
             if self.is_done:
                 return
         if not self._incoming:
@@ -236,7 +221,8 @@ class HostDownload:
             source = each.source
             mtime_ns = source.mtime_ns if each.is_partial else None
             rows.append([source.kind, source.path, each.position, source.size, mtime_ns])
-        self._fetch_id = self._session.request("fetch", {**self._run_ref, "files": rows})
+        self._replies = ("data", "streamed")
+        self._request_id = self._session.request("fetch", {**self._run_ref, "files": rows})
 
     def _lacking(self, source: RemoteFile, dest: str) -> Incoming | None:
         """Return what of a file is not here, None if all is.
@@ -280,13 +266,15 @@ class HostDownload:
         return self._folder / name
 
     def _take(self, frame: Frame) -> None:
-        """Take bytes of the file whose turn it is."""
         incoming = self._incoming[0] if self._incoming else None
         if incoming is None or frame.data["file"] != incoming.source.path:
             raise FrameError("bytes of a file that nobody asked for")
         if not incoming.is_given_up:
-            with self._guard(incoming.dest, incoming):
+            try:
                 self._write(incoming, frame)
+            except (OSError, ValueError) as error:
+                incoming.is_given_up = True
+                self._give_up(incoming.dest, error)
         if frame.data["eof"]:
             self._incoming.popleft()
         now = time.monotonic()
@@ -328,21 +316,14 @@ class HostDownload:
         self.result.is_finished = True
         self._show(self._name, "done" if self.result.is_complete else "in part")
 
-    @contextlib.contextmanager
-    def _guard(self, dest: str, incoming: Incoming | None = None) -> Iterator[None]:
-        """On an error give up the file, or all of them if the disk is full."""
-        try:
-            yield
-            return
-        except OSError as error:
-            if error.errno in FATAL_ERRNOS:
-                self.fail(f"cannot write {printable(dest)} here: {error.strerror}")
-                return
+    def _give_up(self, dest: str, error: OSError | ValueError) -> None:
+        """Note why a file is not brought; where the disk is full, nothing else is either."""
+        problem = str(error)
+        if isinstance(error, OSError):
             problem = f"cannot be written here: {reason_of(error)}"
-        except ValueError as error:
-            problem = str(error)
-        if incoming:
-            incoming.is_given_up = True
+            if error.errno in FATAL_ERRNOS:
+                self.fail(f"{printable(dest)} {problem}")
+                return
         self.result.failed_count += 1
         if len(self.result.problems) < MAX_PROBLEMS:
             message = f"{printable(dest)}: {problem}"

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.record import run_index
+from runner.control.record.metrics_record import record_metrics
 from runner.control.record.run_store import RunStore
 from runner.control.run.discovery import HostRecord, RunFinder
 from runner.control.run.download import pull
@@ -53,7 +54,6 @@ class FoundRun:
         self.store = RunStore(run_index.place_of(self.record.info, request.run_dir.parent))
 
     def _turn_to(self, record: HostRecord) -> None:
-        """Work with the attempt of a record."""
         self.record = record
         self.plan = record.plan
         self.spec = self.finder.retarget_to_run(self.plan)
@@ -80,7 +80,6 @@ class FoundRun:
 
     @property
     def all_nodes(self) -> tuple[str, ...]:
-        """The nodes of this attempt and of those before it."""
         names = [share.node for share in self.plan.nodes]
         for past in self.record.info.past_attempts:
             names += past.nodes
@@ -94,7 +93,6 @@ class FoundRun:
             self.console.node_status(name, "spare" if name in standby else "")
 
     def verdict(self, monitor: AttemptMonitor) -> Verdict:
-        """Return how the run ended, as far as the monitor has seen."""
         info = self.record.info
         seconds = monitor.duration(info.launched_at)
         return fold_events(self.plan, monitor.timed_events, seconds, info.past_attempts)
@@ -112,7 +110,25 @@ class FoundRun:
     def switch_to_next_attempt(self, monitor: AttemptMonitor) -> bool:
         """Turn to the attempt that follows; return False if there is none, or it is not found."""
         as_found = self.reported
-        record = self._find_next_attempt(monitor)
+        timeout_s = START_TIMEOUT_S
+        self.outcome_unknown = bool(monitor.peer_status.next_attempt_number)
+        if not self.outcome_unknown:
+            has_failed = 0 < self.verdict(monitor).exit_code < SIGNAL_EXIT_BASE
+            may_follow = has_failed and self.reported.info.relaunches_left
+            was_over = self.already_ended and not self.reported.relaunch_pending
+            is_being_ended = self._is_being_ended or monitor.interrupted
+            hosts_decide = monitor.peer_status.hosts_decide
+            if not may_follow or hosts_decide or is_being_ended or was_over:
+                return False
+            timeout_s = ANNOUNCE_TIMEOUT_S
+        record = None
+        try:
+            with self.finder.pool.quietly():
+                record = self._wait_for_start(time.monotonic() + timeout_s)
+        except Interrupted as error:
+            if self.outcome_unknown:  # else the verdict is wanted at once
+                message = f"left run {self.plan.run_id}; its next attempt is about to start"
+                raise Interrupted(error.exit_code, message) from None
         if record is None:
             self.reported = as_found
             self.finder.retarget_to_run(self.plan)
@@ -121,29 +137,6 @@ class FoundRun:
         self._turn_to(record)
         self.store.unlock()
         return True
-
-    def _find_next_attempt(self, monitor: AttemptMonitor) -> HostRecord | None:
-        """Return the record of the attempt that follows; None if none does, or is not found."""
-        verdict = self.verdict(monitor)
-        is_being_ended = self._is_being_ended or monitor.interrupted
-        timeout_s = START_TIMEOUT_S
-        self.outcome_unknown = bool(monitor.peer_status.next_attempt_number)
-        if not self.outcome_unknown:
-            has_failed = 0 < verdict.exit_code < SIGNAL_EXIT_BASE
-            hosts_decide = monitor.peer_status.hosts_decide
-            may_follow = has_failed and self.reported.info.relaunches_left
-            was_over = self.already_ended and not self.reported.relaunch_pending
-            if not may_follow or hosts_decide or is_being_ended or was_over:
-                return None
-            timeout_s = ANNOUNCE_TIMEOUT_S
-        try:
-            with self.finder.pool.quietly():
-                return self._wait_for_start(time.monotonic() + timeout_s)
-        except Interrupted as error:
-            if not self.outcome_unknown:  # then the verdict is wanted at once
-                return None
-            message = f"left run {self.plan.run_id}; its next attempt is about to start"
-            raise Interrupted(error.exit_code, message) from None
 
     def _wait_for_start(self, deadline: float) -> HostRecord | None:
         """Return the record of the next attempt, if possible once all of its hosts have it."""
@@ -183,10 +176,7 @@ def pull_run(
 ) -> dict[str, PullResult]:
     """Download what the hosts have of a run; record how it ended, if that is not on record here.
 
-    The `kinds` and `patterns` are those of `download.pull`.
-
-    Raises:
-        NotReady: The folder cannot be written to, or another process does so.
+    The `kinds` and `patterns` are those of `download.pull`, and so is what is raised.
     """
     store = run.store
     store.reopen(run.request, run.plan)
@@ -201,17 +191,14 @@ def pull_run(
         raise Interrupted(error.exit_code, message) from None
     record_end(run)
     if run.has_ended:
-        store.record_metrics(run.plan)
+        record_metrics(store.folder, run.plan.progress_pattern)
     return pulled
 
 
 def record_end(run: FoundRun) -> None:
     """Record how a run ended that is over, or what hosts could not prove when it ended.
 
-    Nothing is recorded where all is known, or while another process writes the record.
-
-    Raises:
-        NotReady: The result on record cannot be read.
+    Not where all is known, or while another process writes the record.
     """
     store = run.store
     is_unproven = store.has_result and run_index.has_unproven_end(store.folder)

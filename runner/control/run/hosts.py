@@ -27,7 +27,7 @@ from runner.core.wire.run_info import HostRunStatus
 
 if TYPE_CHECKING:
     from runner.control.attempt.monitor import AttemptMonitor
-    from runner.control.code.pool import PushSource
+    from runner.control.code.pool import Release
     from runner.control.code.push import PushTarget
 
 FLUSH_TIMEOUT_S = 2.0  # the last messages wait so long for a console busy with output of the ranks
@@ -95,12 +95,12 @@ def merge_statuses(
                 by_host = found.setdefault(status.info.run_id, {})
                 if is_own or name not in by_host:
                     by_host[name] = replace(status, changed_at=status.changed_at - ahead_s)
-    runs: list[tuple[float, str, RemoteRun]] = []
-    for run_id, by_host in found.items():
+    runs: list[tuple[float, RemoteRun]] = []
+    for _, by_host in sorted(found.items()):
         info = max((status.info for status in by_host.values()), key=lambda info: info.attempt)
         changed_at = max(status.changed_at for status in by_host.values())
-        runs.append((info.launched_at or changed_at, run_id, RemoteRun(info, by_host)))
-    return [run for _, _, run in sorted(runs, key=lambda each: each[:2])]
+        runs.append((info.launched_at or changed_at, RemoteRun(info, by_host)))
+    return [run for _, run in sorted(runs, key=lambda each: each[0])]
 
 
 class HostPool:
@@ -161,7 +161,6 @@ class HostPool:
         self.connector.spec = spec
 
     def disconnect_all_but(self, names: Container[str]) -> None:
-        """End the sessions to all other hosts."""
         for name in [name for name in self.sessions if name not in names]:
             self.sessions.pop(name).close()
 
@@ -171,20 +170,19 @@ class HostPool:
         pause.wait()
         return pause.stop_requested_on
 
-    def push(self, snapshot: PushSource, facts: dict[str, Facts]) -> dict[str, PushTarget]:
+    def push(self, release: Release, facts: dict[str, Facts]) -> dict[str, PushTarget]:
         """Push the code to every host that lacks it, and mark it as present in `facts`.
 
         Raises `NotReady` with every problem of every host.
         """
         from runner.control.code.push import CodePush
 
-        sessions = self.sessions
-        lacking = {name: sessions[name] for name in facts if not facts[name].has_release}
+        lacking = [name for name in facts if not facts[name].has_release]
         if not lacking:
             return {}
         self.console.phase("pushing the code")
         show = self.console.node_status
-        code_push = CodePush(self.spec, snapshot, lacking, self.inbox, show, sessions)
+        code_push = CodePush(self.spec, release, self.sessions, lacking, self.inbox, show)
         code_push.run()
         facts.update({name: replace(facts[name], has_release=True) for name in lacking})
         return code_push.targets
@@ -235,19 +233,15 @@ class HostPool:
         )
 
     def close_sessions(self) -> None:
-        """End every conversation."""
         for name in list(self.sessions):  # threads may still be connecting
             self.sessions.pop(name).close()
 
     def close(self) -> None:
-        """End every connection."""
         self.close_sessions()
         self.connector.close()
 
 
 class _Pause(WaitLoop):
-    """A wait for a point in time, or for a host where a stop was requested."""
-
     interrupted_message = "interrupted; nothing was started"
 
     def __init__(self, sessions: Mapping[str, HostSession], inbox: Inbox, seconds: float) -> None:
@@ -275,23 +269,7 @@ class _Pause(WaitLoop):
 
 
 def enqueue_signal(inbox: Inbox, signum: int) -> None:
-    """Put a signal into the inbox."""
     inbox.put((None, Frame("signal", {"signal": signum})))
-
-
-@contextlib.contextmanager
-def forward_signals(inbox: Inbox) -> Iterator[None]:
-    """Have every signal that asks this process to end arrive in the inbox, and do nothing else."""
-    previous_handlers = {
-        signum: signal.signal(signum, lambda number, _: enqueue_signal(inbox, number))
-        for signum in SIGNALS
-        if signal.getsignal(signum) != signal.SIG_IGN  # as nohup has it
-    }
-    try:
-        yield
-    finally:
-        for signum, handler in previous_handlers.items():
-            signal.signal(signum, handler)
 
 
 def signal_pending(inbox: Inbox) -> bool:
@@ -316,21 +294,26 @@ def leave_on_signal(monitor: AttemptMonitor, signals: list[int]) -> None:
 
 
 def workdir_request(spec: Spec, node: Node) -> FactsRequest:
-    """Return the facts that a verb needs which only works below `workdir`."""
     return FactsRequest(node=node.name, workdir=spec.cluster.workdir, skip_launch_facts=True)
 
 
 @contextlib.contextmanager
 def open_host_pool(spec: Spec, console: Console, fold_names: FoldNames) -> Iterator[HostPool]:
-    """Open a pool for one verb; at the end it is closed, and the console too."""
+    """Open a pool for one verb, in whose inbox the signals that ask this process to end arrive."""
     inbox = BoundedInbox()
-    with forward_signals(inbox):
-        pool = HostPool(spec, console, inbox, fold_names)
-        try:
-            yield pool
-        finally:
-            console.close(deadline(FLUSH_TIMEOUT_S))
-            pool.close()
+    previous_handlers = {
+        signum: signal.signal(signum, lambda number, _: enqueue_signal(inbox, number))
+        for signum in SIGNALS
+        if signal.getsignal(signum) != signal.SIG_IGN  # as nohup has it
+    }
+    pool = HostPool(spec, console, inbox, fold_names)
+    try:
+        yield pool
+    finally:
+        console.close(deadline(FLUSH_TIMEOUT_S))
+        pool.close()
+        for signum, handler in previous_handlers.items():
+            signal.signal(signum, handler)
 
 
 def deadline(seconds: float) -> Callable[[], bool]:

@@ -17,12 +17,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from runner.control.code.pool import STORE, CodePool
-from runner.control.code.source import CodeSource, code_of
-from runner.control.history import files
+from runner.control.code.source import CodeKeeper, CodeSource, code_of
+from runner.control.history.files import RecordFiles
 from runner.control.history.run_reader import read_events
 from runner.control.record import run_index
-from runner.control.record.file_names import JOB_FILE, PLAN_FILE, RESULT_FILE
-from runner.control.record.launch_record import record_content
+from runner.control.record.launch_record import JOB_FILE, PLAN_FILE, RESULT_FILE, record_content
 from runner.control.record.run_store import RunStore
 from runner.control.run.own_job import past_attempts
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady, Problem, StopUnverified
@@ -53,9 +52,7 @@ KILLED_LAG_S = 5.0
 """For how long a shared disk may not show what a launch has written. One that was killed may have
 written nothing."""
 
-OUTPUT_FAILED = "0:53"
-"""The exit code of a job whose output could not be opened."""
-
+OUTPUT_FAILED = "0:53"  # the exit code of a job whose output could not be opened
 STOP_MARGIN_S = 30.0
 """How much longer than the grace the launch in a job may take to end the run, and Slurm the job."""
 
@@ -81,8 +78,8 @@ def submit(request: LaunchRequest, source: CodeSource, store: RunStore, script: 
         store.write_json(JOB_FILE, record_content(plan, request))
         for name in (OUT_FILE, ERR_FILE):  # whoever looks in vain for a file sees it late on NFS
             store.write_text(name, "")
-    if keeper := source.keep(CodePool(Path.cwd() / run_index.RUNS_FOLDER / STORE)):
-        keeper.finish(lambda: False)
+    if source.code.release:
+        CodeKeeper(CodePool(Path.cwd() / run_index.RUNS_FOLDER / STORE), source).finish()
     answer, problem = ask(["sbatch", "--parsable"], script, SUBMIT_LIMIT_S)
     if problem:  # it may have been taken all the same
         answer, _ = ask(["squeue", "--noheader", f"--name={spec.run_id}", "--format=%i"])
@@ -115,6 +112,7 @@ class JobRun:
         self._show = show
         self.run_id = request.spec.run_id
         self._folder = request.run_dir
+        self._store = RunStore(request.run_dir)
         self._grace_s = request.spec.grace_s
         self._flags = f"--run {self.run_id}"
         self._offsets = {OUT_FILE: 0, ERR_FILE: 0}
@@ -126,13 +124,11 @@ class JobRun:
         return (self._folder / PLAN_FILE).exists()
 
     def require_begun(self) -> None:
-        """Raise NotReady if its job has not begun it."""
         if not self._has_begun:
             message = f"run {self.run_id} has not begun: {job_of(self.job_id).text}"
             raise NotReady([Problem("--run", message)])
 
     def say(self, text: str) -> None:
-        """Print what happens, once."""
         if text != self._shown:
             self._shown = text
             self._show(text)
@@ -140,11 +136,8 @@ class JobRun:
     def follow(self, *, is_guest: bool, tail: int | None = None) -> int:
         """Show what the launch in the job prints until Slurm says that the job is over.
 
-        Return its exit code. A signal stops the run, or cancels its job; that of a guest leaves it.
-
-        Raises:
-            NotReady: The run never begins.
-            Interrupted: The user left it, or cancelled it before it began.
+        Return its exit code, or raise NotReady if it never begins. A signal stops the run, or
+        cancels its job; that of a guest leaves it.
         """
 
         def interrupt(signum: int, _: object) -> None:
@@ -233,12 +226,8 @@ class JobRun:
             return False
 
     def complete(self) -> None:
-        """Record how the run ended whose job is over, if its launch could not do so.
-
-        Raises:
-            NotReady: The job is not over, or ended before the run began.
-        """
-        if RunStore(self._folder).has_result:
+        """Record how the run ended, if its launch could not do so; raise NotReady if it has not."""
+        if self._store.has_result:
             return
         job = job_of(self.job_id)
         if not job.has_ended:
@@ -249,7 +238,7 @@ class JobRun:
 
     def _end(self, job: Job) -> int:
         """Return the exit code of a run; record how it ended, if its launch could not do so."""
-        store = RunStore(self._folder)
+        store = self._store
         plan = decode(Plan, json.loads((self._folder / PLAN_FILE).read_bytes()))
         last_end = self._folder / f"result.{plan.attempt}.json"
         with contextlib.suppress(FileNotFoundError):  # it is there if no other attempt has begun
@@ -259,24 +248,25 @@ class JobRun:
         while not (store.has_result and self._is_whole()) and time.monotonic() < deadline:
             time.sleep(POLL_S)
         if store.has_result:
-            return int(json.loads((self._folder / RESULT_FILE).read_bytes())["exit_code"])
-        events = read_events(self._folder, files.Problems())
+            return store.read_result()[1].exit_code
+        events = read_events(RecordFiles(self._folder))
         timed = [TimedEvent(event.wall, event) for event in events if event.attempt == plan.attempt]
         times = [each.at for each in timed] or [time.time()]
         past = past_attempts(self._folder)[:-1]
         verdict = fold_events(plan, timed, times[-1] - times[0], past)
-        why = job.why_ended() or "its launch was killed"
-        failure = Reason(ReasonKind.SCHEDULER, plan.nodes[0].node, detail=why)
+        failure = verdict.first_failure
+        if failure is None:
+            why = job.why_ended() or "its launch was killed"
+            failure = Reason(ReasonKind.SCHEDULER, plan.nodes[0].node, detail=why)
         is_lost = job.state == "NODE_FAIL"
         verdict = replace(
             verdict,
             state=LOST if is_lost else STOPPED,
             exit_code=LOST_CODE if is_lost else FAILED_CODE,
-            first_failure=verdict.first_failure or failure,
+            first_failure=failure,
         )
         store.write_result(plan, verdict, times[0], None)
-        told = verdict.first_failure or failure
-        self._show(f"first failure: {told.text}\n  {this_program()} why {self._flags}")
+        self._show(f"first failure: {failure.text}\n  {this_program()} why {self._flags}")
         return verdict.exit_code
 
     def _on_signal(self, exit_code: int) -> None:
@@ -312,38 +302,30 @@ class JobRun:
         return "\n  ".join([f"job {self.job_id} of run {self.run_id} {where}", *hints])
 
     def stop(self) -> str:
-        """End the run and its job; return what proves it.
-
-        Raises:
-            StopUnverified: Slurm does not say that nothing of the job is left.
-        """
+        """End the run and its job; return what proves it, or raise StopUnverified."""
         job = job_of(self.job_id)
-        if job.state == "RUNNING":
-            self._begin_stop(is_urgent=False)
-            job = self._await_end(self._grace_s + STOP_MARGIN_S)
-        if not job.has_ended:
-            self._begin_stop(is_urgent=True)
-            job = self._await_end(2 * STOP_MARGIN_S)
+        for is_urgent in (False, True):
+            if job.has_ended or not (is_urgent or job.state == "RUNNING"):
+                continue
+            self._begin_stop(is_urgent=is_urgent)
+            limit_s = 2 * STOP_MARGIN_S if is_urgent else self._grace_s + STOP_MARGIN_S
+            deadline = time.monotonic() + limit_s
+            while time.monotonic() < deadline:
+                job = job_of(self.job_id)
+                if job.has_ended:
+                    break
+                time.sleep(POLL_S)
         if not job.has_ended:
             message = f"{job.text}: Slurm has not ended it"
             raise StopUnverified([Problem(self.run_id, message, "ask the administrators")])
         if not self._has_begun:
             shutil.rmtree(self._folder, ignore_errors=True)
             return f"run {self.run_id}: its job is cancelled; nothing of it had begun"
-        with contextlib.suppress(OSError, ValueError, KeyError, NotReady):
+        with contextlib.suppress(OSError, ValueError, NotReady):
             self.complete()
-            result = json.loads((self._folder / RESULT_FILE).read_bytes())
-            if not result["unverified"]:
+            if not self._store.read_result()[1].unverified:
                 return f"run {self.run_id}: no process is left, as its nodes have proven"
         return f"run {self.run_id}: no process is left, as Slurm says of job {self.job_id}"
-
-    def _await_end(self, limit_s: float) -> Job:
-        deadline = time.monotonic() + limit_s
-        while True:
-            job = job_of(self.job_id)
-            if job.has_ended or time.monotonic() >= deadline:
-                return job
-            time.sleep(POLL_S)
 
 
 def queue_lines() -> Sequence[str]:

@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from runner.control.attempt.monitor import AttemptMonitor
-from runner.control.history.files import Problems, read_as
+from runner.control.history.files import RecordFiles
 from runner.control.history.run_reader import read_plans
-from runner.control.record.file_names import JOB_FILE, RESULT_FILE
+from runner.control.record.launch_record import JOB_FILE, RESULT_FILE
 from runner.control.record.run_store import RunStore
 from runner.control.rpc.session import Inbox
 from runner.control.run.hosts import enqueue_signal
@@ -39,9 +39,7 @@ DISCONNECT_S = 180.0
 find them, nobody else would end them.
 """
 
-SAME_SIGNAL_S = 1.0
-"""Slurm sends TERM twice at the end of a job; a person does not do so as fast."""
-
+SAME_SIGNAL_S = 1.0  # Slurm sends TERM twice at the end of a job; a person does not do so as fast
 URGENT_AFTER_S = 25.0
 """How long after Slurm's TERM what is left is killed here, so that the end can be recorded: its own
 KILL comes 30 s after it, unless the site's KillWait is another."""
@@ -64,7 +62,6 @@ class OwnJob:
         signal.signal(signal.SIGUSR1, lambda *_: self._note(signal.SIGUSR1))
 
     def watch(self, monitor: AttemptMonitor) -> None:
-        """Have an attempt end as Slurm says."""
         self._monitor = monitor
         monitor.on_interrupt = functools.partial(self._on_signal, monitor)
 
@@ -140,7 +137,6 @@ class OwnJob:
 
 
 def is_own_job(folder: Path, spec: Spec) -> bool:
-    """Return whether this launch is the one that a job was submitted for."""
     is_inside = bool(spec.slurm and spec.slurm.job_id) and "SLURMD_NODENAME" in os.environ
     return is_inside and (folder / JOB_FILE).exists()
 
@@ -153,11 +149,10 @@ def with_lease(request: LaunchRequest) -> LaunchRequest:
 
 def past_attempts(folder: Path) -> tuple[PastAttempt, ...]:
     """Return the attempts on record; one without an end was that of a job that Slurm ended."""
-    problems = Problems()
+    files = RecordFiles(folder)
     past: tuple[PastAttempt, ...] = ()
-    for plan in read_plans(folder, problems):
-        last_end = folder / f"result.{plan.attempt}.json"
-        if verdict := read_as(Verdict, last_end, problems):
+    for plan in read_plans(files):
+        if verdict := files.decoded(Verdict, f"result.{plan.attempt}.json"):
             past = (*verdict.past_attempts, past_attempt(plan, verdict))
         else:
             nodes = tuple(share.node for share in plan.nodes)

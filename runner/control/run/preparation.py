@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from runner.control.code.source import CURRENT_CODE_HINT, CodeOnHosts, CodeSource
+from runner.control.code.source import CodeSource
 from runner.control.remote_exec import RemoteCommand
 from runner.control.run.hosts import HostPool
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady, Problem
@@ -108,18 +108,14 @@ class Preparation:
 def _read(source: CodeSource, patterns: Sequence[str]) -> dict[str, bytes]:
     """Return the files that lines read, by path: of the code that is pushed, else from here."""
     files: dict[str, bytes] = {}
-    content = None if isinstance(source, CodeOnHosts) else source.content()
-    if content:
+    if release := source.release(["this machine"]):
         below = f"{source.code.subdirectory}/".lstrip("/")
         state = compile_globs(patterns)
-        for file in content.manifest.files:
+        for file in release.manifest.files:
             path = file.path.removeprefix(below)
             is_below = file.path.startswith(below)
             if is_below and () in functools.reduce(step_globs, path.split("/"), state):
-                files[path] = b"".join(content.read(file))
-    elif source.code.release:
-        message = "the code of that run is not kept here, from which its environment is made"
-        raise NotReady([Problem("rerun", message, CURRENT_CODE_HINT)])
+                files[path] = b"".join(release.read(file))
     else:
         here = Path.cwd()
         found = [entry for pattern in patterns for entry in here.glob(pattern)]

@@ -19,8 +19,14 @@ from runner.control.assumed_facts import assumed_facts
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.attempt.node_monitor import OrderSender
 from runner.control.attempt.stop import user_at_host
-from runner.control.code.pool import STORE, CodeKeeper, CodePool
-from runner.control.code.source import CodeSource, code_of, shipped_tasks
+from runner.control.code.pool import STORE, CodePool
+from runner.control.code.source import (
+    CodeKeeper,
+    CodeSource,
+    code_of,
+    open_code_source,
+    shipped_tasks,
+)
 from runner.control.record import run_index
 from runner.control.record.run_store import RunStore
 from runner.control.record.said_notes import unsaid
@@ -28,7 +34,6 @@ from runner.control.run.attempts import (
     Attempts,
     PlannedAttempt,
     launch_notes,
-    open_code_source,
     without_pulls,
 )
 from runner.control.run.discovery import RunFinder
@@ -191,11 +196,13 @@ class LaunchSession:
         self._notifier = LaunchNotifier(
             self._pool.spec, self._store, self._console.message, self._flags, here
         )
-        self._keeper = self._source.keep(CodePool(Path(here, run_index.RUNS_FOLDER, STORE)))
+        if self._source.code.release:
+            pool = CodePool(Path(here, run_index.RUNS_FOLDER, STORE))
+            self._keeper = CodeKeeper(pool, self._source)
         monitor, verdict = self._run_attempt(attempt)
         is_complete = True
         try:
-            while upcoming := self._attempts.next(attempt.facts, monitor, verdict):
+            while upcoming := self._attempts.next(monitor, verdict):
                 attempt = upcoming
                 with self._store.required():
                     self._store.write_plan(attempt.plan, self._request)

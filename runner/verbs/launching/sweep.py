@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from runner.control.code.snapshot import Snapshot
+from runner.control.code.source import open_code_source
 from runner.control.history.run_reader import read_run
-from runner.control.record.file_names import CONFIG_FILE, SWEEP_FILE
+from runner.control.record.launch_record import CONFIG_FILE, SWEEP_FILE
 from runner.control.record.run_store import RunStore
-from runner.control.run.attempts import open_code_source
 from runner.core.errors import ConfigError
 from runner.core.launch_request import LaunchRequest
 from runner.core.results import SweepRun
@@ -46,7 +46,8 @@ def run_sweep(requests: Sequence[LaunchRequest]) -> int:
     def launch(request: LaunchRequest) -> int:
         nonlocal snapshot
         if snapshot and request.spec.pushes_code and not request.recorded_code:
-            return run(request, snapshot.for_task(request.spec, Path.cwd()))
+            snapshot.choose_task(request.spec)
+            return run(request, snapshot)
         source = open_code_source(request)
         if isinstance(source, Snapshot):
             snapshot = source

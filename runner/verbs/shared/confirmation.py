@@ -32,7 +32,7 @@ def confirm(
     folders = {run.run_id: run_index.other_folder(run) for run in runs}
     for line in run_lines(runs, user_at_host(), folders):
         pool.console.message(f"{verb}: {line}")
-    asked = [run for run in runs if run_index.folder_of(run) is None]
+    asked = [run for run in runs if not run_index.launched_from(run)]
     which = f"{counted(len(asked), 'run')} without a launch on record on this machine"
     if is_latest and not asked:
         asked = [run for run in runs if folders[run.run_id]]

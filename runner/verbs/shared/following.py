@@ -12,6 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from runner.control.attempt.monitor import AttemptMonitor
+from runner.control.record.metrics_record import record_metrics
 from runner.control.record.run_store import RunStore
 from runner.control.run.download import pull
 from runner.control.run.found_run import FoundRun
@@ -182,7 +183,7 @@ class Ending:
 
     def fetch(self, plan: Plan, monitor: AttemptMonitor, kinds: Collection[str]) -> None:
         """Bring what the verdict did not need: these kinds, metrics and samples."""
-        if problem := self.store.record_metrics(plan):
+        if problem := record_metrics(self.store.folder, plan.progress_pattern):
             self.pool.console.message(f"note: {problem}")
         self.store.unlock()
         if kinds and (told := self._fetched(plan, kinds)):

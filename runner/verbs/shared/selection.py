@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from runner.config.words import chosen_cluster, hydra_value, key_of
 from runner.control.record import run_index
-from runner.control.record.file_names import LATEST, OVERRIDES_FILE
-from runner.control.record.launch_record import read_launch
+from runner.control.record.launch_record import LATEST, OVERRIDES_FILE, read_launch
 from runner.control.record.said_notes import unsaid
 from runner.core.errors import ConfigError, Problem
 from runner.core.launch_request import LaunchRequest

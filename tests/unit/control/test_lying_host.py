@@ -16,8 +16,7 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -27,11 +26,11 @@ from runner.checks.base import CheckContext, evaluate_checks
 from runner.control.attempt import monitor
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.attempt.observer import RunObserver
-from runner.control.code.pool import PushSource
 from runner.control.code.push import CodePush
 from runner.control.code.source import CodeOnHosts
-from runner.control.history.files import Problems
+from runner.control.history.files import RecordFiles
 from runner.control.history.series import read_loads
+from runner.control.record.metrics_record import record_metrics
 from runner.control.record.run_store import RunStore
 from runner.control.remote_exec import RemoteCommand
 from runner.control.rpc import wait
@@ -81,7 +80,7 @@ from tests.unit.control.lying_host import (
     runs,
     shown,
 )
-from tests.unit.release_builders import release
+from tests.unit.release_builders import InMemory, release
 
 pytestmark = [pytest.mark.promise(12), pytest.mark.promise(13)]
 
@@ -141,7 +140,7 @@ def run_of_a_liar(pool: Pool) -> None:
     verdict = fold_events(briefly.plan, briefly.timed_events, 1.0)
     diagnosis = diagnose(plan, verdict, store.tail)
     store.write_result(plan, verdict, 1.7e9, diagnosis)
-    store.record_metrics(plan)
+    record_metrics(pool.folder, plan.progress_pattern)
     store.unlock()
     RunStore(pool.folder).read_result()
     shown(
@@ -166,7 +165,7 @@ def files_of_a_liar(pool: Pool) -> None:
     pulled = pull(pool, RUN_ID, pool.folder)
     shown(tables.render_pull(pulled, "runs/x"))
     shown(render_problems(tables.pull_problems(pulled)))
-    for sources in read_loads(pool.folder, 100, 0.0, Problems()).values():
+    for sources in read_loads(RecordFiles(pool.folder), 0.0).values():
         assert {label.partition(" ")[0] for label in sources} <= {HONEST, LIAR}
 
 
@@ -196,11 +195,9 @@ def command_of_a_liar(pool: Pool) -> None:
 
 def push_of_a_liar(pool: Pool) -> None:
     pool.connect()
-    made = release({"a.py": b"1", "b.py": b"2"})
-    read: Callable[[Any], Any] = lambda file: iter([made.contents[file.content]])  # noqa: E731
-    code = SimpleNamespace(manifest=made.manifest, encoded=made.manifest.encode(), read=read)
-    push = CodePush(pool.spec, cast("PushSource", code), pool.sessions, pool.inbox, lambda *_: None)
-    push.run()
+    code = InMemory(release({"a.py": b"1", "b.py": b"2"}))
+    sessions = pool.sessions
+    CodePush(pool.spec, code, sessions, sessions, pool.inbox, lambda *_: None).run()
 
 
 def network_of_a_liar(pool: Pool) -> None:
@@ -218,7 +215,8 @@ def relaunch_of_a_liar(pool: Pool) -> None:
         LaunchRequest(SPEC, pool.folder, ""), CodeOnHosts(SPEC, Path()), pool, launch_warnings
     )
     attempts._wait(0.01, RUN_ID)
-    shown(render_dry_run(attempts._prepare(1, [HONEST, LIAR]).plan))
+    attempts._former_nodes.update([HONEST, LIAR])
+    shown(render_dry_run(attempts._prepare(1).plan))
 
 
 def stacks_of_a_liar(pool: Pool) -> None:

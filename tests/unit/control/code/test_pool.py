@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.control.code.pool import STORE, CodeKeeper, CodePool
+from runner.control.code.pool import STORE, CodePool
 from runner.control.code.snapshot import Snapshot
+from runner.control.code.source import CodeKeeper
 from runner.core.errors import NotReady
 from runner.core.spec import Deploy
 from tests.golden.builders import spec
@@ -16,7 +17,7 @@ from tests.unit.control.code.test_worktree import make
 
 
 def snapshot(project: Path) -> Snapshot:
-    return Snapshot.take(spec(deploy=Deploy(enabled=True)), project)
+    return Snapshot(spec(deploy=Deploy(enabled=True)), project)
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def test_what_is_kept_is_the_release(
     kept = store.find(taken.code.release)
 
     assert kept is not None
-    assert kept.manifest == taken.manifest
+    assert kept.manifest == taken.release().manifest
     assert [b"".join(kept.read(file)) for file in kept.manifest.files] == [b"echo", b"print(1)"]
     paths = [*store.folder.glob("pool/*"), *store.folder.glob("releases/*")]
     assert all(map(synced_before_rename, paths))
@@ -52,14 +53,14 @@ def test_what_is_kept_is_the_release(
 
 def test_only_what_is_new_is_written(project: Path, store: CodePool) -> None:
     """Except a content of another size."""
-    store.add(snapshot(project))
+    store.add(snapshot(project).release())
     made = {path: path.stat().st_ino for path in store.folder.glob("pool/*")}
     (project / "train.py").write_text("print(2)")
     empty = next(path for path in made if path.read_text() == "echo")
     empty.chmod(0o600)
     empty.write_text("")
 
-    store.add(snapshot(project))
+    assert CodeKeeper(store, snapshot(project)).finish() == ""
 
     contents = sorted(path.read_text() for path in store.folder.glob("pool/*"))
     assert contents == ["echo", "print(1)", "print(2)"]
@@ -69,7 +70,7 @@ def test_only_what_is_new_is_written(project: Path, store: CodePool) -> None:
 def test_damaged_contents_are_never_pushed(project: Path, store: CodePool) -> None:
     """Nor are those of a manifest that is damaged."""
     taken = snapshot(project)
-    store.add(taken)
+    store.add(taken.release())
     kept = store.find(taken.code.release)
     assert kept is not None
     file = kept.manifest.files[1]

@@ -6,8 +6,7 @@ import os
 import queue
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Iterator
+from collections import deque
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -16,16 +15,14 @@ import pytest
 
 from runner.control.code import push as code_push
 from runner.control.code.push import CodePush
-from runner.control.code.snapshot import Snapshot
 from runner.control.rpc import window
 from runner.control.rpc.session import HostSession, Inbox
 from runner.core.errors import NotReady
 from runner.core.replies import checked_reply
 from runner.core.spec import Deploy, Node
 from runner.core.wire.codec import Frame, FrameDecoder
-from runner.core.wire.files import Entry
 from tests.golden.builders import spec
-from tests.unit.release_builders import Made, PushTaker, is_intact, release, store
+from tests.unit.release_builders import InMemory, Made, PushTaker, is_intact, release, store
 
 
 class Host(HostSession):
@@ -119,28 +116,11 @@ class Turns(queue.SimpleQueue[tuple[HostSession | None, Frame]]):
         return self.get_nowait()
 
 
-class Read(Snapshot):
-    """A snapshot of what is in memory; it counts how often a file is read."""
-
-    def __init__(self, made: Made) -> None:
-        self._made = made
-        self.reads: Counter[str] = Counter()
-
-    manifest = property(lambda self: self._made.manifest)
-    encoded = property(lambda self: self._made.manifest.encode())
-
-    def read(self, file: Entry) -> Iterator[bytes]:
-        self.reads[file.path] += 1
-        data = self._made.contents[file.content]
-        for at in range(0, len(data), 10):
-            yield data[at : at + 10]
-
-
 class Push:
     def __init__(self, folder: Path, made: Made) -> None:
         self.folder = folder
         self.inbox = Turns()
-        self.snapshot: Snapshot = Read(made)
+        self.release = InMemory(made)
         self.states: dict[str, list[str]] = {}
 
     def host(self, name: str, disk: str = "") -> Host:
@@ -155,7 +135,7 @@ class Push:
         hosts = {host.node.name: host for host in self.inbox.hosts}
         nodes = [host.node for host in hosts.values()]
         asked = spec(*nodes, deploy=Deploy(enabled=True), lost_s=15.0)
-        push = CodePush(asked, self.snapshot, hosts, self.inbox, self.show)
+        push = CodePush(asked, self.release, hosts, hosts, self.inbox, self.show)
         push.run()
         return push
 
@@ -186,8 +166,7 @@ def test_hosts_are_sent_what_they_lack_and_files_are_read_once(push: Push) -> No
     queued = {name: each.queued for name, each in receivers.items()}
     assert queued == {"full": 0, "some": 400, "none": 550, "other": 550}
     assert (receivers["full"].is_new, full.pieces) == (False, [])
-    assert isinstance(push.snapshot, Read)
-    assert push.snapshot.reads == {"a": 2, "b": 1, "d/c": 2, "empty": 1}
+    assert push.release.reads == {"a": 2, "b": 1, "d/c": 2, "empty": 1}
 
 
 @pytest.fixture
@@ -278,6 +257,7 @@ class Greedy(Host):
         ({"missing": [0, 0]}, "there twice"),
         ({"missing": [-1]}, "there twice"),
         ({"missing": [4]}, "there twice"),
+        ({"missing": []}, "there twice"),
     ],
 )
 def test_host_that_asks_again_is_given_up(

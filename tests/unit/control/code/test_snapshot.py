@@ -11,7 +11,7 @@ import pytest
 from runner.control.code.snapshot import Snapshot
 from runner.core.errors import ConfigError, NotReady
 from runner.core.spec import Deploy, Node, Spec, Task
-from runner.core.wire.files import Entry, Manifest, release_hash
+from runner.core.wire.files import Entry, Manifest
 from tests.golden.builders import spec
 from tests.unit.control.code.test_worktree import make
 
@@ -34,7 +34,7 @@ def test_manifest_is_what_is_there(project: Path) -> None:
     (project / "sub/eval.py").chmod(0o644)
     (project / "sub").chmod(0o700)
 
-    manifest = Snapshot.take(asked(), project).manifest
+    manifest = Snapshot(asked(), project).release().manifest
 
     assert [(each.path, oct(each.mode), each.size) for each in manifest.entries] == [
         ("link.py", "0o120777", 0),
@@ -48,15 +48,14 @@ def test_manifest_is_what_is_there(project: Path) -> None:
 
 def test_same_code_is_the_same_release(project: Path) -> None:
     """Times do not count, content does."""
-    first = Snapshot.take(asked(), project)
-    assert first.manifest.files  # it is read by now
+    first = Snapshot(asked(), project)
+    assert first.release().manifest.files  # it is read by now
     os.utime(project / "train.py", (0, 0))
-    second = Snapshot.take(asked(), project)
+    second = Snapshot(asked(), project)
     assert first.code == second.code
-    assert first.code.release == release_hash(first.encoded)
 
     (project / "train.py").write_text("print(1)")
-    assert Snapshot.take(asked(), project).code.release != first.code.release
+    assert Snapshot(asked(), project).code.release != first.code.release
 
 
 @pytest.mark.parametrize(
@@ -69,14 +68,14 @@ def test_same_code_is_the_same_release(project: Path) -> None:
 )
 def test_change_after_hashing_is_told(project: Path, content: bytes | None, why: str) -> None:
     """Hosts never get a file that is not what the release is named by."""
-    snapshot = Snapshot.take(asked(), project)
-    file = snapshot.manifest.files[0]
+    release = Snapshot(asked(), project).release()
+    file = release.manifest.files[0]
     (project / file.path).unlink()
     if content is not None:
         (project / file.path).write_bytes(content)
 
     with pytest.raises(NotReady) as caught:
-        list(snapshot.read(file))
+        list(release.read(file))
     (problem,) = caught.value.problems
     assert problem.message == f"sub/eval.py {why}"
     assert "add /sub/eval.py to .runnerignore" in problem.hint
@@ -96,7 +95,7 @@ def test_change_after_hashing_is_told(project: Path, content: bytes | None, why:
 def test_script_is_found_where_the_ranks_run(project: Path, target: str, script: str) -> None:
     """A path of this machine becomes one within the release; one of the hosts stays."""
     target = target.format(top=project)
-    code = Snapshot.take(asked(target), project).code
+    code = Snapshot(asked(target), project).code
 
     assert (code.subdirectory, code.script) == ("", script)
 
@@ -108,7 +107,7 @@ def test_top_folders_that_stay_here_are_noted(project: Path) -> None:
         (project / name).mkdir()
         (project / name / "pyvenv.cfg" if name == "environment" else project / name / "x").touch()
 
-    assert Snapshot.take(asked(), project).notes == ("ignored or empty, so not pushed: data/",)
+    assert Snapshot(asked(), project).notes == ("ignored or empty, so not pushed: data/",)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +134,7 @@ def test_python_looks_into_the_project_first(
     make(tmp_path, *files.split())
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
 
-    snapshot = Snapshot.take(asked(target), tmp_path / cwd)
+    snapshot = Snapshot(asked(target), tmp_path / cwd)
 
     assert snapshot.code.python_path == folders
     is_hiding = target == "scripts/run.py" and ("random" in files or "logging" in files)
@@ -148,4 +147,4 @@ def test_script_that_is_a_link_to_elsewhere_is_refused(project: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"away\.py is a link to /opt/here/alone\.py, which is not"
     ):
-        Snapshot.take(asked("away.py"), project)
+        Snapshot(asked("away.py"), project)

@@ -7,15 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from runner.control.code.source import CodeOnHosts, RerunCode, shipped_tasks
+from runner.control.code.source import CodeOnHosts, RerunCode, open_code_source, shipped_tasks
 from runner.core.errors import ConfigError, NotReady
-from runner.core.launch_request import RecordedCode
+from runner.core.launch_request import LaunchRequest, RecordedCode
 from runner.core.spec import Deploy, Spec
-from runner.core.wire.facts import Facts
 from runner.core.wire.plan import CodeRef
-from tests.golden.builders import SHIPPED, facts, spec
-
-HELD = {name: replace(facts(name), has_release=name != "gpu2") for name in ("gpu1", "gpu2")}
+from tests.golden.builders import SHIPPED, spec
 
 
 @pytest.fixture
@@ -24,13 +21,11 @@ def train(tmp_path: Path) -> Spec:
     return spec(deploy=Deploy(enabled=True))
 
 
-def again(train: Spec, here: Path, code: CodeRef) -> RerunCode:
-    return RerunCode(RecordedCode("first", code, (here / "runs",)), train, here)
-
-
-def refusal(made: RerunCode, told: dict[str, Facts]) -> str:
+def refusal(train: Spec, here: Path, commit: str) -> str:
+    code = CodeRef(release="0123", commit=commit)
+    made = RerunCode(RecordedCode("first", code, (here / "runs",)), train, here)
     with pytest.raises(NotReady) as caught:
-        made.snapshot_if_needed(told)
+        made.release(["gpu2"])
     return str(caught.value)
 
 
@@ -44,11 +39,11 @@ def refusal(made: RerunCode, told: dict[str, Facts]) -> str:
 )
 def test_another_tree_is_not(train: Spec, tmp_path: Path, commit: str, cure: str) -> None:
     """The hosts are named, and the way back."""
-    told = refusal(again(train, tmp_path, CodeRef(release="0123", commit=commit)), HELD)
+    told = refusal(train, tmp_path, commit)
     assert told.startswith("rerun: run first ran release 0123, which is not on gpu2 (any more), ")
     assert cure in told
     (tmp_path / "train.py").unlink()
-    told = refusal(again(train, tmp_path, CodeRef(release="0123", commit=commit)), HELD)
+    told = refusal(train, tmp_path, commit)
     assert "there is no train.py in" in told
     assert cure in told
 
@@ -63,8 +58,10 @@ def test_a_module_that_is_not_shipped_is_refused() -> None:
 
 def test_shipped_tasks_have_to_be_the_same(tmp_path: Path) -> None:
     """They come with the runner, so another version has others."""
-    shipped = spec(task=SHIPPED)
-    code = CodeRef(tasks_hash=shipped_tasks().hash)
-    assert again(shipped, tmp_path, code).snapshot_if_needed(HELD) is None
+    shipped = LaunchRequest(spec(task=SHIPPED), tmp_path, "")
+    same = RecordedCode("first", CodeRef(tasks_hash=shipped_tasks().hash), ())
+    source = open_code_source(replace(shipped, recorded_code=same))
+    assert source.code == same.code
+    other = RecordedCode("first", CodeRef(tasks_hash="0"), ())
     with pytest.raises(ConfigError, match=r"ran runner\.tasks\.resnet18 of another version"):
-        again(shipped, tmp_path, CodeRef(tasks_hash="0"))
+        open_code_source(replace(shipped, recorded_code=other))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from runner.control.history import run_reader
-from runner.control.history.files import Problems, read_config
+from runner.control.history.files import RecordFiles
 from runner.control.history.run_reader import read_run
 from runner.control.record.run_store import RunStore
 from runner.core.history import Metric
@@ -183,9 +183,9 @@ def test_no_alias_makes_a_configuration_endless(tmp_path: Path) -> None:
     many = "\n".join(["a0: &a0 [x]", *lists])
     for text in (many, "a: &a {b: *a}", "[" * 200_000, "x: !!python/object:os.system {}"):
         (tmp_path / "config.yaml").write_text(text)
-        problems = Problems()
-        assert read_config(tmp_path / "config.yaml", problems) == {}
-        assert len(problems.lines) == 1, text[:80]
+        files = RecordFiles(tmp_path)
+        assert files.config("config.yaml") == {}
+        assert len(files.problems) == 1, text[:80]
 
 
 def test_metrics_are_made_where_the_logs_are_newer(store: RunStore) -> None:
@@ -204,7 +204,7 @@ def test_metrics_are_made_where_the_logs_are_newer(store: RunStore) -> None:
     record.mkdir()
     os.utime(log, ns=(0, record.stat().st_mtime_ns + 1))
     (problem, *_) = read_run(store.folder).problems
-    assert problem.startswith("metrics.jsonl: cannot be made from the logs: ")
+    assert problem.startswith("metrics.jsonl: cannot write the metrics in ")
 
 
 def test_a_run_id_of_a_record_is_no_path(store: RunStore) -> None:

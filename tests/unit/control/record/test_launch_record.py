@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from runner.control.record.file_names import PLAN_FILE
-from runner.control.record.launch_record import read_launch, record_content
+from runner.control.record.launch_record import PLAN_FILE, read_launch, record_content
 from runner.core.errors import ConfigError
 from runner.core.spec import Node, Progress, Secret, Ssh, Task
 from tests.golden.builders import plan, request

@@ -38,8 +38,8 @@ def test_another_run_of_the_same_id_has_another_record(project: Path) -> None:
     """Another user may have chosen that id; what is pulled of it goes into a folder of its own."""
     mine, theirs = RunInfo("base", launched_at=5.0), RunInfo("base", launched_at=7.25)
     kept = record(project / "runs" / "base", "base")
-    assert run_index.record_of(mine) == run_index.place_of(mine, project / "runs") == kept
-    assert run_index.record_of(theirs) is None
+    assert run_index.place_of(mine, project / "runs") == kept
+    assert run_index.launch_of(theirs) is None
     apart = run_index.place_of(theirs, project / "runs")
     assert apart == project / "runs" / "base-7"
     store = RunStore(apart)

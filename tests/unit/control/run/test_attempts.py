@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from runner.control.code.source import CodeOnHosts
+from runner.control.record.run_store import RunStore
 from runner.control.run.attempts import launch_notes
-from runner.control.run.reporters import StallReporter
+from runner.control.run.reporters import AttemptReporter
 from runner.core.spec import Task
 from runner.core.wire.events import Event, ProgressResumed, Stalled
+from runner.ui.console.console import Console
 from tests.golden.builders import plan, request
 
 
@@ -38,14 +40,16 @@ def test_a_number_of_ranks_that_is_not_used_is_named(
         ("b+ a+ a- b- a+", "+-"),
     ],
 )
-def test_a_stall_is_reported_once_all_hosts_have_seen_it(history: str, told: str) -> None:
+def test_a_stall_is_reported_once_all_hosts_have_seen_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], history: str, told: str
+) -> None:
     """One host alone may see a short progress; the record of one is read before another's."""
-    messages: list[str] = []
-    reporter = StallReporter(
-        plan(1, 1), messages.append, read_stacks=lambda _: "", render=lambda *_: ""
-    )
+    console = Console()
+    reporter = AttemptReporter(plan(1, 1), console, RunStore(tmp_path), lambda *_: "")
     for step in history.split():
         body = Stalled(2.0, problem="no answer") if step[1] == "+" else ProgressResumed()
-        reporter.on_event(Event("run", step[0], 0, 0, 0.0, 0.0, body))
+        reporter.record(Event("run", step[0], 0, 0, 0.0, 0.0, body))
     signs = {"no progress on any rank": "+", "the run makes progress a": "-"}
-    assert "".join(signs.get(text[:24].rstrip(), "") for text in messages) == told
+    console.close()
+    lines = capfd.readouterr().err.splitlines()
+    assert "".join(signs.get(text[:24].rstrip(), "") for text in lines) == told
