@@ -23,33 +23,6 @@ RESTARTING = "restarting"
 """The state of a run between two attempts."""
 
 
-@dataclass(frozen=True)
-class RankResult:
-    """How one rank ended; without code and signal, its end was not seen."""
-
-    node: str
-    code: int | None = None
-    signal: int | None = None
-    started: bool = False
-    traceback: str = ""  # what torch's `@record` wrote about its end
-    exception: str = ""  # the one that its log ends with
-    facts: dict[str, str] = field(default_factory=dict)  # of `rank_facts`, if it failed
-
-
-@dataclass(frozen=True)
-class NodeResult:
-    """How the launcher process of one node ended, and what was left of the run there."""
-
-    code: int | None = None
-    signal: int | None = None
-    end_verified: bool = False  # whether a look at all processes proved that nothing is left
-    killed: int = 0
-    survivors: tuple[int, ...] = ()  # pids that could not be killed
-    end_reason: str = ""
-    left_over: tuple[str, ...] = ()  # commands that it had left running, and that were ended
-    apart: bool = False  # whether its ranks had a store of torch's of their own, and met no others
-
-
 @dataclass
 class CommandResult:
     """The outcome of a command on one host."""

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from runner.control.attempt.node import AttemptNode, NodeState
+from runner.core.outcome.attempt_events import Membership, Memberships
 from runner.core.outcome.first_failure import is_death_of
-from runner.core.outcome.membership import Membership, Memberships
 from runner.core.wire.events import (
     Ended,
     EventBody,

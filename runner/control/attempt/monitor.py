@@ -20,7 +20,7 @@ from runner.control.attempt.stop import DetachSequence
 from runner.control.rpc.log_tail import STREAM_KINDS
 from runner.control.rpc.session import Connector, HostSession, Inbox
 from runner.control.rpc.wait import WaitLoop
-from runner.core.outcome.first_failure import lost_nodes
+from runner.core.outcome.attempt_events import AttemptEvents
 from runner.core.outcome.verdict import fold_events
 from runner.core.spec import Spec
 from runner.core.wire import events
@@ -233,7 +233,7 @@ class AttemptMonitor(WaitLoop):
         It is over once each node has reported its end, or another that it was lost.
         """
         ended_at = time.time()
-        lost = lost_nodes(self.plan, self.timed_events)
+        lost = AttemptEvents(self.plan, self.timed_events).lost
         if all(node.has_ended or name in lost for name, node in self._nodes.items()):
             happened = (timed.event for timed in self.timed_events)
             ends = [event.wall for event in happened if isinstance(event.body, events.Ended)]

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
 
+from runner.core.outcome.attempt_events import NodeResult
 from runner.core.outcome.diagnosis import Diagnosis
 from runner.core.outcome.verdict import OWN_MASTER, Verdict
-from runner.core.results import NodeResult
 from runner.core.shell import this_program
 from runner.core.wire.paths import RunPaths
 from runner.core.wire.plan import NodePlan, Plan
