@@ -1,20 +1,16 @@
-"""Node of an attempt as the controller sees it: state, ranks, logs, connection, reconnection."""
+"""Node of an attempt as the controller sees it: state, ranks, logs, connection."""
 
 from __future__ import annotations
 
 import enum
 import math
 import random
-import threading
 import time
 from dataclasses import dataclass, field, replace
 
-from runner.control.rpc.facts import MAX_CONCURRENT_LOGINS
 from runner.control.rpc.log_tail import LogTailer
-from runner.control.rpc.session import Connector, HostSession, Inbox
-from runner.core.errors import NotReady
+from runner.control.rpc.session import HostSession
 from runner.core.spec import Node
-from runner.core.wire.codec import Frame
 from runner.core.wire.plan import NodePlan
 from runner.core.wire.timing import ANSWER_TIMEOUT_S
 
@@ -84,8 +80,8 @@ class NodeConnection:
         self.backoff: Backoff | None = None  # while the connection does not work
         self.was_reopened = False  # a session was opened after the first one
         self._last_heard = time.monotonic()
-        self._last_backoff: Backoff | None = None
-        self._reopened_at = 0.0
+        self._last_delay_s = MIN_BACKOFF_S
+        self._reopened_at = -math.inf
 
     @property
     def live_session(self) -> HostSession | None:
@@ -114,9 +110,8 @@ class NodeConnection:
     def begin_backoff(self, reason: str) -> None:
         """Start to reconnect; a connection that held briefly continues with its longer pauses."""
         self.backoff = Backoff(reason, self.last_heard)
-        is_unstable = time.monotonic() - self._reopened_at < STABLE_AFTER_S
-        if self._last_backoff is not None and is_unstable:
-            self.backoff.delay_s = self._last_backoff.delay_s
+        if time.monotonic() - self._reopened_at < STABLE_AFTER_S:
+            self.backoff.delay_s = self._last_delay_s
             self.backoff.on_failure(reason)
             self.backoff.tries = 0
 
@@ -126,7 +121,7 @@ class NodeConnection:
         self.backoff = None
         if backoff is not None:
             self._reopened_at = time.monotonic()
-            self._last_backoff = backoff
+            self._last_delay_s = backoff.delay_s
         return backoff
 
     def close(self) -> None:
@@ -141,36 +136,6 @@ class NodeConnection:
         self.close()
         if self.backoff is None:
             self.begin_backoff(reason)
-
-
-class Reconnector:
-    """Opens new connections, each in its own thread, and reports "reconnected" to the inbox."""
-
-    def __init__(self, connector: Connector, inbox: Inbox) -> None:
-        self._connector = connector
-        self._inbox = inbox
-        self._login_slots = threading.BoundedSemaphore(MAX_CONCURRENT_LOGINS)
-
-    def reconnect_if_due(self, node: Node, backoff: Backoff | None, now: float) -> None:
-        """Start to reconnect to a node in a thread, if it is time."""
-        if backoff is not None and not backoff.in_progress and now >= backoff.next_try_at:
-            backoff.in_progress = True
-            name = f"connect {node.name}"
-            work = threading.Thread(
-                target=self._reconnect, args=(node, backoff), daemon=True, name=name
-            )
-            work.start()
-
-    def _reconnect(self, node: Node, backoff: Backoff) -> None:
-        try:
-            with self._login_slots:
-                session = self._connector.open(node, self._inbox)
-        except Exception as error:  # noqa: BLE001 (whatever it is, the next attempt may succeed)
-            problems = error.problems if isinstance(error, NotReady) else ()
-            text = problems[0].message if problems else f"{type(error).__name__}: {error}"
-            backoff.on_failure(text)
-        else:
-            self._inbox.put((session, Frame("reconnected")))
 
 
 @dataclass
