@@ -17,7 +17,7 @@ from runner.control.rpc.session import BoundedInbox, Connector, HostSession, Inb
 from runner.control.rpc.wait import TICK_S, Broadcast, WaitLoop
 from runner.core.errors import NotReady, Problem
 from runner.core.planning.notes import FoldNames
-from runner.core.results import RemoteRun
+from runner.core.remote_run import RemoteRun
 from runner.core.spec import Node, Spec
 from runner.core.wire.codec import Frame
 from runner.core.wire.events import Event
