@@ -51,8 +51,6 @@ class Problem:
 
 
 class Level(enum.Enum):
-    """How bad a finding is."""
-
     ERROR = "error"  # a launch refuses, or would hang
     WARNING = "warning"  # a launch may succeed
     OK = "fine"

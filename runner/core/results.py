@@ -9,8 +9,6 @@ from runner.core.errors import Problem
 
 @dataclass
 class CommandResult:
-    """The outcome of a command on one host."""
-
     node: str
     exit_code: int | None = None  # minus the signal that ended it; None while it is not known
     stdout: bytearray = field(default_factory=bytearray)
@@ -27,8 +25,6 @@ class CommandResult:
 
 @dataclass
 class PullResult:
-    """The outcome of a download from one node."""
-
     new_count: int = 0  # files that are new here, or have grown
     folders: set[str] = field(default_factory=set)  # where they are, below the run's folder
     existing_count: int = 0
@@ -68,8 +64,6 @@ class Origin:
 
 @dataclass(frozen=True)
 class SweepRun:
-    """One run of a sweep."""
-
     run_id: str
     changes: tuple[str, ...]  # the overrides that not all runs have
     exit_code: int | None = None  # None if it was not started

@@ -31,11 +31,9 @@ class Console(Protocol):
     def is_full(self) -> bool:
         """Whether more waits to be shown than it needs."""
 
-    def phase(self, text: str, elapsed_s: float = 0.0) -> None:
-        """Note what the attempt is doing, and for how long."""
+    def phase(self, text: str, elapsed_s: float = 0.0) -> None: ...
 
-    def node_status(self, node: str, text: str) -> None:
-        """Note the state of a node."""
+    def node_status(self, node: str, text: str) -> None: ...
 
     def mute(self) -> None:
         """Drop ranks' output from now on where it is too much."""

@@ -164,7 +164,6 @@ class AttemptMonitor(NodeMonitor):
         self.stop_all(reason)
 
     def signal_ranks(self, signum: int) -> None:
-        """Send the ranks a signal, and nothing else of the run."""
         for node in self.nodes.values():
             if node.live_session:
                 data = {"command": "signal_ranks", "signal": signum}
@@ -257,7 +256,6 @@ class AttemptMonitor(NodeMonitor):
                 self.peer_status.on_event(node.name, body)
 
     def _on_ended(self, node: AttemptNode, body: events.Ended) -> None:
-        """Take the end of a node; a failure ends the others too."""
         node.move_to(NodeState.COMPLETE if node.is_finished else NodeState.ENDED)
         self.attempt.console.node_status(node.name, "ended")
         if all(other.has_ended for other in self.nodes.values()):
@@ -266,7 +264,6 @@ class AttemptMonitor(NodeMonitor):
             self.stop_all(Reason(ReasonKind.HOST, node.name, detail="the run failed"))
 
     def _on_peer_lost(self, body: events.PeerLost) -> None:
-        """Take the loss of a node as another supervisor reports it."""
         peer = self.nodes.get(body.peer)
         if peer is not None and not peer.has_ended:
             peer.move_to(NodeState.LOST)

@@ -64,7 +64,6 @@ class Backoff:
     delay_s: float = MIN_BACKOFF_S
 
     def on_failure(self, reason: str) -> None:
-        """Wait longer before the next attempt."""
         self.reason = reason
         self.next_try_at = time.monotonic() + self.delay_s * random.uniform(0.5, 1.0)  # noqa: S311
         self.delay_s = min(MAX_BACKOFF_S, 2 * self.delay_s)
@@ -165,22 +164,18 @@ class AttemptNode:
 
     @property
     def name(self) -> str:
-        """Its name in the YAML."""
         return self.node_plan.node
 
     @property
     def live_session(self) -> HostSession | None:
-        """The session, if requests can be sent over it."""
         return self.connection.live_session
 
     @property
     def is_lost(self) -> bool:
-        """Whether it is declared lost and did not come back."""
         return self.state is NodeState.LOST
 
     @property
     def has_ended(self) -> bool:
-        """Whether it reported its end."""
         return self.state in (NodeState.ENDED, NodeState.COMPLETE)
 
     @property
@@ -190,7 +185,6 @@ class AttemptNode:
 
     @property
     def is_present(self) -> bool:
-        """Whether it takes part."""
         return self.state in (NodeState.STARTING, NodeState.RUNNING)
 
     @property
@@ -200,12 +194,10 @@ class AttemptNode:
 
     @property
     def rejoin_count(self) -> int:
-        """How often it was sent its order once more."""
         return self.node_plan.order.rejoin_count
 
     @property
     def progress(self) -> str:
-        """How many of its ranks run, in words."""
         running = len(self.started_ranks)
         total = self.node_plan.nproc
         return "running" if running == total else f"{running} of {total} ranks"

@@ -31,8 +31,6 @@ FOREVER = float("inf")
 
 
 class Judgement(NamedTuple):
-    """The state that a node should move to, and why."""
-
     state: NodeState
     reason: str
     show: bool = False

@@ -60,7 +60,6 @@ class OrderSender:
         self._data: dict[str, Any] = {"secrets": revealed, "token": secrets.token_hex(16)}
 
     def send(self, order: Order, session: HostSession, facts: Facts) -> None:
-        """Start an order on a host."""
         data = {"order": encode(order), "record_bytes": len(self._record), **self._data}
         payload = self._record
         if self._tasks and not facts.has_tasks:
@@ -92,7 +91,6 @@ class NodeMonitor(WaitLoop):
 
     @property
     def is_stopping(self) -> bool:
-        """Whether a stop of the whole attempt is requested."""
         return self.stop.requested is not None
 
     def add_planned_nodes(self, **tail_options: Any) -> None:
@@ -111,7 +109,6 @@ class NodeMonitor(WaitLoop):
             order_sender.send(order, self.sessions[name], facts[name])
 
     def check_nodes(self, now: float) -> None:
-        """Judge every node, and reopen broken connections."""
         may_judge = self.detector.may_judge(now)
         is_full = self.attempt.console.is_full
         for node in self.nodes.values():
@@ -140,7 +137,6 @@ class NodeMonitor(WaitLoop):
             self.inbox.put((session, Frame("reconnected")))
 
     def _check(self, node: AttemptNode, now: float, *, logs_paused: bool) -> None:
-        """Carry out what the failure detector says about a node."""
         if reason := self.detector.silent_connection(node):
             self.disconnect(node, reason)
         judgement = self.detector.judge(node, now, self.stop.deadline)
@@ -193,7 +189,6 @@ class NodeMonitor(WaitLoop):
                 self.disconnect(node, session.rejected or broke)
 
     def _on_stream(self, node: AttemptNode, session: HostSession, frame: Frame) -> None:
-        """Take a part of the events or logs of a node."""
         if error := frame.data.get("error"):
             self.attempt.say(f"{node.name}: the end of a log cannot be read: {error}")
         for event in node.tailer.on_frame(frame):

@@ -26,7 +26,6 @@ class PeerStatus:
         self._has_decided = False
 
     def on_standby_reply(self, name: str, frame: Frame) -> None:
-        """Take the answer of a spare to its standby order."""
         is_reply = frame.kind in ("following", "refused", "closed")
         if name in self.pending_standbys and is_reply:
             self.pending_standbys.discard(name)
@@ -34,7 +33,6 @@ class PeerStatus:
                 self._attempt.say(f"{name} does not stand by: {frame.data['reason']}")
 
     def on_event(self, name: str, body: EventBody) -> None:
-        """Take what the supervisor of a node reported."""
         if isinstance(body, events.HubJoined):
             self._met_hub.add(name)
             self._joined |= {name, self._hub}
@@ -82,7 +80,6 @@ class PeerStatus:
             names.discard(name)
 
     def is_joined(self, name: str) -> bool:
-        """Return whether the supervisor of a node is in touch with the others."""
         return name in self._joined
 
     @property
@@ -118,7 +115,6 @@ class PeerStatus:
 
     @property
     def hub_unreachable(self) -> bool:
-        """Whether a host cannot reach the hub."""
         return bool(self._cut_off)
 
     @property

@@ -36,8 +36,6 @@ CONFIRM_TIMEOUT_S = 3.0
 
 
 class StopSequence:
-    """The stop of one attempt."""
-
     def __init__(self, attempt: Attempt) -> None:
         self.requested: Reason | None = None
         self.signal_count = 0  # how often the user asked by a signal
@@ -153,7 +151,6 @@ class StopSequence:
 
 
 def user_at_host() -> str:
-    """Return the user and the machine of this process, as user@machine."""
     user = str(os.getuid())
     with contextlib.suppress(KeyError, OSError):  # a user without a name
         user = getpass.getuser()

@@ -43,7 +43,6 @@ class LaunchNotifier(Teller):
         self._seq = itertools.count(1)
 
     def begin(self, plan: Plan) -> None:
-        """Tell of this attempt from now on."""
         self.order = plan.nodes[0].order
         self._is_stalled = False
         self._hosts_tell = False

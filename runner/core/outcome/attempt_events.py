@@ -127,8 +127,6 @@ class Membership:
 
 
 class Memberships:
-    """All memberships of an attempt so far."""
-
     def __init__(self) -> None:
         self.all: list[Membership] = []
 

@@ -31,8 +31,6 @@ OF_EVENTS = (ReasonKind.RANK, ReasonKind.PROGRAM, ReasonKind.PORT)
 
 @dataclass(frozen=True)
 class TimedFailure:
-    """A failure, and when it happened."""
-
     at: float  # when a rank that ended by itself had raised, else when it ended
     reason: Reason
     is_secondary: bool = False  # a rank only noticed that another one had gone

@@ -17,8 +17,6 @@ from runner.core.wire.states import Reason, ReasonKind
 
 
 class Losses(NamedTuple):
-    """What an attempt cost."""
-
     excluded: dict[str, str]
     """Why a node takes no part any more: it could not start, or did not prove that nothing of the
     attempt is left there."""
@@ -84,7 +82,6 @@ def may_relaunch(spec: Spec, verdict: Verdict) -> bool:
 
 
 def past_attempt(plan: Plan, verdict: Verdict) -> PastAttempt:
-    """Return the record of an attempt that another one follows."""
     return PastAttempt(
         attempt=plan.attempt,
         nodes=tuple(node_plan.node for node_plan in plan.nodes),

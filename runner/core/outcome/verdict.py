@@ -35,8 +35,6 @@ OWN_MASTER = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """The end of a run."""
-
     state: str  # "succeeded", "failed", "stopped", "lost" or "stuck"
     exit_code: int  # of the launch
     seconds: float  # that the last attempt took
