@@ -98,6 +98,8 @@ def fold_events(
     first = first_failure(failures, stop, succeeded=succeeded)
     if events.is_decided or (all_succeeded and plan.restarts_ranks):
         first = None
+    if first and first.reason.rank is not None:  # perhaps of no membership
+        ranks.setdefault(first.reason.rank, RankResult(first.reason.node, started=True))
     state = SUCCEEDED if succeeded else FAILED
     code = 0 if succeeded else FAILED_CODE
     if stop:
@@ -159,9 +161,7 @@ def _others(ranks: Mapping[int, RankResult], first: Reason) -> tuple[int, int]:
         return 0, 0
     others = [result for rank, result in ranks.items() if rank != first.rank]
     failed = [each for each in others if each.code or each.signal not in STOP_SIGNALS]
-    cause = RankResult(first.node)
-    if first.rank is not None:
-        cause = ranks.get(first.rank, cause)
+    cause = ranks[first.rank] if first.rank is not None else RankResult(first.node)
     is_unknown = cause.code is None or (cause.code, cause.exception) == (1, "")
     if is_unknown or is_secondary_error(cause.exception):
         return len(failed), 0

@@ -113,6 +113,7 @@ def test_a_rank_of_no_membership_may_fail_first() -> None:
     plan = replace(planned(), nodes=tuple(nodes))
     said = fold_events(plan, [*ALL, *seen(5, "a", RankExited(7, 3, start=9))], 30.0)
     assert said.first_failure == failed("a", 7, 3)
+    assert said.ranks["7"].node == "a"
 
 
 @pytest.mark.parametrize(("at", "silence_s"), [(15, 0.0), (7.5, 15.0)])
