@@ -159,10 +159,6 @@ class AttemptMonitor(NodeMonitor):
         for session in filter(None, sessions):
             session.request("command", {"command": "detach"})
 
-    def stop_by_user(self, reason: Reason) -> None:
-        """Stop everything because the user asked for it, other than by a signal."""
-        self.stop_all(reason)
-
     def signal_ranks(self, signum: int) -> None:
         for node in self.nodes.values():
             if node.live_session:
@@ -185,11 +181,6 @@ class AttemptMonitor(NodeMonitor):
                     self.attempt.say(f"{name}: {rest}")
 
     # What the attempt came to
-
-    @property
-    def stop_unconfirmed(self) -> list[str]:
-        """The nodes that have neither ended nor been handed the stop."""
-        return self.stop.unconfirmed
 
     @property
     def unfollowed(self) -> set[str]:
@@ -272,8 +263,8 @@ class AttemptMonitor(NodeMonitor):
 
     def _check_all_started(self) -> None:
         nodes = self.nodes.values()
-        is_whole = all(len(n.started_ranks) == n.node_plan.nproc or n.is_absent for n in nodes)
-        if self._all_started_at is not None or not is_whole:
+        whole = (len(n.started_ranks) == n.node_plan.nproc or n.is_absent for n in nodes)
+        if self._all_started_at is not None or not all(whole):
             return
         self._all_started_at = time.monotonic()
         elapsed_s = self._all_started_at - self._began_at

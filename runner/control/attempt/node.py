@@ -171,6 +171,10 @@ class AttemptNode:
         return self.connection.live_session
 
     @property
+    def is_reachable(self) -> bool:
+        return self.live_session is not None and not self.is_finished
+
+    @property
     def is_lost(self) -> bool:
         return self.state is NodeState.LOST
 

@@ -6,6 +6,7 @@ other's failures through the hub; the controller declares a node lost only where
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from runner.control.attempt.attempt import Attempt
@@ -47,24 +48,9 @@ class NodeFailureDetector:
         self._nodes = attempt.nodes
         self._peer_status = peer_status
         self._detector = FailureDetector(attempt.spec.lost_s)
-        self._finished: set[str] = set()
-        self._gone: set[str] = set()
-        self._reachable: set[str] = set()
-        self._in_touch: set[str] = set()
-        self._intact: set[str] = set()
 
     def may_judge(self, now: float) -> bool:
-        """Return whether nodes may be judged now: not just after this machine was asleep.
-
-        What the silence of each means depends on the others, which are looked at here once.
-        """
-        nodes = self._nodes.items()
-        self._finished = {name for name, node in nodes if node.is_finished}
-        self._gone = {name for name, node in nodes if node.is_finished or node.is_lost}
-        self._reachable = {name for name, node in nodes if node.live_session} - self._finished
-        self._intact = {name for name, node in nodes if not node.is_absent}
-        running = [name for name in self._reachable if not self._nodes[name].has_ended]
-        self._in_touch = {*filter(self._peer_status.is_joined, running)}  # would report a loss
+        """Return whether nodes may be judged now: not just after this machine was asleep."""
         return self._detector.check(now)
 
     def silent_connection(self, node: AttemptNode) -> str:
@@ -104,8 +90,13 @@ class NodeFailureDetector:
             return Judgement(NodeState.LOST, reason)
         return None
 
-    def _are_all_others(self, node: AttemptNode, names: set[str]) -> bool:
-        return len(names | {node.name}) == len(self._nodes)
+    def _others(self, node: AttemptNode) -> Iterator[AttemptNode]:
+        return (other for other in self._nodes.values() if other is not node)
+
+    def _is_in_touch(self, node: AttemptNode) -> bool:
+        """Return whether a node would report the loss of another."""
+        is_joined = self._peer_status.is_joined(node.name)
+        return is_joined and node.is_reachable and not node.has_ended
 
     def _lost_limit_s(self, node: AttemptNode) -> float:
         """Return how long a node may be silent before it counts as lost.
@@ -116,11 +107,11 @@ class NodeFailureDetector:
         """
         is_joined = self._peer_status.is_joined(node.name)
         is_alone = len(self._nodes) == 1
-        if is_joined and self._in_touch - {node.name}:
+        if is_joined and any(map(self._is_in_touch, self._others(node))):
             return FOREVER
         if not is_joined and not is_alone:
             return self._spec.lost_s
-        if not is_alone and self._are_all_others(node, self._finished):
+        if not is_alone and all(other.is_finished for other in self._others(node)):
             return max(self._spec.lost_s, LAST_HOST_TIMEOUT_S)
         lease_s = self._spec.disconnect_s
         if not lease_s or node.name in self._peer_status.detached:
@@ -130,12 +121,13 @@ class NodeFailureDetector:
     def _return_limit_s(self, node: AttemptNode) -> float:
         """Return how long to wait for an unreachable node that this controller may not lose."""
         if node.is_lost:
-            return 0.0 if self._are_all_others(node, self._gone) else FOREVER
-        if self._reachable - {node.name}:
+            gone = all(other.is_finished or other.is_lost for other in self._others(node))
+            return 0.0 if gone else FOREVER
+        if any(other.is_reachable for other in self._others(node)):
             return FOREVER
         if not node.supervisor_started:
             return self._spec.lost_s
-        if len(self._nodes) > 1 and self._are_all_others(node, self._finished):
+        if len(self._nodes) > 1 and all(other.is_finished for other in self._others(node)):
             return max(self._spec.lost_s, LAST_HOST_TIMEOUT_S)
         return ATTACH_TIMEOUT_S
 
@@ -150,7 +142,7 @@ class NodeFailureDetector:
             return None
         if silence_s <= self._return_limit_s(node):
             return None
-        others_remain = bool(self._intact - {node.name})
+        others_remain = not all(other.is_absent for other in self._others(node))
         is_excluded = self.relaunch_follows and node.is_lost and others_remain
         is_untried = not (backoff.tries or is_unanswered)
         if is_untried and not is_excluded:

@@ -69,7 +69,13 @@ class LaunchNotifier(Teller):
         """Tell of the end, unless a host has."""
         if not (self._hosts_tell and self._hub_has_ended):
             meaning = diagnosis.meaning if diagnosis else ""
-            self.tell(verdict.state, verdict.exit_code, verdict.first_failure, meaning)
+            self.tell(
+                verdict.state,
+                verdict.exit_code,
+                verdict.first_failure,
+                meaning=meaning,
+                seconds=verdict.seconds,
+            )
 
     def finish(self, interrupted: Callable[[], bool]) -> None:
         """Wait for what is under way, till the deadline."""

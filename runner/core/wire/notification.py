@@ -70,15 +70,18 @@ class Teller:
         reason: Optional[Reason] = None,
         meaning: str = "",
         stalled_s: float = 0.0,
+        seconds: Optional[float] = None,
     ) -> None:
         """Tell of the end of the run; without `exit_code`, that it makes no progress.
 
-        `meaning` is that of the `reason`: it is known where the log of the rank is.
+        `meaning` is that of the `reason`: it is known where the log of the rank is. The run took
+        `seconds`, by default until now.
         """
         notify = self.notify
         if not notify.targets:
             return
-        seconds = time.monotonic() - self._began_at
+        if seconds is None:
+            seconds = time.monotonic() - self._began_at
         event = "failure"
         verb = "why"
         text = f"{state} after {format_duration(seconds)}"

@@ -34,7 +34,7 @@ class Told(Teller):
 def told(
     teller: Told, state: str, code: int, reason: Reason | None = None, why: str = ""
 ) -> Message:
-    teller.tell(state, code, reason, why)
+    teller.tell(state, code, reason, why, seconds=62.0)
     return teller.message
 
 
@@ -52,7 +52,7 @@ def test_an_end(state: str, code: int, event: str) -> None:
     """What a user wanted is no failure."""
     data = told(Told(), state, code)
     assert (data["event"], data["state"], data["exit_code"]) == (event, state, code)
-    assert data["text"] == f"run 0101-0000-x-abcd (resnet18 on lab3) {state} after 0.0 s"
+    assert data["text"] == f"run 0101-0000-x-abcd (resnet18 on lab3) {state} after 1 m 02 s"
     assert data["hint"] == "runner why --run 0101-0000-x-abcd"
     assert data["first_failure"] is None
 
