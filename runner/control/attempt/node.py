@@ -63,6 +63,10 @@ class Backoff:
     next_try_at: float = field(default_factory=time.monotonic)
     delay_s: float = MIN_BACKOFF_S
 
+    @property
+    def is_due(self) -> bool:
+        return not self.in_progress and time.monotonic() >= self.next_try_at
+
     def on_failure(self, reason: str) -> None:
         self.reason = reason
         self.next_try_at = time.monotonic() + self.delay_s * random.uniform(0.5, 1.0)  # noqa: S311

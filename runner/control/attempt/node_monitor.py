@@ -116,10 +116,9 @@ class NodeMonitor(WaitLoop):
                 node.live_session.hold(is_held=is_full)
             if may_judge and not node.is_finished:
                 self._check(node, now, logs_paused=is_full)
+            is_awaited = may_judge and (self._may_rejoin(node) or not node.is_finished)
             backoff = node.connection.backoff
-            is_awaited = self._may_rejoin(node) or not node.is_finished
-            is_due = backoff and not backoff.in_progress and now >= backoff.next_try_at
-            if may_judge and is_awaited and backoff and is_due:
+            if is_awaited and backoff is not None and backoff.is_due:
                 backoff.in_progress = True
                 work = partial(self._reconnect, node.node, backoff)
                 threading.Thread(target=work, daemon=True, name=f"connect {node.name}").start()

@@ -45,35 +45,32 @@ class LaunchNotifier(Teller):
     def begin(self, plan: Plan) -> None:
         self.order = plan.nodes[0].order
         self._is_stalled = False
-        self._hosts_tell = False
-        self._hub_has_ended = False
+        self._seen: set[type] = set()  # kinds of events of the host that tells if nobody else does
+
+    @property
+    def _hosts_tell(self) -> bool:
+        return not self._seen.isdisjoint((events.RelaunchPending, events.Detached))
 
     def on_event(self, event: Event) -> None:
         """Notice a stall, and whether the hosts tell of the rest."""
         body = event.body
-        is_hub = event.node == self.order.node
-        if isinstance(body, events.RelaunchPending):
-            self._hosts_tell = True
-        elif isinstance(body, events.Detached):
-            self._hosts_tell |= is_hub
-        elif isinstance(body, events.Ended):
-            self._hub_has_ended |= is_hub
-        elif isinstance(body, events.ProgressResumed):
+        if event.node == self.order.node or isinstance(body, events.RelaunchPending):
+            self._seen.add(type(body))
+        if isinstance(body, events.ProgressResumed):
             self._is_stalled = False
-        elif isinstance(body, events.Stalled) and not self._is_stalled:
-            self._is_stalled = True
-            if not self._hosts_tell:
+        elif isinstance(body, events.Stalled):
+            if not (self._is_stalled or self._hosts_tell):
                 self.tell("running", stalled_s=body.seconds)
+            self._is_stalled = True
 
     def ended(self, verdict: Verdict, diagnosis: Diagnosis | None) -> None:
         """Tell of the end, unless a host has."""
-        if not (self._hosts_tell and self._hub_has_ended):
-            meaning = diagnosis.meaning if diagnosis else ""
+        if not (self._hosts_tell and events.Ended in self._seen):
             self.tell(
                 verdict.state,
                 verdict.exit_code,
                 verdict.first_failure,
-                meaning=meaning,
+                meaning=diagnosis.meaning if diagnosis else "",
                 seconds=verdict.seconds,
             )
 
