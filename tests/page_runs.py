@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from runner.core.history import LogTail, Metric, RunData, Series
+from runner.core.outcome.attempt_events import NodeResult, RankResult
 from runner.core.outcome.diagnosis import Diagnosis
 from runner.core.outcome.verdict import Verdict
-from runner.core.results import NodeResult, RankResult
 from runner.core.wire import events
 from runner.core.wire.events import Event, EventBody
 from runner.core.wire.plan import Plan

@@ -13,16 +13,26 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from runner.core.errors import Problem
+from runner.core.errors import Finding, Level, Problem
 from runner.core.planning.build_plan import select_gpus
+from runner.core.planning.endpoints import Endpoint
 from runner.core.planning.readiness import requirement_problems
-from runner.core.results import Finding, Level, NetworkProbe
 from runner.core.spec import Node, Spec
-from runner.core.wire.facts import Facts, Gpu
+from runner.core.wire.facts import Facts, Gpu, ProbeResult, Target
 
 ok = functools.partial(Finding, Level.OK)
 warning = functools.partial(Finding, Level.WARNING)
 error = functools.partial(Finding, Level.ERROR)
+
+
+@dataclass(frozen=True)
+class NetworkProbe:
+    """The results of all hosts."""
+
+    endpoints: dict[str, Endpoint]  # by node
+    targets: tuple[Target, ...] = ()  # ports of all nodes; a host skips its own
+    by_node: dict[str, tuple[ProbeResult, ...]] = field(default_factory=dict)
+    missing_reasons: dict[str, str] = field(default_factory=dict)  # of hosts that took no part
 
 
 @dataclass(frozen=True)

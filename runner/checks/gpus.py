@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from runner.checks.base import CheckContext, check, most_common, ok, used_gpus, warning
-from runner.core.results import Finding, Level
+from runner.core.errors import Finding, Level
 from runner.core.spec import Node
 from runner.core.wire.facts import Facts, Gpu, GpuHealth, GpuProcess
 from runner.core.wire.text import counted, format_ranges, format_size

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from runner.checks.base import CheckContext, check, error, ok, used_gpus, warning
+from runner.core.errors import Finding
 from runner.core.planning.readiness import MIN_DISK_BYTES, free_space_hint
-from runner.core.results import Finding
 from runner.core.spec import Node
 from runner.core.wire.facts import Facts
 from runner.core.wire.text import counted

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from runner.checks.base import CheckContext, check, error, ok, warning
-from runner.core.errors import NotReady
+from runner.checks.base import CheckContext, NetworkProbe, check, error, ok, warning
+from runner.core.errors import Finding, NotReady
 from runner.core.planning.build_plan import build_plan
 from runner.core.planning.endpoints import (
     choose_endpoints,
@@ -16,7 +16,6 @@ from runner.core.planning.endpoints import (
     peer_endpoints,
 )
 from runner.core.planning.readiness import problems_of, without_removed_env
-from runner.core.results import Finding, NetworkProbe
 from runner.core.wire.facts import Outcome, ProbeResult
 
 ONE_PAIR = 2  # the number of nodes of which a pair is the whole cluster

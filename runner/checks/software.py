@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from runner.checks.base import CheckContext, check, error, most_common, ok, used_gpus, warning
+from runner.core.errors import Finding, Level
 from runner.core.planning.container import awaits_image
 from runner.core.planning.readiness import needs_python, without_torch
-from runner.core.results import Finding, Level
 
 DEFAULT_SHM_BYTES = 64 << 20  # what docker and podman give
 

@@ -1,4 +1,4 @@
-"""Errors that are reported to the user, each with its exit code.
+"""Errors and findings that are reported to the user; an error has its exit code.
 
 RunnerError                1    the task failed
 ├── ConfigError            2    the YAML or the command line is wrong; nothing was contacted
@@ -14,6 +14,7 @@ A run that was started ends with a `Verdict`, which has its own exit code.
 from __future__ import annotations
 
 import difflib
+import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -47,6 +48,32 @@ class Problem:
         lines = [f"{self.subject}: {self.message}" if self.subject else self.message]
         lines += [f"    {line}" for line in self.hint.splitlines()]
         return "\n".join(lines)
+
+
+class Level(enum.Enum):
+    ERROR = "error"  # a launch refuses, or would hang
+    WARNING = "warning"  # a launch may succeed
+    OK = "fine"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One observation about a node, or about the whole cluster."""
+
+    level: Level
+    node: str  # "" for the whole cluster
+    message: str  # what was found and, if not obvious, why it matters
+    hint: str = ""  # the next command to type, or the key to set; "" for what is fine
+    shared: Shared | None = None  # see `Problem`
+
+    @property
+    def as_problem(self) -> Problem:
+        return Problem(self.node, self.message, self.hint, self.shared)
+
+    @staticmethod
+    def from_problem(problem: Problem) -> Finding:
+        subject = problem.subject
+        return Finding(Level.ERROR, subject, problem.message, problem.hint, problem.shared)
 
 
 NO_FOLDER = Problem("", "the working directory is not there any more", "cd to one that is there")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from runner.core.errors import Problem
-from runner.core.results import Finding, Level
+from runner.core.errors import Finding, Level, Problem
 from runner.core.wire.text import counted, printable, printable_lines
 from runner.ui.layout import fold_names, group_names, new_table, table_lines, wrap, wrap_lines
 from runner.ui.output import coloured

@@ -14,17 +14,16 @@ from pathlib import Path, PurePosixPath
 
 import click
 
-from runner.checks.base import CheckContext, evaluate_checks
+from runner.checks.base import CheckContext, NetworkProbe, evaluate_checks
 from runner.config.words import key_of
 from runner.control.code.source import code_of, open_code_source
 from runner.control.rpc.wait import Broadcast
 from runner.control.run.attempts import without_pulls
 from runner.control.run.preparation import Preparation
-from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, NotReady, Problem
+from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, Finding, NotReady, Problem
 from runner.core.launch_request import LaunchRequest
 from runner.core.planning.endpoints import peer_endpoints
 from runner.core.planning.readiness import facts_request
-from runner.core.results import Finding, NetworkProbe
 from runner.core.shell import this_program
 from runner.core.spec import Node, Spec, are_local
 from runner.core.wire.codec import encode

@@ -109,7 +109,7 @@ def _stop_run(
         message = f"interrupted; run {run_id} was asked to stop, its end was not seen"
         raise Interrupted(error.exit_code, message) from None
     if monitor.detached:  # the hosts carry on with the stop by themselves
-        unconfirmed = fold_names(monitor.stop_unconfirmed)
+        unconfirmed = fold_names(monitor.stop.unconfirmed)
         doubt = f", which is not confirmed by {unconfirmed}" if unconfirmed else ""
         code = SIGNAL_EXIT_BASE + signal.SIGHUP
         raise Interrupted(code, f"run {run_id} is being stopped{doubt}")
@@ -133,7 +133,7 @@ def _stop_attempt(run: FoundRun) -> AttemptMonitor:
         run.console.message(f"run {run.plan.run_id} {state}; looking for what is left of it")
     else:
         reason = Reason(ReasonKind.USER, detail=f"stop requested by {user_at_host()}")
-        monitor.stop_by_user(reason)
+        monitor.stop_all(reason)
     monitor.run()
     return monitor
 

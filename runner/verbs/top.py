@@ -20,7 +20,7 @@ from runner.verbs.shared.verb import verb
 
 if TYPE_CHECKING:
     from runner.control.run.discovery import RunFinder
-    from runner.core.results import RemoteRun
+    from runner.core.remote_run import RemoteRun
     from runner.core.wire.run_info import Sample
     from runner.ui.top import ClusterView
 

@@ -87,7 +87,7 @@ def _ask_hosts(composed: LaunchRequest, known: RunStore) -> RunStore:
     Where they cannot, what is `known` is that, with a note; without an end there it is NotReady.
     """
     from runner.control.run.found_run import FoundRun, pull_run
-    from runner.core.results import BROKEN, aggregate_state
+    from runner.core.remote_run import BROKEN, aggregate_state
     from runner.core.wire.files import LOG, RECORD, SAMPLES
     from runner.verbs.shared.selection import open_run_finder
 

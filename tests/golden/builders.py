@@ -8,9 +8,10 @@ from ipaddress import ip_interface
 from pathlib import Path
 from typing import Any
 
+from runner.checks.base import NetworkProbe
 from runner.core.launch_request import LaunchRequest
 from runner.core.planning.build_plan import build_plan
-from runner.core.results import Endpoint, NetworkProbe
+from runner.core.planning.endpoints import Endpoint
 from runner.core.spec import Cluster, Node, Spec, Task
 from runner.core.wire.facts import (
     Facts,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from runner.checks.base import CheckContext, all_checks
-from runner.core.results import Endpoint, Level, NetworkProbe
+from runner.checks.base import CheckContext, NetworkProbe, all_checks
+from runner.core.errors import Level
+from runner.core.planning.endpoints import Endpoint
 from runner.core.spec import ContainerSpec, Node, Rendezvous
 from runner.core.wire.container import ContainerFacts
 from runner.core.wire.facts import (

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from runner.core.outcome.attempt_events import NodeResult, RankResult
 from runner.core.outcome.diagnosis import diagnose
 from runner.core.outcome.stacks import Stack, StackGroup, StackReport
 from runner.core.outcome.verdict import Verdict
 from runner.core.planning.build_plan import build_plan
-from runner.core.results import CommandResult, NodeResult, RankResult
+from runner.core.results import CommandResult
 from runner.core.spec import Node
 from runner.core.wire.order import Hub
 from runner.core.wire.plan import CodeRef, Plan

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from runner.control.attempt.attempt import Attempt, Role
 from runner.control.attempt.node import AttemptNode, NodeState
+from runner.control.attempt.stop import send_stop
+from runner.core.outcome.attempt_events import Membership, Memberships
 from runner.core.outcome.first_failure import is_death_of
-from runner.core.outcome.membership import Membership, Memberships
 from runner.core.wire.events import (
     Ended,
     EventBody,
@@ -21,7 +22,7 @@ from runner.core.wire.events import (
     Stopping,
 )
 from runner.core.wire.order import nodes_after_loss
-from runner.core.wire.plan import Plan
+from runner.core.wire.states import Reason, ReasonKind
 from runner.core.wire.text import counted
 
 if TYPE_CHECKING:
@@ -31,17 +32,18 @@ if TYPE_CHECKING:
 class ElasticMembership:
     """The memberships of one attempt; `monitor` carries out what follows from its events."""
 
-    def __init__(self, plan: Plan, nodes: Mapping[str, AttemptNode], monitor: NodeMonitor) -> None:
+    def __init__(self, attempt: Attempt, monitor: NodeMonitor) -> None:
         self.is_finishing = False  # a rank of the last membership succeeded, so no node may join
-        self._plan = plan
-        self._nodes = nodes
+        self._attempt = attempt
+        self._nodes = attempt.nodes
         self._monitor = monitor
         self._memberships = Memberships()
         self._failed_membership: Membership | None = None
 
-    def on_event(self, node: AttemptNode, body: EventBody, at: float, *, is_stopping: bool) -> bool:
+    def on_event(self, node: AttemptNode, body: EventBody, at: float) -> bool:
         """Take an event that happened `at` on our clock; return whether that is all."""
-        if not self._plan.torch_assigns_ranks:
+        plan = self._attempt.plan
+        if not plan.torch_assigns_ranks:
             return False
         if isinstance(body, ProgramStarted):
             node.on_program_started(body.rejoin_count, at)
@@ -50,35 +52,37 @@ class ElasticMembership:
         if isinstance(body, RankStarted):
             self._on_rank_started(node.name, body, at)
             return False
-        return self._plan.restarts_ranks and self._take(node, body, at, is_stopping=is_stopping)
+        return plan.restarts_ranks and self._take(node, body, at)
 
-    def _take(self, node: AttemptNode, body: EventBody, at: float, *, is_stopping: bool) -> bool:
-        if isinstance(body, ProgramExited) and body.code == 0:
-            node.has_succeeded = True
-            self._stop_surplus_nodes()
-        is_all = True
-        if isinstance(body, PeerDeparted):
-            self._on_peer_departed(node, body, at)
-        elif isinstance(body, RankExited):
-            self._on_rank_exited(node, body, is_stopping=is_stopping)
-        elif isinstance(body, PeerLost):
-            is_left = not is_stopping and self._leave_if_cut_off(node, body)
-            is_all = is_left or node.is_absent
-        elif node.is_absent or node.is_surplus:
+    def _take(self, node: AttemptNode, body: EventBody, at: float) -> bool:
+        is_stopping = self._monitor.is_stopping
+        match body:
+            case PeerDeparted():
+                self._on_peer_departed(node, body, at)
+                return True
+            case RankExited():
+                self._on_rank_exited(node, body)
+                return True
+            case PeerLost():
+                is_left = not is_stopping and self._leave_if_cut_off(node, body)
+                return is_left or node.is_absent
+            case ProgramExited() if body.code == 0:
+                node.has_succeeded = True
+                self._stop_surplus_nodes()
+        if node.is_absent or node.is_surplus:
             if isinstance(body, Ended):
                 node.move_to(NodeState.ENDED)
-        elif isinstance(body, Stopping) and is_death_of(node.name, body) and not is_stopping:
+            return True
+        if isinstance(body, Stopping) and is_death_of(node.name, body) and not is_stopping:
             remaining = self.remaining_without(node)
-            is_all = remaining > 0
-            if is_all:  # what the others have recorded of it may be read later, if they know of it
+            if remaining > 0:  # that the others have recorded it may be read later, if ever
                 self._monitor.depart(node, body.reason.detail, at, remaining, announce=True)
-        else:
-            is_all = False
-        return is_all
+                return True
+        return False
 
     def remaining_without(self, node: AttemptNode) -> int:
         """Return with how many nodes the attempt goes on without this one; 0 if it does not."""
-        others = [other for other in self._nodes.values() if other is not node]
+        others = (other for other in self._nodes.values() if other is not node)
         remaining = sum(not other.is_absent for other in others)
         return nodes_after_loss(node.node_plan.order, node.name, remaining)
 
@@ -87,9 +91,13 @@ class ElasticMembership:
         last = self._memberships.last
         if last is None or not all(self._nodes[name].has_succeeded for name in last.nodes):
             return
-        for node in self._nodes.values():
-            if node.is_present and node.name not in last.nodes:
-                self._monitor.stop_surplus(node)
+        reason = Reason(ReasonKind.OTHER, detail="the run had succeeded without it")
+        for name, node in self._nodes.items():
+            is_surplus = node.is_present and name not in last.nodes
+            if is_surplus and node.live_session and self._attempt.role is not Role.READ_ONLY:
+                node.is_surplus = True
+                send_stop(node.live_session, reason)
+                self._attempt.say(f"{name} came too late: {reason.text}")
 
     def _on_rank_started(self, name: str, body: RankStarted, at: float) -> None:
         membership = self._memberships.add_start(name, body, at)
@@ -103,20 +111,20 @@ class ElasticMembership:
             )
             if membership.restarts:
                 text += f"; restart {membership.restarts} of {body.max_restarts}"
-            self._monitor.show(text)
+            self._attempt.say(text)
 
-    def _on_rank_exited(self, node: AttemptNode, body: RankExited, *, is_stopping: bool) -> None:
+    def _on_rank_exited(self, node: AttemptNode, body: RankExited) -> None:
         """Show what failed first in a membership; torch ends the other ranks by signals."""
         last = self._memberships.last
         if last is None or not last.contains(node.name, body.rank, body.start):
             return
         self.is_finishing = self.is_finishing or body.succeeded
         by_torch = body.signal in (signal.SIGTERM, signal.SIGKILL) and not body.error
-        follows = by_torch or self._failed_membership is last or is_stopping
+        follows = by_torch or self._failed_membership is last or self._monitor.is_stopping
         if not (body.succeeded or follows or node.is_absent):
             self._failed_membership = last
             text = body.reason(node.name).text
-            self._monitor.show(f"{text}; torch restarts all ranks if it may")
+            self._attempt.say(f"{text}; torch restarts all ranks if it may")
 
     def _on_peer_departed(self, reporter: AttemptNode, body: PeerDeparted, at: float) -> None:
         """The hub reports that a node left, or a member that the hub did."""

@@ -1,20 +1,16 @@
-"""Node of an attempt as the controller sees it: state, ranks, logs, connection, reconnection."""
+"""Node of an attempt as the controller sees it: state, ranks, logs, connection."""
 
 from __future__ import annotations
 
 import enum
 import math
 import random
-import threading
 import time
 from dataclasses import dataclass, field, replace
 
-from runner.control.rpc.facts import MAX_CONCURRENT_LOGINS
 from runner.control.rpc.log_tail import LogTailer
-from runner.control.rpc.session import Connector, HostSession, Inbox
-from runner.core.errors import NotReady
+from runner.control.rpc.session import HostSession
 from runner.core.spec import Node
-from runner.core.wire.codec import Frame
 from runner.core.wire.plan import NodePlan
 from runner.core.wire.timing import ANSWER_TIMEOUT_S
 
@@ -67,8 +63,11 @@ class Backoff:
     next_try_at: float = field(default_factory=time.monotonic)
     delay_s: float = MIN_BACKOFF_S
 
+    @property
+    def is_due(self) -> bool:
+        return not self.in_progress and time.monotonic() >= self.next_try_at
+
     def on_failure(self, reason: str) -> None:
-        """Wait longer before the next attempt."""
         self.reason = reason
         self.next_try_at = time.monotonic() + self.delay_s * random.uniform(0.5, 1.0)  # noqa: S311
         self.delay_s = min(MAX_BACKOFF_S, 2 * self.delay_s)
@@ -83,8 +82,8 @@ class NodeConnection:
         self.session = session  # None before the first and after `disconnect`
         self.backoff: Backoff | None = None  # while the connection does not work
         self._last_heard = time.monotonic()
-        self._last_backoff: Backoff | None = None
-        self._reopened_at = 0.0
+        self._last_delay_s = MIN_BACKOFF_S
+        self._reopened_at = -math.inf
 
     @property
     def live_session(self) -> HostSession | None:
@@ -113,9 +112,8 @@ class NodeConnection:
     def begin_backoff(self, reason: str) -> None:
         """Start to reconnect; a connection that held briefly continues with its longer pauses."""
         self.backoff = Backoff(reason, self.last_heard)
-        is_unstable = time.monotonic() - self._reopened_at < STABLE_AFTER_S
-        if self._last_backoff is not None and is_unstable:
-            self.backoff.delay_s = self._last_backoff.delay_s
+        if time.monotonic() - self._reopened_at < STABLE_AFTER_S:
+            self.backoff.delay_s = self._last_delay_s
             self.backoff.on_failure(reason)
             self.backoff.tries = 0
 
@@ -125,7 +123,7 @@ class NodeConnection:
         self.backoff = None
         if backoff is not None:
             self._reopened_at = time.monotonic()
-            self._last_backoff = backoff
+            self._last_delay_s = backoff.delay_s
         return backoff
 
     def close(self) -> None:
@@ -140,36 +138,6 @@ class NodeConnection:
         self.close()
         if self.backoff is None:
             self.begin_backoff(reason)
-
-
-class Reconnector:
-    """Opens new connections, each in its own thread, and reports "reconnected" to the inbox."""
-
-    def __init__(self, connector: Connector, inbox: Inbox) -> None:
-        self._connector = connector
-        self._inbox = inbox
-        self._login_slots = threading.BoundedSemaphore(MAX_CONCURRENT_LOGINS)
-
-    def reconnect_if_due(self, node: Node, backoff: Backoff | None, now: float) -> None:
-        """Start to reconnect to a node in a thread, if it is time."""
-        if backoff is not None and not backoff.in_progress and now >= backoff.next_try_at:
-            backoff.in_progress = True
-            name = f"connect {node.name}"
-            work = threading.Thread(
-                target=self._reconnect, args=(node, backoff), daemon=True, name=name
-            )
-            work.start()
-
-    def _reconnect(self, node: Node, backoff: Backoff) -> None:
-        try:
-            with self._login_slots:
-                session = self._connector.open(node, self._inbox)
-        except Exception as error:  # noqa: BLE001 (whatever it is, the next attempt may succeed)
-            problems = error.problems if isinstance(error, NotReady) else ()
-            text = problems[0].message if problems else f"{type(error).__name__}: {error}"
-            backoff.on_failure(text)
-        else:
-            self._inbox.put((session, Frame("reconnected")))
 
 
 @dataclass
@@ -199,22 +167,22 @@ class AttemptNode:
 
     @property
     def name(self) -> str:
-        """Its name in the YAML."""
         return self.node_plan.node
 
     @property
     def live_session(self) -> HostSession | None:
-        """The session, if requests can be sent over it."""
         return self.connection.live_session
 
     @property
+    def is_reachable(self) -> bool:
+        return self.live_session is not None and not self.is_finished
+
+    @property
     def is_lost(self) -> bool:
-        """Whether it is declared lost and did not come back."""
         return self.state is NodeState.LOST
 
     @property
     def has_ended(self) -> bool:
-        """Whether it reported its end."""
         return self.state in (NodeState.ENDED, NodeState.COMPLETE)
 
     @property
@@ -224,7 +192,6 @@ class AttemptNode:
 
     @property
     def is_present(self) -> bool:
-        """Whether it takes part."""
         return self.state in (NodeState.STARTING, NodeState.RUNNING)
 
     @property
@@ -234,12 +201,10 @@ class AttemptNode:
 
     @property
     def rejoin_count(self) -> int:
-        """How often it was sent its order once more."""
         return self.node_plan.order.rejoin_count
 
     @property
     def progress(self) -> str:
-        """How many of its ranks run, in words."""
         running = len(self.started_ranks)
         total = self.node_plan.nproc
         return "running" if running == total else f"{running} of {total} ranks"

@@ -6,16 +6,14 @@ other's failures through the hub; the controller declares a node lost only where
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
+from runner.control.attempt.attempt import Attempt
 from runner.control.attempt.node import AttemptNode, NodeState
-from runner.control.attempt.observer import Role
 from runner.control.attempt.peer_status import PeerStatus
 from runner.control.rpc.bootstrap import BOOT_TIMEOUT_S
 from runner.control.rpc.wait import NO_ANSWER
-from runner.core.spec import Spec
 from runner.core.wire.timing import ANSWER_TIMEOUT_S, STOP_TIMEOUT_S, FailureDetector
 
 START_TIMEOUT_S = 30.0
@@ -34,55 +32,25 @@ FOREVER = float("inf")
 
 
 class Judgement(NamedTuple):
-    """The state that a node should move to, and why."""
-
     state: NodeState
     reason: str
     show: bool = False
     record: bool = False  # that the end of the node is not verified
 
 
-Predicate = Callable[[AttemptNode], bool]
-
-
-def _is_finished(node: AttemptNode) -> bool:
-    return node.is_finished
-
-
-def _is_gone(node: AttemptNode) -> bool:
-    return node.is_finished or node.is_lost
-
-
-def _is_reachable(node: AttemptNode) -> bool:
-    return node.live_session is not None and not node.is_finished
-
-
-def _is_intact(node: AttemptNode) -> bool:
-    return not node.is_absent
-
-
 class NodeFailureDetector:
     """Judges the nodes of one attempt; the monitor acts on the judgements."""
 
-    def __init__(
-        self, spec: Spec, nodes: Mapping[str, AttemptNode], peer_status: PeerStatus
-    ) -> None:
-        self.role = Role.LAUNCH
+    def __init__(self, attempt: Attempt, peer_status: PeerStatus) -> None:
         self.relaunch_follows = False  # then the end of a lost node is not awaited
-        self._spec = spec
-        self._nodes = nodes
+        self._attempt = attempt
+        self._spec = attempt.spec
+        self._nodes = attempt.nodes
         self._peer_status = peer_status
-        self._detector = FailureDetector(spec.lost_s)
-        self._counts: Counter[Predicate] = Counter()
+        self._detector = FailureDetector(attempt.spec.lost_s)
 
     def may_judge(self, now: float) -> bool:
-        """Return whether nodes may be judged now: not just after this machine was asleep.
-
-        The nodes are counted here once, since what each one's silence means depends on the others.
-        """
-        predicates = (self._is_in_touch, _is_finished, _is_gone, _is_reachable, _is_intact)
-        nodes = self._nodes.values()
-        self._counts = Counter({each: sum(map(each, nodes)) for each in predicates})
+        """Return whether nodes may be judged now: not just after this machine was asleep."""
         return self._detector.check(now)
 
     def silent_connection(self, node: AttemptNode) -> str:
@@ -109,7 +77,7 @@ class NodeFailureDetector:
             if node.disk_wait_s:
                 reason = f"its disk has not answered for {node.disk_wait_s:.0f} s"
             return Judgement(NodeState.UNVERIFIED, reason, record=True)
-        if node.is_lost or self.role is not Role.LAUNCH:
+        if node.is_lost or not self._attempt.is_launch:
             return self._give_up(node, now, silence_s)
         if self._detector.is_lost(silence_s, self._lost_limit_s(node)):
             reason = f"nothing was heard from it for {silence_s:.0f} s"
@@ -122,16 +90,13 @@ class NodeFailureDetector:
             return Judgement(NodeState.LOST, reason)
         return None
 
-    def _count_others(self, node: AttemptNode, predicate: Predicate) -> int:
-        return self._counts[predicate] - predicate(node)
-
-    def _all_others(self, node: AttemptNode, predicate: Predicate) -> bool:
-        return self._count_others(node, predicate) >= len(self._nodes) - 1
+    def _others(self, node: AttemptNode) -> Iterator[AttemptNode]:
+        return (other for other in self._nodes.values() if other is not node)
 
     def _is_in_touch(self, node: AttemptNode) -> bool:
         """Return whether a node would report the loss of another."""
         is_joined = self._peer_status.is_joined(node.name)
-        return is_joined and _is_reachable(node) and not node.has_ended
+        return is_joined and node.is_reachable and not node.has_ended
 
     def _lost_limit_s(self, node: AttemptNode) -> float:
         """Return how long a node may be silent before it counts as lost.
@@ -142,11 +107,11 @@ class NodeFailureDetector:
         """
         is_joined = self._peer_status.is_joined(node.name)
         is_alone = len(self._nodes) == 1
-        if is_joined and self._count_others(node, self._is_in_touch):
+        if is_joined and any(map(self._is_in_touch, self._others(node))):
             return FOREVER
         if not is_joined and not is_alone:
             return self._spec.lost_s
-        if not is_alone and self._all_others(node, _is_finished):
+        if not is_alone and all(other.is_finished for other in self._others(node)):
             return max(self._spec.lost_s, LAST_HOST_TIMEOUT_S)
         lease_s = self._spec.disconnect_s
         if not lease_s or node.name in self._peer_status.detached:
@@ -156,12 +121,13 @@ class NodeFailureDetector:
     def _return_limit_s(self, node: AttemptNode) -> float:
         """Return how long to wait for an unreachable node that this controller may not lose."""
         if node.is_lost:
-            return 0.0 if self._all_others(node, _is_gone) else FOREVER
-        if self._count_others(node, _is_reachable):
+            gone = all(other.is_finished or other.is_lost for other in self._others(node))
+            return 0.0 if gone else FOREVER
+        if any(other.is_reachable for other in self._others(node)):
             return FOREVER
         if not node.supervisor_started:
             return self._spec.lost_s
-        if len(self._nodes) > 1 and self._all_others(node, _is_finished):
+        if len(self._nodes) > 1 and all(other.is_finished for other in self._others(node)):
             return max(self._spec.lost_s, LAST_HOST_TIMEOUT_S)
         return ATTACH_TIMEOUT_S
 
@@ -176,7 +142,7 @@ class NodeFailureDetector:
             return None
         if silence_s <= self._return_limit_s(node):
             return None
-        others_remain = self._count_others(node, _is_intact) > 0
+        others_remain = not all(other.is_absent for other in self._others(node))
         is_excluded = self.relaunch_follows and node.is_lost and others_remain
         is_untried = not (backoff.tries or is_unanswered)
         if is_untried and not is_excluded:

@@ -2,99 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
-from runner.control.attempt.node import AttemptNode
-from runner.core.planning.build_plan import FoldNames
+from runner.control.attempt.attempt import Attempt
 from runner.core.wire import events
 from runner.core.wire.codec import Frame
 from runner.core.wire.events import EventBody
-from runner.core.wire.plan import Plan
 from runner.core.wire.text import counted, signal_name
-
-STANDBY_REPLIES = ("following", "refused", "closed")
 
 
 class PeerStatus:
     """Whether supervisors are in touch, whether they need a controller, and what they decided."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        nodes: Mapping[str, AttemptNode],
-        is_silent: Callable[[str], bool],
-        fold_names: FoldNames = ", ".join,
-    ) -> None:
-        """`is_silent` returns whether nothing is heard from a spare any more."""
+    def __init__(self, attempt: Attempt) -> None:
         self.next_attempt_number = 0  # by which the hosts relaunch the run themselves; 0 for none
         self.pending_standbys: set[str] = set()  # they got a standby order, and have not answered
         self.detached: set[str] = set()  # the nodes that go on without a controller
-        self._plan = plan
-        self._nodes = nodes
-        self._is_silent = is_silent
-        self._fold_names = fold_names
-        self._hub = plan.nodes[0].node
-        self._began_detached = all(share.order.detached for share in plan.nodes)
+        self._attempt = attempt
+        self._hub = attempt.plan.nodes[0].node
+        self._began_detached = all(share.order.detached for share in attempt.plan.nodes)
         self._joined: set[str] = set()  # the nodes whose supervisor is in touch with the hub
         self._cut_off: set[str] = set()  # and those where it cannot reach the hub
         self._met_hub = {self._hub}  # ever
         self._hub_is_detached = False  # it says so, or who has met it
         self._has_decided = False
 
-    def on_standby_reply(self, name: str, frame: Frame) -> str:
-        """Take the answer of a spare to its standby order; return a message, "" for none."""
-        if name not in self.pending_standbys or frame.kind not in STANDBY_REPLIES:
-            return ""
-        self.pending_standbys.discard(name)
-        if frame.kind == "following":
-            return ""
-        return f"{name} does not stand by: {frame.data['reason']}"
+    def on_standby_reply(self, name: str, frame: Frame) -> None:
+        is_reply = frame.kind in ("following", "refused", "closed")
+        if name in self.pending_standbys and is_reply:
+            self.pending_standbys.discard(name)
+            if frame.kind != "following":
+                self._attempt.say(f"{name} does not stand by: {frame.data['reason']}")
 
-    def on_event(self, name: str, body: EventBody) -> str:
-        """Take what the supervisor of a node reported; return a message, "" for none."""
+    def on_event(self, name: str, body: EventBody) -> None:
         if isinstance(body, events.HubJoined):
             self._met_hub.add(name)
             self._joined |= {name, self._hub}
             self._cut_off -= {name, self._hub}
         elif isinstance(body, events.HubUnreachable):
-            return self._on_hub_unreachable(name, body)
+            self._on_hub_unreachable(name, body)
         elif isinstance(body, events.Detached):
             self.detached.add(name)
             self._hub_is_detached |= name in self._met_hub
         elif isinstance(body, events.RanksSignalled):
-            ranks = counted(body.count, "rank")
-            return f"{name}: the job's time limit is near; {signal_name(body.signal)} to {ranks}"
+            told = f"{signal_name(body.signal)} to {counted(body.count, 'rank')}"
+            self._attempt.say(f"{name}: the job's time limit is near; {told}")
         elif isinstance(body, events.NotificationFailed):
-            return f"{name}: {body.text}"
+            self._attempt.say(f"{name}: {body.text}")
         elif isinstance(body, events.Relaunching):
             self.next_attempt_number = body.number
-            nodes = self._fold_names(body.nodes)
-            return self._decided(
-                f"the hosts relaunch the run: attempt {body.number + 1}, on {nodes}"
-            )
+            nodes = self._attempt.fold_names(body.nodes)
+            self._on_decided(f"the hosts relaunch the run: attempt {body.number + 1}, on {nodes}")
         elif isinstance(body, events.NotRelaunched):
-            return self._decided(f"{name}: not relaunching: {body.reason}")
-        return ""
+            self._on_decided(f"{name}: not relaunching: {body.reason}")
 
-    def _on_hub_unreachable(self, name: str, body: events.HubUnreachable) -> str:
+    def _on_hub_unreachable(self, name: str, body: events.HubUnreachable) -> None:
         hint = ""
         if not self.is_joined(name):
             self._cut_off.add(name)
-            if not self._nodes[self._hub].disk_wait_s:
+            if not self._attempt.nodes[self._hub].disk_wait_s:
                 hint = ": open that port between the nodes, or set cluster.master_port"
         consequence = f"if {name} fails, only this process can stop the others"
-        return f"{name} cannot reach {body.reason}; {consequence}{hint}"
+        self._attempt.say(f"{name} cannot reach {body.reason}; {consequence}{hint}")
 
-    def _decided(self, message: str) -> str:
-        """Return what the hosts have decided about a relaunch, once."""
-        is_new = not self._has_decided
+    def _on_decided(self, message: str) -> None:
+        """Show, once, what the hosts have decided about a relaunch."""
+        if not self._has_decided:
+            self._attempt.say(message)
         self._has_decided = True
-        return message if is_new else ""
 
     def on_hub_lost(self) -> None:
         """Take every node as out of touch with the others: the hub left the membership."""
         self._joined = set()
-        self._cut_off = {*self._nodes}
+        self._cut_off = {*self._attempt.nodes}
 
     def on_rejoin(self, name: str) -> None:
         """Forget what the supervisor of a node reported: a new one starts there."""
@@ -102,14 +80,14 @@ class PeerStatus:
             names.discard(name)
 
     def is_joined(self, name: str) -> bool:
-        """Return whether the supervisor of a node is in touch with the others."""
         return name in self._joined
 
     @property
     def all_reported(self) -> bool:
         """Whether every host has reached the hub or reported that it cannot, and every spare."""
-        have_reported = self._nodes.keys() <= self._joined | self._cut_off
-        return (have_reported and not self.pending_standbys) or len(self._nodes) == 1
+        nodes = self._attempt.nodes
+        have_reported = nodes.keys() <= self._joined | self._cut_off
+        return (have_reported and not self.pending_standbys) or len(nodes) == 1
 
     @property
     def hosts_decide(self) -> bool:
@@ -119,28 +97,30 @@ class PeerStatus:
     @property
     def hosts_may_decide(self) -> bool:
         """Whether the hub and enough others are out of reach: they may relaunch the run."""
-        plan = self._plan
-        if not self._hosts_can_relaunch or self._nodes[self._hub].has_ended:
+        plan = self._attempt.plan
+        nodes = self._attempt.nodes
+        if not self._hosts_can_relaunch or nodes[self._hub].has_ended:
             return False
-        silent = [name for name, node in self._nodes.items() if not node.has_ended]
-        silent += [share.node for share in plan.spares if self._is_silent(share.node)]
+        silent = [name for name, node in nodes.items() if not node.has_ended]
+        silent += [share.node for share in plan.spares if self._attempt.is_silent(share.node)]
         # A hub alone relaunches nothing that others take part in.
         least = 2 if len(plan.nodes) + len(plan.spares) > 1 else 1
         return len(silent) >= max(plan.min_nodes or len(plan.nodes), least)
 
     @property
     def _hosts_can_relaunch(self) -> bool:
-        order = self._plan.nodes[0].order
-        return order.relaunches_left > 0 and (order.hub is not None or len(self._plan.nodes) == 1)
+        shares = self._attempt.plan.nodes
+        order = shares[0].order
+        return order.relaunches_left > 0 and (order.hub is not None or len(shares) == 1)
 
     @property
     def hub_unreachable(self) -> bool:
-        """Whether a host cannot reach the hub."""
         return bool(self._cut_off)
 
     @property
     def all_detached(self) -> bool:
         """Whether every supervisor has confirmed the detach, so the controller may exit."""
-        others = (node for name, node in self._nodes.items() if name not in self.detached)
+        nodes = self._attempt.nodes.items()
+        others = [node for name, node in nodes if name not in self.detached]
         need_none = bool(self.detached) and all(o.has_ended or o.is_lost for o in others)
         return self._began_detached or need_none

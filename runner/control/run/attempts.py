@@ -27,7 +27,7 @@ from runner.core.outcome.losses import (
 from runner.core.outcome.verdict import Verdict
 from runner.core.planning.build_plan import build_plan
 from runner.core.planning.readiness import facts_request, problems_of
-from runner.core.results import describe_run
+from runner.core.remote_run import describe_run
 from runner.core.shell import this_program
 from runner.core.spec import Node, Spec
 from runner.core.wire.facts import Facts, FactsRequest

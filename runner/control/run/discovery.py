@@ -10,7 +10,7 @@ from runner.control.attempt.stop import user_at_host
 from runner.control.record import run_index
 from runner.control.run.hosts import HostPool, workdir_request
 from runner.core.errors import NotReady, Problem
-from runner.core.results import RemoteRun, describe_run
+from runner.core.remote_run import RemoteRun, describe_run
 from runner.core.shell import this_program
 from runner.core.spec import Node, Spec
 from runner.core.wire.codec import decode, decompress, parse_json

@@ -18,7 +18,8 @@ from runner.control.run.job_run import job_run
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady
 from runner.core.launch_request import LaunchRequest
 from runner.core.outcome.verdict import Verdict, completed, fold_events
-from runner.core.results import PullResult, current_hosts
+from runner.core.remote_run import current_hosts
+from runner.core.results import PullResult
 from runner.core.shell import this_program
 from runner.core.wire.files import FILE_KINDS
 

@@ -11,13 +11,13 @@ from collections.abc import Callable, Collection, Container, Iterator, Mapping, 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from runner.control.attempt import observer
+from runner.control.attempt import attempt
 from runner.control.rpc.facts import FactsCollector
 from runner.control.rpc.session import BoundedInbox, Connector, HostSession, Inbox
 from runner.control.rpc.wait import TICK_S, Broadcast, WaitLoop
 from runner.core.errors import NotReady, Problem
 from runner.core.planning.build_plan import FoldNames
-from runner.core.results import RemoteRun
+from runner.core.remote_run import RemoteRun
 from runner.core.spec import Node, Spec
 from runner.core.wire.codec import Frame
 from runner.core.wire.events import Event
@@ -35,7 +35,7 @@ FLUSH_TIMEOUT_S = 2.0  # the last messages wait so long for a console busy with 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Console(observer.Console, Protocol):
+class Console(attempt.Console, Protocol):
     """Where a person sees what becomes of a run."""
 
     @property
@@ -227,10 +227,10 @@ class HostPool:
         from runner.control.attempt.monitor import AttemptMonitor
 
         say = message or self.console.message
-        observed_by = observer.RunObserver(record, log, say, self.console, self.fold_names)
-        return AttemptMonitor(
-            self.spec, plan, self.connector, self.sessions, self.inbox, observed_by
+        watched = attempt.Attempt(
+            self.spec, plan, self.sessions, self.console, record, log, say, self.fold_names
         )
+        return AttemptMonitor(watched, self.connector, self.inbox)
 
     def close_sessions(self) -> None:
         for name in list(self.sessions):  # threads may still be connecting

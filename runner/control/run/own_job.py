@@ -80,7 +80,7 @@ class OwnJob:
             return False
         if signum == signal.SIGALRM:
             self._is_stopped = True
-            monitor.stop_by_user(Reason(ReasonKind.TIME_LIMIT))
+            monitor.stop_all(Reason(ReasonKind.TIME_LIMIT))
             return False
         if signum != signal.SIGTERM:
             return True
@@ -94,7 +94,7 @@ class OwnJob:
             return True
         self._is_by_user = True
         # By scancel --batch, as `stop` does.
-        monitor.stop_by_user(Reason(ReasonKind.USER, detail="stop requested"))
+        monitor.stop_all(Reason(ReasonKind.USER, detail="stop requested"))
         return False
 
     def _later(self, seconds: float, signum: int) -> None:

@@ -35,8 +35,6 @@ OF_NO_RANK = (ReasonKind.UNATTENDED, ReasonKind.SCHEDULER, ReasonKind.TIME_LIMIT
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """An explanation of the first failure."""
-
     excerpt: tuple[str, ...] = ()  # the last traceback of its log, or the last lines
     context: tuple[str, ...] = ()  # the lines before that
     cause: str = ""  # the name of a known failure, "" for any other
@@ -165,7 +163,6 @@ def _explain_early_exit(verdict: Verdict, ranks: list[int]) -> tuple[str, str]:
 
 
 def diagnose_stall(plan: Plan, tail: Tail) -> Diagnosis:
-    """Return the diagnosis of a stall, from the last stacks of every node."""
     name = local_log_name(plan.attempt, STACKS_LOG, "out")
     stacks_by_node = {}
     for node in (node_plan.node for node_plan in plan.nodes):

@@ -32,8 +32,6 @@ _PLACEHOLDER = re.compile(r"\{(\w+)(?:([:|])([^}]*))?\}")
 
 
 class Explanation(NamedTuple):
-    """The meaning and remedy of a known failure."""
-
     name: str
     meaning: str  # as a sentence without a full stop
     remedy: str
@@ -52,7 +50,6 @@ class KnownFailure(NamedTuple):
 
 @functools.cache
 def known_failures() -> tuple[KnownFailure, ...]:
-    """Return the table, in its order."""
     parser = configparser.ConfigParser(
         delimiters=(":",),
         comment_prefixes=("#",),
@@ -118,8 +115,6 @@ def _shorten(line: str) -> str:
 
 
 def _substitute(text: str, values: Mapping[str, str]) -> str:
-    """Fill in what a text of the table names."""
-
     def put(field: re.Match[str]) -> str:
         name, kind, more = field.groups()
         if name not in values:

@@ -7,24 +7,16 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from runner.core.errors import SIGNAL_EXIT_BASE
-from runner.core.outcome.first_failure import lost_nodes
-from runner.core.outcome.verdict import Verdict, end_text
+from runner.core.outcome.attempt_events import AttemptEvents
+from runner.core.outcome.verdict import Verdict
 from runner.core.spec import Spec
-from runner.core.wire.events import (
-    Ended,
-    EndUnverified,
-    PeerDeparted,
-    ProgramStarted,
-    TimedEvent,
-)
+from runner.core.wire.events import TimedEvent
 from runner.core.wire.plan import Plan
 from runner.core.wire.run_info import PastAttempt
-from runner.core.wire.states import Reason, ReasonKind, State
+from runner.core.wire.states import Reason, ReasonKind
 
 
 class Losses(NamedTuple):
-    """What an attempt cost."""
-
     excluded: dict[str, str]
     """Why a node takes no part any more: it could not start, or did not prove that nothing of the
     attempt is left there."""
@@ -36,33 +28,16 @@ def classify_losses(
     plan: Plan, timed_events: Iterable[TimedEvent], first_failure: Reason | None
 ) -> Losses:
     """Return the nodes that take no part in the next attempt, or only if there is no other."""
-    history = sorted(timed_events, key=lambda timed: timed.at)
-    lost = lost_nodes(plan, history)
+    events = AttemptEvents(plan, timed_events)
     excluded: dict[str, str] = {}
-    departed: dict[str, str] = {}  # the run continued without them
-    verified = set()
-    events = [timed.event for timed in history]
-    started = {event.node for event in events if isinstance(event.body, ProgramStarted)}
-    for name, body in ((event.node, event.body) for event in events):
-        if isinstance(body, PeerDeparted):
-            departed[body.peer] = body.reason
-            verified.discard(body.peer)
-        elif isinstance(body, ProgramStarted):  # perhaps again
-            excluded.pop(name, None)
-            if body.rejoin_count:
-                departed.pop(name, None)
-        elif isinstance(body, EndUnverified):
-            excluded[name] = body.reason
-        elif isinstance(body, Ended) and body.state is State.FAILED and name not in started:
-            excluded[name] = end_text(body) or "its program could not be started"
-        elif isinstance(body, Ended) and (body.survivors or not body.verified):
-            excluded[name] = "something of the run may be left there"
-        elif isinstance(body, Ended):
-            verified.add(name)
-            departed.pop(name, None)
-    unverified = {name: reason for name, reason in lost.items() if name not in verified}
-    excluded = {**departed, **excluded, **unverified}
-    suspected = {*lost}
+    for name, story in events.nodes.items():
+        if story.departed is not None and not story.is_proven:
+            excluded[name] = story.departed
+        if story.problem:
+            excluded[name] = story.problem
+        if name in events.lost and not story.is_proven:
+            excluded[name] = events.lost[name]
+    suspected = {*events.lost}
     is_stall = first_failure is not None and first_failure.kind is ReasonKind.STALL
     if first_failure and not is_stall:
         suspected.add(first_failure.node)
@@ -106,7 +81,6 @@ def may_relaunch(spec: Spec, verdict: Verdict) -> bool:
 
 
 def past_attempt(plan: Plan, verdict: Verdict) -> PastAttempt:
-    """Return the record of an attempt that another one follows."""
     return PastAttempt(
         attempt=plan.attempt,
         nodes=tuple(node_plan.node for node_plan in plan.nodes),

@@ -252,7 +252,6 @@ def summary(report: StackReport) -> str:
 
 
 def _describe(group: StackGroup, report: StackReport) -> str:
-    """Return where ranks are that wait for nobody."""
     who = with_nodes(group.ranks, report.node_of_rank)
     if not group.stack.frames:
         return f"{who} ({group.stack.method})"

@@ -6,27 +6,9 @@ import signal
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from runner.core.outcome.first_failure import (
-    TimedFailure,
-    UserStop,
-    departed_nodes,
-    find_failures,
-    first_failure,
-    user_stop,
-)
-from runner.core.outcome.membership import Membership, Memberships
-from runner.core.results import NodeResult, RankResult
-from runner.core.wire.events import (
-    Ended,
-    ProgramExited,
-    ProgramStarted,
-    ProgressResumed,
-    RankExited,
-    RankStarted,
-    Stalled,
-    Stopping,
-    TimedEvent,
-)
+from runner.core.outcome.attempt_events import AttemptEvents, NodeResult, RankResult
+from runner.core.outcome.first_failure import find_failures, first_failure
+from runner.core.wire.events import TimedEvent
 from runner.core.wire.plan import Plan
 from runner.core.wire.run_info import PastAttempt
 from runner.core.wire.states import (
@@ -53,8 +35,6 @@ OWN_MASTER = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """The end of a run."""
-
     state: str  # "succeeded", "failed", "stopped", "lost" or "stuck"
     exit_code: int  # of the launch
     seconds: float  # that the last attempt took
@@ -105,22 +85,33 @@ def fold_events(
 
     A run that was relaunched ends as its last attempt does.
     """
-    history = sorted(timed_events, key=lambda timed: timed.at)
-    last, membership_count = _memberships(history) if plan.torch_assigns_ranks else (None, 0)
-    nodes = _node_results(plan, history)
-    ranks = _rank_results(plan, history, last)
-    is_decided = _is_decided(plan, history)
-    succeeded = is_decided or _is_success(plan, ranks, last)
-    stop = user_stop(history)
-    failures = find_failures(plan, history, last)
-    first = first_failure(failures, stop, succeeded)
-    if is_decided or (succeeded and plan.restarts_ranks):
+    events = AttemptEvents(plan, timed_events)
+    nodes = {n: story.result for n, story in events.nodes.items() if story.result is not None}
+    ranks = events.ranks()
+    last = events.memberships.last
+    expected = (last.world_size if last else 0) or plan.world_size
+    all_known = len(ranks) == expected or not plan.torch_assigns_ranks
+    all_succeeded = all_known and all(result.code == 0 for result in ranks.values())
+    succeeded = events.is_decided or all_succeeded
+    stop = events.user_stop
+    failures = find_failures(events)
+    first = first_failure(failures, stop, succeeded=succeeded)
+    if events.is_decided or (all_succeeded and plan.restarts_ranks):
         first = None
-    lost = departed_nodes(history) | {f.reason.node for f in failures if f.is_loss}
+    if first and first.reason.rank is not None:  # perhaps of no membership
+        ranks.setdefault(first.reason.rank, RankResult(first.reason.node, started=True))
+    state = SUCCEEDED if succeeded else FAILED
+    code = 0 if succeeded else FAILED_CODE
+    if stop:
+        state = STOPPED
+        code = SIGNAL_EXIT_BASE + stop.signal
+    elif first:
+        state, code = first.reason.outcome
     unverified = tuple(name for name, result in nodes.items() if not result.end_verified)
-    stuck = any(r.survivors for r in nodes.values()) or not lost.issuperset(unverified)
-    state, code = _outcome(first, stop, succeeded)
-    if stuck or (stop and unverified):
+    gone = {failure.reason.node for failure in failures if failure.is_loss}
+    gone.update(name for name, story in events.nodes.items() if story.departed is not None)
+    has_survivors = any(result.survivors for result in nodes.values())
+    if has_survivors or (stop and unverified) or not gone.issuperset(unverified):
         state = STUCK
         code = STUCK_CODE
     consequences, same_failures = _others(ranks, first.reason) if first else (0, 0)
@@ -132,8 +123,8 @@ def fold_events(
         consequences=consequences,
         same_failures=same_failures,
         unverified=unverified,
-        stalled_s=_stalled_s(history),
-        membership_count=membership_count,
+        stalled_s=events.stalled_s,
+        membership_count=len(events.memberships.all),
         nodes=nodes,
         ranks={str(rank): result for rank, result in sorted(ranks.items())},
         past_attempts=past_attempts,
@@ -162,105 +153,6 @@ def completed(verdict: Verdict, asked_again: Verdict) -> Verdict:
         nodes={**verdict.nodes, **nodes},
         ranks={**verdict.ranks, **ranks},
     )
-
-
-def _memberships(history: Iterable[TimedEvent]) -> tuple[Membership | None, int]:
-    """Return the last membership, and how many there were."""
-    memberships = Memberships()
-    for timed in history:
-        if isinstance(timed.event.body, RankStarted):
-            memberships.add_start(timed.event.node, timed.event.body, timed.at)
-    return memberships.last, memberships.count
-
-
-def _node_results(plan: Plan, history: Iterable[TimedEvent]) -> dict[str, NodeResult]:
-    nodes = {node_plan.node: NodeResult() for node_plan in plan.nodes}
-    for timed in history:
-        name = timed.event.node
-        body = timed.event.body
-        if isinstance(body, ProgramStarted):  # again, if a lost node rejoined
-            nodes[name] = NodeResult()
-        elif isinstance(body, ProgramExited):
-            nodes[name] = replace(nodes[name], code=body.code, signal=body.signal, apart=body.apart)
-        elif isinstance(body, Ended):
-            nodes[name] = replace(
-                nodes[name],
-                end_verified=body.verified,
-                killed=body.killed,
-                survivors=body.survivors,
-                end_reason=end_text(body),
-                left_over=body.left_over,
-            )
-    return nodes
-
-
-def _rank_results(
-    plan: Plan, history: Iterable[TimedEvent], last: Membership | None
-) -> dict[int, RankResult]:
-    """Return how every rank ended: those of the plan, or of the last membership."""
-    ranks = {
-        rank: RankResult(node_plan.node) for node_plan in plan.nodes for rank in node_plan.ranks
-    }
-    for timed in history:
-        name = timed.event.node
-        body = timed.event.body
-        if not isinstance(body, (RankStarted, RankExited)):
-            continue
-        if last and not last.contains(name, body.rank, body.start):
-            continue
-        if isinstance(body, RankExited):
-            ranks[body.rank] = RankResult(
-                node=name,
-                code=body.code,
-                signal=body.signal,
-                started=True,
-                traceback=body.traceback,
-                exception=body.exception,
-                facts=body.facts,
-            )
-        else:
-            ranks[body.rank] = replace(ranks.get(body.rank, RankResult(name)), started=True)
-    return ranks
-
-
-def _is_success(plan: Plan, ranks: Mapping[int, RankResult], last: Membership | None) -> bool:
-    expected = (last.world_size if last else 0) or plan.world_size
-    all_known = len(ranks) == expected or not plan.torch_assigns_ranks
-    return all_known and all(result.code == 0 for result in ranks.values())
-
-
-def _is_decided(plan: Plan, history: Iterable[TimedEvent]) -> bool:
-    """Return whether the program of the node that decides succeeded before anything stopped it.
-
-    What other nodes did about that moment is no failure: they may notice it before they are told.
-    """
-    for event in (timed.event for timed in history):
-        if event.node == plan.deciding_node and isinstance(event.body, Stopping):
-            return False
-        if event.node == plan.deciding_node and isinstance(event.body, ProgramExited):
-            return event.body.code == 0 and not event.body.error
-    return False
-
-
-def _stalled_s(history: Iterable[TimedEvent]) -> float:
-    """Return for how long the last watchdog event says that nothing has moved."""
-    bodies = [timed.event.body for timed in history]
-    reports = [body for body in bodies if isinstance(body, (Stalled, ProgressResumed))]
-    return reports[-1].seconds if reports and isinstance(reports[-1], Stalled) else 0.0
-
-
-def _outcome(first: TimedFailure | None, stop: UserStop | None, succeeded: bool) -> tuple[str, int]:
-    if stop:
-        return STOPPED, SIGNAL_EXIT_BASE + stop.signal
-    if first:
-        return first.reason.outcome
-    return (SUCCEEDED, 0) if succeeded else (FAILED, FAILED_CODE)
-
-
-def end_text(body: Ended) -> str:
-    """Return what a host said about its end, "" if nothing."""
-    reason = body.reason.words if body.reason else ""
-    return "; ".join(filter(None, (reason, body.unproven)))
 
 
 def _others(ranks: Mapping[int, RankResult], first: Reason) -> tuple[int, int]:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.core.errors import NotReady, Problem
-from runner.core.results import Endpoint
 from runner.core.spec import Node, Spec, are_local
 from runner.core.wire.facts import Facts, Interface
 from runner.core.wire.order import Hub
@@ -21,6 +20,15 @@ OwnAddress = ipaddress.IPv4Interface | ipaddress.IPv6Interface
 Owned = tuple[Interface, OwnAddress]
 
 LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a node is reached by its peers; `subnet` is that of the address. "" is unknown."""
+
+    interface: str = ""
+    address: str = ""
+    subnet: str = ""
 
 
 @dataclass(frozen=True)

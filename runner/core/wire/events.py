@@ -65,7 +65,6 @@ class RankExited(EventBody):
         return self.code == 0
 
     def reason(self, node: str) -> Reason:
-        """Return it as the reason of a failure."""
         code = -self.signal if self.signal else self.code
         detail = self.error or describe_exit(self.code, self.signal)
         return Reason(ReasonKind.RANK, node, self.rank, code, detail)
@@ -86,7 +85,6 @@ class ProgramExited(EventBody):
         return self.code == 0 and not self.error
 
     def reason(self, node: str, launcher: str) -> Reason:
-        """Return it as the reason of a failure; `launcher` is the name of the program."""
         code = -self.signal if self.signal else self.code
         kind = ReasonKind.START if self.container_failed else ReasonKind.PROGRAM
         detail = self.error or f"{launcher} {describe_exit(self.code, self.signal)}"
@@ -229,7 +227,6 @@ class NotificationFailed(EventBody):
 
     @property
     def text(self) -> str:
-        """It in words."""
         return f'the notification "{self.target}" failed: {self.reason}'
 
 
@@ -255,7 +252,6 @@ class Event:
     body: EventBody
 
     def to_line(self) -> str:
-        """Return the event as one line of `events.jsonl`."""
         return json.dumps(self.as_data(), separators=(",", ":")) + "\n"
 
     def as_data(self) -> Dict[str, Any]:

@@ -44,7 +44,6 @@ class State(enum.Enum):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether no other state can follow."""
         return not TRANSITIONS[self]
 
 

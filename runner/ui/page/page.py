@@ -24,8 +24,7 @@ from runner.core.history import (
     gpu_hours,
     set_values,
 )
-from runner.core.outcome.first_failure import node_stops, stop_before
-from runner.core.outcome.verdict import end_text
+from runner.core.outcome.attempt_events import end_text, node_stops, stop_before
 from runner.core.shell import quote, this_program
 from runner.core.wire import events
 from runner.core.wire.events import EVENT_TYPES, Event

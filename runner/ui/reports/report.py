@@ -11,9 +11,9 @@ from operator import attrgetter
 from pathlib import Path
 
 from runner.core import shell
+from runner.core.outcome.attempt_events import NodeResult
 from runner.core.outcome.diagnosis import Diagnosis
 from runner.core.outcome.verdict import OWN_MASTER, Verdict
-from runner.core.results import NodeResult
 from runner.core.shell import this_program
 from runner.core.wire.paths import RunPaths, content_file, release_file
 from runner.core.wire.plan import NodePlan, Plan

@@ -9,7 +9,13 @@ from types import MappingProxyType
 
 from runner.core.errors import Problem
 from runner.core.outcome.verdict import Verdict
-from runner.core.results import BROKEN, RemoteRun, aggregate_state, current_hosts, elastic_summary
+from runner.core.remote_run import (
+    BROKEN,
+    RemoteRun,
+    aggregate_state,
+    current_hosts,
+    elastic_summary,
+)
 from runner.core.shell import this_program
 from runner.core.wire.run_info import RunInfo
 from runner.core.wire.text import counted, display_folder, format_age, printable

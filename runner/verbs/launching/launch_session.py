@@ -194,7 +194,7 @@ class LaunchSession:
         self._flags = self._request.run_flags(self._request.spec.run_id)
         self._ending = Ending(self._pool, self._store, self._flags)
         self._notifier = LaunchNotifier(
-            self._pool.spec, self._store, self._console.message, self._flags, here
+            self._pool.spec, attempt.plan, self._store, self._console.message, self._flags, here
         )
         if self._source.code.release:
             pool = CodePool(Path(here, run_index.RUNS_FOLDER, STORE))

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from runner.checks.base import CheckContext, all_checks, evaluate_checks
-from runner.core.errors import NotReady, Problem
+from runner.core.errors import Level, NotReady, Problem
 from runner.core.planning.build_plan import build_plan
 from runner.core.planning.readiness import REQUIREMENTS
-from runner.core.results import Level
 from runner.core.spec import Node
 from runner.core.wire.facts import Interpreter, SetupResult
 from tests.golden.builders import LO, facts, interface, spec

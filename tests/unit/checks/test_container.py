@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from runner.checks.base import CheckContext
 from runner.checks.software import container
-from runner.core.results import Finding, Level
+from runner.core.errors import Finding, Level
 from runner.core.spec import ContainerSpec, Node
 from runner.core.wire.container import ContainerFacts
 from runner.core.wire.facts import System

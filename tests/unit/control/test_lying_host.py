@@ -24,8 +24,8 @@ from rich.console import Console
 
 from runner.checks.base import CheckContext, evaluate_checks
 from runner.control.attempt import monitor
+from runner.control.attempt.attempt import Attempt
 from runner.control.attempt.monitor import AttemptMonitor
-from runner.control.attempt.observer import RunObserver
 from runner.control.code.push import CodePush
 from runner.control.code.source import CodeOnHosts
 from runner.control.history.files import RecordFiles
@@ -130,9 +130,10 @@ def run_of_a_liar(pool: Pool) -> None:
     def log(node: str, source: str, stream: str, offset: int, data: bytes) -> None:
         store.write_log(node, f"{source}.{stream}", offset, data)
 
-    observer = RunObserver(store.append, log, shown, MagicMock(is_full=False))
     plan = elastic_plan(PLAN) if pool.chance.random() < 0.3 else PLAN
-    briefly = Briefly(SPEC, plan, pool.connector, pool.sessions, pool.inbox, observer)
+    console = MagicMock(is_full=False)
+    attempt = Attempt(SPEC, plan, pool.sessions, console, store.append, log, shown)
+    briefly = Briefly(attempt, pool.connector, pool.inbox)
     briefly.attach(read_only=pool.chance.random() < 0.3)
     if pool.chance.random() < 0.3:
         enqueue_signal(pool.inbox, signal.SIGINT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -11,9 +12,9 @@ from unittest.mock import MagicMock
 import pytest
 
 from runner.control.attempt import node_failure_detector as limits
-from runner.control.attempt.node import Backoff, NodeState, Reconnector
-from runner.control.attempt.node_monitor import NodeMonitor
-from runner.control.attempt.observer import AttemptLog, Role, RunObserver
+from runner.control.attempt.attempt import Attempt, Role
+from runner.control.attempt.monitor import AttemptMonitor
+from runner.control.attempt.node import Backoff, NodeState
 from runner.control.attempt.peer_status import PeerStatus
 from runner.control.rpc.session import HostSession
 from runner.control.rpc.wait import NO_ANSWER
@@ -34,15 +35,17 @@ class Scene:
         self.events: list[Event] = []
         self.said: list[str] = []
         spec = builders.spec(*(Node(name, name) for name in "abc"), lost_s=15.0, disconnect_s=600.0)
-        observer = RunObserver(
-            self.events.append, lambda *_: None, self.said.append, MagicMock(is_full=False)
-        )
         self.sessions = {name: FakeSession(name) for name in "abc"}
-        sessions = cast("dict[str, HostSession]", self.sessions)
-        idle = cast("Reconnector", SimpleNamespace(reconnect_if_due=lambda *_: None))
-        event_log = AttemptLog("r", 0, observer.record)
-        plan = plan or builders.plan(1, 1, 1)
-        self.monitor = NodeMonitor(spec, plan, sessions, idle, observer, event_log)
+        self.attempt = Attempt(
+            spec=spec,
+            plan=plan or builders.plan(1, 1, 1),
+            sessions=cast("dict[str, HostSession]", self.sessions),
+            console=MagicMock(is_full=False),
+            record=self.events.append,
+            log=lambda *_: None,
+            say=self.said.append,
+        )
+        self.monitor = AttemptMonitor(self.attempt, MagicMock(), queue.SimpleQueue())
         self.monitor.add_planned_nodes()
         self.nodes = self.monitor.nodes
         self.stop = self.monitor.stop
@@ -52,7 +55,7 @@ class Scene:
             self.monitor.peer_status.on_event(name, HubJoined())
 
     def tick(self) -> None:
-        self.monitor.tick(time.monotonic())
+        self.monitor.check_nodes(time.monotonic())
 
     def out_of_reach(self, *names: str, seconds: float) -> None:
         """Nothing was heard of some nodes for that time, and reconnecting failed."""
@@ -94,7 +97,7 @@ def test_silent_connection_is_left_for_another(scene: Scene) -> None:
     assert node.connection.backoff
     assert len(scene.said) == 1
     node.move_to(NodeState.LOST)
-    scene.monitor.on_disconnect(node, "it broke")
+    scene.monitor.disconnect(node, "it broke")
     assert len(scene.said) == 1, "its loss was said"
 
 
@@ -105,7 +108,7 @@ def test_host_that_is_reached_again_and_does_not_follow_is_not_awaited_for_ever(
     scene: Scene, role: Role, again: bool
 ) -> None:
     """Its answers to pings count for a limited time, over however many connections they come."""
-    scene.monitor.detector.role = role
+    scene.attempt.role = role
     scene.settled("a", "b")
     node = scene.nodes["c"]
     longest = ANSWER_TIMEOUT_S + limits.LAST_HOST_TIMEOUT_S
@@ -114,7 +117,7 @@ def test_host_that_is_reached_again_and_does_not_follow_is_not_awaited_for_ever(
     scene.tick()
     assert (node.is_finished, node.is_lost) == (False, False)
     if again:
-        scene.monitor.on_disconnect(node, "it broke")
+        scene.monitor.disconnect(node, "it broke")
         node.connection.session = cast("HostSession", FakeSession(node.name))
 
     assert node.connection.backoff
@@ -154,7 +157,7 @@ def test_an_attached_controller_waits_for_a_limited_time(
     scene: Scene, ready: Callable[[Scene], object], seconds: float, given_up: bool
 ) -> None:
     """It stops nothing, whichever node it cannot reach."""
-    scene.monitor.detector.role = Role.ATTACH
+    scene.attempt.role = Role.ATTACH
     ready(scene)
     scene.out_of_reach("c", seconds=seconds)
     scene.tick()
@@ -182,6 +185,6 @@ def test_hosts_out_of_reach_may_relaunch_where_they_are_enough(
     shares = [SimpleNamespace(node=name, order=order) for name in "abc"]
     spares = [SimpleNamespace(node="d")]
     nodes = {name: SimpleNamespace(has_ended=name in ended) for name in "abc"}
-    plan = cast("Any", SimpleNamespace(nodes=shares, spares=spares, min_nodes=min_nodes))
-    status = PeerStatus(plan, cast("Any", nodes), lambda name: name in silent)
-    assert status.hosts_may_decide is expected
+    plan = SimpleNamespace(nodes=shares, spares=spares, min_nodes=min_nodes)
+    attempt = SimpleNamespace(plan=plan, nodes=nodes, is_silent=lambda name: name in silent)
+    assert PeerStatus(cast("Any", attempt)).hosts_may_decide is expected

@@ -44,8 +44,7 @@ def elastic() -> Scene:
 
 def event(scene: Scene, node: str, body: EventBody, at: float = 20.0) -> bool:
     """Report an event of a node; return whether the membership takes care of it."""
-    elastic = scene.monitor.elastic
-    return elastic.on_event(scene.nodes[node], body, at, is_stopping=False)
+    return scene.monitor.elastic.on_event(scene.nodes[node], body, at)
 
 
 @pytest.mark.parametrize(("silence_s", "counts"), [(0.5, False), (15.0, True)])

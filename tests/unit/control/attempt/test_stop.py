@@ -19,8 +19,9 @@ from tests.unit.control.rpc.test_wait import FakeSession
 
 
 def sequence(said: list[str], **nodes: Any) -> StopSequence:
-    observer = MagicMock(message=said.append)
-    return StopSequence(builders.spec(Node("a", "a")), nodes, observer, MagicMock())
+    attempt = MagicMock(nodes=nodes, say=said.append)
+    attempt.spec = builders.spec(Node("a", "a"))
+    return StopSequence(attempt)
 
 
 @pytest.mark.promise(4, 12)

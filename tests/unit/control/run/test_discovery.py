@@ -10,7 +10,7 @@ import pytest
 
 from runner.control.run.discovery import HostRecord, newest_record
 from runner.control.run.hosts import merge_statuses
-from runner.core.results import RemoteRun, aggregate_state, current_hosts, elastic_summary
+from runner.core.remote_run import RemoteRun, aggregate_state, current_hosts, elastic_summary
 from runner.core.wire.codec import decode, encode
 from runner.core.wire.plan import NodePlan
 from runner.core.wire.run_info import HostRunStatus, RunInfo

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from runner.core.outcome.attempt_events import RankResult
 from runner.core.outcome.diagnosis import CONTEXT_LINES, Tail, diagnose
 from runner.core.outcome.verdict import Verdict
-from runner.core.results import RankResult
 from runner.core.wire.plan import Plan
 from runner.core.wire.states import Reason, ReasonKind
 from runner.core.wire.tracebacks import EXCERPT_LINES, TRACEBACK, last_traceback

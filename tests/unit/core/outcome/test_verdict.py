@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import pytest
 
+from runner.core.outcome.attempt_events import NodeResult, RankResult
 from runner.core.outcome.verdict import Verdict, completed, fold_events
-from runner.core.results import NodeResult, RankResult
 from runner.core.wire.events import (
     Ended,
     EndUnverified,
@@ -223,6 +223,13 @@ def test_users_stop_has_its_own_code(signum: int, code: int) -> None:
     assert said.stop_reason == "interrupted"
     assert said.first_failure is None
     assert said.unverified == ()
+
+
+def test_two_hosts_may_report_the_users_stop_at_one_time() -> None:
+    """Whatever each says of who it was."""
+    stops = [Stopping(asked("stop requested")), Stopping(Reason(ReasonKind.TIME_LIMIT, "a"))]
+    said = verdict(seen(5, "a", *stops), terminated("a", 6), terminated("b", 6))
+    assert (outcome(said), said.stop_reason) == (("stopped", 130), "stop requested")
 
 
 def test_users_stop_counts_even_after_a_failure() -> None:

@@ -5,9 +5,11 @@ Nodes a, b and c have one rank each; times are seconds on the controller's clock
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from runner.core.outcome.membership import Memberships
+from runner.core.outcome.attempt_events import Memberships
 from runner.core.outcome.verdict import Verdict, fold_events
 from runner.core.planning.build_plan import build_plan
 from runner.core.spec import Node, Rendezvous, Torchrun
@@ -25,6 +27,7 @@ from runner.core.wire.events import (
     StopRequested,
     TimedEvent,
 )
+from runner.core.wire.order import Program
 from runner.core.wire.plan import Plan
 from runner.core.wire.states import Reason, ReasonKind, State
 from tests.golden.builders import asked, facts, failed, spec, told
@@ -99,6 +102,18 @@ def test_the_first_failure_is_that_of_the_last_membership() -> None:
     said = folded(ALL, again, member(8, 2, "abc", 2), ended(20, "abc", 2, code=4))
     assert said.first_failure == failed("a", 0, 4)
     assert said.exit_code == 1
+
+
+@pytest.mark.promise(12)
+def test_a_rank_of_no_membership_may_fail_first() -> None:
+    """A host may say so where torch restarts none."""
+    nodes = [
+        replace(share, order=replace(share.order, program=Program())) for share in planned().nodes
+    ]
+    plan = replace(planned(), nodes=tuple(nodes))
+    said = fold_events(plan, [*ALL, *seen(5, "a", RankExited(7, 3, start=9))], 30.0)
+    assert said.first_failure == failed("a", 7, 3)
+    assert said.ranks["7"].node == "a"
 
 
 @pytest.mark.parametrize(("at", "silence_s"), [(15, 0.0), (7.5, 15.0)])

@@ -5,8 +5,12 @@ from __future__ import annotations
 import pytest
 
 from runner.core.errors import NotReady
-from runner.core.planning.endpoints import peer_endpoints, route_interface, training_address
-from runner.core.results import Endpoint
+from runner.core.planning.endpoints import (
+    Endpoint,
+    peer_endpoints,
+    route_interface,
+    training_address,
+)
 from runner.core.spec import Node
 from runner.core.wire.facts import Interface, Route
 from tests.golden.builders import LO, facts, interface, spec

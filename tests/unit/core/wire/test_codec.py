@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from runner.core.outcome.attempt_events import NodeResult, RankResult
 from runner.core.outcome.verdict import Verdict
-from runner.core.results import NodeResult, PullResult, RankResult
+from runner.core.results import PullResult
 from runner.core.wire.codec import decode, encode
 from runner.core.wire.events import Ended, RankExited
 from runner.core.wire.facts import Facts, FactsRequest, Gpu

@@ -216,7 +216,7 @@ ORDER = Order("r", "a", 0, "/w", "/", stall_s=10.0, notify=NOTIFY)
 def stalls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What was told."""
     told: list[Any] = []
-    monkeypatch.setattr(Notifier, "tell", lambda _self, *args: told.append(args))
+    monkeypatch.setattr(Notifier, "_send", lambda _self, message: told.append(message))
     return told
 
 
