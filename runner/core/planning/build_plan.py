@@ -281,7 +281,6 @@ def _order(
         hub=chosen.hub,
         stall_s=0.0 if spec.debug_rank else spec.watch.stall_s,
         stop_on_stall=spec.watch.stops,
-        metrics=spec.watch.metrics,
         progress_pattern=spec.progress.pattern,
         sample_s=spec.sample_s,
         relaunches_left=attempt.relaunches_left,

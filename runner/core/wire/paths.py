@@ -10,11 +10,6 @@ from runner.core.wire.codec import bounded, matching
 DUMP_HEADER = "=== stacks, {when}: {why}\n"
 DUMP_END = "=== end\n"
 PROCESS_HEADER = "--- rank {rank}: process {pid} ({program}), by {how}\n"
-USAGE_LINE = "    so far: {cpu_s:.2f} s of CPU, {printed} bytes printed\n"
-
-MIN_CPU_SHARE = 0.05
-"""A process that uses less than this part of a core is only polling."""
-
 
 USUAL_WORKDIR = "~/.runner"
 """Where runs are kept on a host unless the configuration says otherwise."""

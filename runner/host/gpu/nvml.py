@@ -1,4 +1,4 @@
-"""NVML: NVIDIA's management library by ctypes, for use in a child, since a driver may hang."""
+"""NVML: NVIDIA's management library by ctypes. It may hang or crash who asks: a child does."""
 
 from __future__ import annotations
 

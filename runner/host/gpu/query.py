@@ -34,7 +34,6 @@ def has_driver() -> bool:
 
 
 def start(limit_s: float, *, health: bool = False) -> bounded_child.BoundedChild:
-    """Query the driver in a child, which a driver may hang or crash."""
     return bounded_child.BoundedChild(lambda: _query(health), limit_s)
 
 

@@ -192,7 +192,7 @@ class Supervisor:
 
     def _keep_house(self) -> bool:
         """Show that this supervisor lives, at intervals; return whether one is over."""
-        is_due = self._stall_monitor.is_due()
+        is_due = self._stall_monitor.progress.is_due()
         if is_due:
             folder = self._args.folder
             left_s = self._peers.lease.unattended_left_s
