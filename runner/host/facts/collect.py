@@ -76,7 +76,7 @@ def _collect(request: FactsRequest, children: Dict[str, BoundedChild]) -> FactsR
         child = setup.start(request.setup, environ, facts.project, request.setup_timeout_s)
         children["setup"] = child
         wait_all([child], also_read=[*children.values()])
-        setup_result, environ = setup.result(child, request.setup, environ)
+        setup_result, environ = setup.result(child, environ)
         facts = replace(facts, setup=setup_result)
         if setup_result.exit_code != 0:
             return FactsResult(facts, environ)
