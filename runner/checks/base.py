@@ -53,6 +53,7 @@ class CheckContext:
 
 
 Check = Callable[[CheckContext], Iterator[Finding]]
+NodeCheck = Callable[[Spec, Node, Facts], Iterator[Finding]]
 _registered: list[tuple[int, bool, Check]] = []
 
 
@@ -66,6 +67,25 @@ def check(order: int, *, at_launch: bool = False) -> Callable[[Check], Check]:
     def register(function: Check) -> Check:
         _registered.append((order, at_launch, function))
         return function
+
+    return register
+
+
+def node_check(order: int, *, at_launch: bool = False) -> Callable[[NodeCheck], Check]:
+    """Register a function for each node that is ready and meets what a launch requires of its name.
+
+    The others have what they do not meet as errors.
+    """
+
+    def register(function: NodeCheck) -> Check:
+        name = function.__name__
+
+        @functools.wraps(function)
+        def evaluate(context: CheckContext) -> Iterator[Finding]:
+            for node, facts in context.ready:
+                yield from context.unmet(name, node) or function(context.spec, node, facts)
+
+        return check(order, at_launch=at_launch)(evaluate)
 
     return register
 

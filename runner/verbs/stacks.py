@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 
 from runner.control.attempt.stop import user_at_host
-from runner.core.errors import NotReady
+from runner.control.run.discovery import RunFinder
+from runner.core.errors import NotReady, Problem
 from runner.core.outcome.stacks import Stack, group_stacks, parse_dumps
+from runner.core.wire.plan import Plan
 from runner.ui.output import note, show
 from runner.ui.reports import tables
 from runner.ui.reports.report import ended_notice
@@ -32,14 +34,8 @@ def stacks(selection: Selection, run: str, json_: bool) -> int:
                 told = f"this is run {found.run_id} ({found.info.task}), the latest"
                 note(f"{told}; also running: {others}")
         plan = finder.load_record(found).plan
-        request = {"run_id": plan.run_id, "reason": f"asked for by {user_at_host()}"}
-        pool = finder.pool.broadcast()
-        answers, problems = pool.collect("dump_stacks", request, "stacks_dumped")
-    found_stacks: dict[str, list[Stack]] = {}
-    for name, answer in answers.items():
-        dumps = parse_dumps(answer["payload"].decode(errors="replace"))
-        found_stacks[name] = [stack for dump in dumps for stack in dump.stacks]
-    report = group_stacks(plan, found_stacks)
+        stacks_by_node, problems = _look(finder, plan)
+    report = group_stacks(plan, stacks_by_node)
     problems = {**finder.unreachable, **problems}
     silent = [problems[share.node] for share in plan.nodes if share.node in problems]
     if json_:
@@ -49,3 +45,14 @@ def stacks(selection: Selection, run: str, json_: bool) -> int:
         if report.ended and not (report.groups or report.unknown):
             show(ended_notice(composed.run_flags(plan.run_id)))
     return NotReady.exit_code if silent else 0
+
+
+def _look(finder: RunFinder, plan: Plan) -> tuple[dict[str, list[Stack]], dict[str, Problem]]:
+    """Return the stacks on each host that answers, and the problems of the others."""
+    request = {"run_id": plan.run_id, "reason": f"asked for by {user_at_host()}"}
+    answers, problems = finder.pool.broadcast().collect("dump_stacks", request, "stacks_dumped")
+    found: dict[str, list[Stack]] = {}
+    for name, answer in answers.items():
+        dumps = parse_dumps(answer["payload"].decode(errors="replace"))
+        found[name] = [stack for dump in dumps for stack in dump.stacks]
+    return found, problems

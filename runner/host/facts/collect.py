@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from dataclasses import dataclass, replace
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
 from runner.core.wire.facts import (
     MANAGED_ENV,
@@ -132,10 +132,7 @@ def _launch_facts(
     environ: Dict[str, str],
     children: Dict[str, BoundedChild],
 ) -> Tuple[Dict[str, Any], ports.ReservedPorts]:
-    """Return what only a launch needs, once all children have ended, and the reserved ports.
-
-    What an unusual host cannot tell stays empty, and costs nothing else.
-    """
+    """Return what only a launch needs, once all children have ended, and the reserved ports."""
     python = request.python  # a bare name is looked up on the PATH
     python = absolute(python, facts.home) if python.startswith("~/") else python
     trial = None
@@ -156,26 +153,25 @@ def _launch_facts(
     logind = machine.ask_logind()
     if logind is not None:
         children["logind"] = logind
-    children["interfaces"] = interfaces.start()
     fields = inside
-    reserved = ports.NO_PORTS
-    with contextlib.suppress(Exception):
-        fields["cores"] = machine.usable_cores(len(os.sched_getaffinity(0)))
-        fields["limits"] = machine.soft_limits()
-    with contextlib.suppress(Exception):
-        fields["system"] = machine.read_system()
-    with contextlib.suppress(Exception):
-        reserved, fields["port_error"] = ports.reserve_ports(request)
-        fields.update(reserved.numbers)
+    asked: Dict[str, Callable[[], object]] = {
+        "cores": lambda: machine.usable_cores(len(os.sched_getaffinity(0))),
+        "limits": machine.soft_limits,
+        "system": machine.read_system,
+        "interfaces": interfaces.read_interfaces,
+        "routes": lambda: tuple(interfaces.read_routes()),
+    }
+    for name, ask in asked.items():
+        with contextlib.suppress(Exception):  # what an unusual host cannot tell stays empty
+            fields[name] = ask()
+    reserved, fields["port_error"] = ports.reserve_ports(request)
+    fields.update(reserved.numbers)
     try:
         wait_all([*children.values()])
     finally:
         if trial is not None:
             trial.end()
-    with contextlib.suppress(Exception):
-        fields["interfaces"], fields["routes"] = interfaces.result(children["interfaces"])
-    with contextlib.suppress(Exception):
-        fields["logind_kill_setting"] = machine.logind_kill_setting(facts.user, logind)
+    fields["logind_kill_setting"] = machine.logind_kill_setting(facts.user, logind)
     if trial is not None:
         fields["container"], fields["python"] = trial.result()
     elif "python" in children:

@@ -94,9 +94,10 @@ def logind_kill_setting(user: str, child: Optional[BoundedChild]) -> str:
 
     It decides by its exclusions, then by the list of users, then by the switch.
     """
-    if child is None or child.code != 0:
+    lines = child.text.splitlines() if child and child.code == 0 else []
+    if len(lines) != len(LOGIND_PROPERTIES):
         return ""
-    switch, included, excluded = (line.split() for line in child.text.splitlines())
+    switch, included, excluded = (line.split() for line in lines)
     name = f'"{user}"'
     if name in excluded:
         return ""
