@@ -27,8 +27,6 @@ error = functools.partial(Finding, Level.ERROR)
 
 @dataclass(frozen=True)
 class CheckContext:
-    """Everything known about a cluster."""
-
     spec: Spec
     facts: Mapping[str, Facts]  # of the hosts that answered
     unreachable: Mapping[str, Problem] = field(default_factory=dict)  # the other hosts
@@ -47,7 +45,6 @@ class CheckContext:
         return [(node, facts) for node, facts in self.answering if facts.setup.exit_code == 0]
 
     def unmet(self, check: str, node: Node) -> list[Finding]:
-        """Return the requirements that a node does not meet, as errors of the check for them."""
         problems = requirement_problems(check, self.spec, node, self.facts[node.name])
         return [Finding.from_problem(problem) for problem in problems]
 
@@ -103,13 +100,11 @@ def all_checks(*, at_launch: bool = False) -> dict[str, Check]:
 def evaluate_checks(
     context: CheckContext, skip: Collection[str] = (), *, at_launch: bool = False
 ) -> dict[str, list[Finding]]:
-    """Return the findings of all checks, or of those of a launch, except the skipped ones."""
     checks = all_checks(at_launch=at_launch)
     return {name: list(function(context)) for name, function in checks.items() if name not in skip}
 
 
 def used_gpus(node: Node, facts: Facts) -> list[Gpu]:
-    """Return the GPUs that a run would use on a node."""
     indices = select_gpus(node, facts)
     return [gpu for gpu in facts.gpus if gpu.index in indices]
 

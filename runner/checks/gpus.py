@@ -19,7 +19,6 @@ RESET = "reset it (nvidia-smi --gpu-reset -i GPU there, as root, while it is idl
 
 @check(70, at_launch=True)
 def gpus(context: CheckContext) -> Iterator[Finding]:
-    """Report an error where GPUs are missing; warn about mixed models and GPUs in use."""
     models = {gpu.name for _, facts in context.answering for gpu in facts.gpus if gpu.name}
     for node, facts in context.ready:
         yield from context.unmet("gpus", node) or _gpus_of(node, facts)
@@ -114,7 +113,6 @@ def health(_: Spec, node: Node, facts: Facts) -> Iterator[Finding]:
 
 
 def _ills(gpu: Gpu, node: str) -> Iterator[tuple[Level, str, str]]:
-    """Yield what is wrong with a GPU: the level, the message and the hint."""
     state = gpu.health or GpuHealth()
     leave = f"leave it out: cluster.nodes.{node}.gpus=[...]"
     failure = gpu.error or state.error

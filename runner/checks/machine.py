@@ -27,7 +27,6 @@ MAX_OFFSET_S = 2.0  # the offset of a clock that a launch and a log line may tak
 
 @check(10)
 def reach(context: CheckContext) -> Iterator[Finding]:
-    """Report an error for each host where the login, or the start of our agent, fails."""
     for node in context.spec.nodes:
         if node.name in context.unreachable:
             yield Finding.from_problem(context.unreachable[node.name])
@@ -37,7 +36,6 @@ def reach(context: CheckContext) -> Iterator[Finding]:
 
 @check(20)
 def setup(context: CheckContext) -> Iterator[Finding]:
-    """Report an error for each host where the lines of `cluster.setup` failed."""
     for node, _ in context.answering:
         for failure in context.unmet("setup", node):
             message = f"{failure.message}; this host is not checked any further"
@@ -68,7 +66,6 @@ def storage(spec: Spec, node: Node, facts: Facts) -> Iterator[Finding]:
 
 @node_check(145, at_launch=True)
 def tmp(spec: Spec, node: Node, facts: Facts) -> Iterator[Finding]:
-    """Warn where ranks cannot store temporary files."""
     has_own = "TMPDIR" in spec.env_of(node)
     if facts.tmp_free is not None and facts.tmp_free < MIN_DISK_BYTES and not has_own:
         room = f"{facts.tmp} has {facts.tmp_free >> 20} MiB free"
@@ -97,7 +94,6 @@ def limits(_: Spec, node: Node, facts: Facts) -> Iterator[Finding]:
 
 @node_check(160)
 def system(_: Spec, node: Node, facts: Facts) -> Iterator[Finding]:
-    """Warn where cores or memory are too few for the ranks."""
     total = facts.system.memory or 0
     limit = facts.system.memory_limit
     is_limited = bool(limit and limit < LIMITED_SHARE * total)

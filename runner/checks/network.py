@@ -80,7 +80,6 @@ def network(context: CheckContext) -> Iterator[Finding]:
 
 @check(110)
 def pairs(context: CheckContext) -> Iterator[Finding]:
-    """Report an error for each pair that cannot connect."""
     probe = context.network_probe
     if probe is None:
         return
@@ -154,7 +153,6 @@ def _isolated_nodes(probe: NetworkProbe, tests: Tests, left: Tests) -> Iterator[
 
 
 def _broken_pairs(probe: NetworkProbe, tests: Tests, left: Tests) -> Iterator[Finding]:
-    """Report the remaining failures, both directions as one."""
     nodes = _tested(probe, tests)
     remaining = sorted({tuple(sorted(pair, key=nodes.index)) for pair in left})
     for one, other in remaining[:MAX_LISTED_PAIRS]:
@@ -187,7 +185,6 @@ def _tested(probe: NetworkProbe, tests: Tests) -> list[str]:
 
 
 def _hint(probe: NetworkProbe, result: ProbeResult) -> str:
-    """Return the remedy for one kind of failure."""
     target = result.target
     endpoint = probe.endpoints[target.node]
     subnet = endpoint.subnet or "the others"

@@ -272,7 +272,6 @@ class SampleRecorder:
         self._is_over = not order.sample_s
 
     def tick(self) -> None:
-        """Take a sample if one is due."""
         now = time.monotonic()
         if self._is_over or self._is_writing or now < self._next_at:
             return

@@ -44,8 +44,6 @@ believe them. What describes a whole job is none of them. PET_* are options of a
 
 @dataclass
 class FactsResult:
-    """The facts, and what the agent keeps for a start."""
-
     facts: Facts
     environ: Dict[str, str]  # to run the task in: ours, as the setup lines left it
     reserved: ports.ReservedPorts = ports.NO_PORTS  # the caller closes them
@@ -102,7 +100,6 @@ def _collect(request: FactsRequest, children: Dict[str, BoundedChild]) -> FactsR
 
 
 def _static_facts(request: FactsRequest) -> Facts:
-    """Return what is known without waiting for anything."""
     home = os.path.expanduser("~")
     home = home if os.path.isabs(home) else "/"
     return Facts(
@@ -132,7 +129,6 @@ def _launch_facts(
     environ: Dict[str, str],
     children: Dict[str, BoundedChild],
 ) -> Tuple[Dict[str, Any], ports.ReservedPorts]:
-    """Return what only a launch needs, once all children have ended, and the reserved ports."""
     python = request.python  # a bare name is looked up on the PATH
     python = absolute(python, facts.home) if python.startswith("~/") else python
     trial = None
@@ -182,7 +178,6 @@ def _launch_facts(
 def _environment(
     prepare: Prepare, facts: Facts, environ: Dict[str, str], children: Dict[str, BoundedChild]
 ) -> Dict[str, Any]:
-    """Return where the task's environment is, and whether it is still to be made."""
     from runner.host.storage import environment  # noqa: PLC0415 (few launches have one)
 
     def look() -> None:
@@ -199,7 +194,6 @@ def _environment(
 
 
 def absolute(path: str, home: str) -> str:
-    """Return `path` from the root; a leading `~/` is `home`."""
     if path == "~" or path.startswith("~/"):
         return os.path.normpath(os.path.join(home, path[2:]))
     try:

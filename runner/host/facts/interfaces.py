@@ -20,7 +20,7 @@ PLACES = {int(socket.AF_INET): (4, 4), int(socket.AF_INET6): (8, 16)}  # and siz
 
 
 class IfAddrs(ctypes.Structure):
-    """An address of an interface, in a list."""
+    pass
 
 
 IfAddrs._fields_ = (
@@ -68,7 +68,6 @@ def read_interfaces() -> Tuple[Interface, ...]:
 
 
 def read_routes(root: str = "/") -> Iterator[Route]:
-    """Yield the routes that lead somewhere."""
     for row in _rows(f"{root}proc/net/route")[1:]:
         if _leads_somewhere(row[3]):
             dest = socket.inet_ntoa(struct.pack("=I", int(row[1], 16)))

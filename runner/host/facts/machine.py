@@ -23,7 +23,6 @@ LOGIND_S = 5.0  # for its answer
 
 
 def soft_limits() -> Dict[str, int]:
-    """Return the soft limits of what we start; -1 is unlimited."""
     limits = {}
     for name in ("nofile", "memlock", "nproc"):
         limit, _ = resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))
@@ -42,7 +41,6 @@ def usable_cores(affinity: int, root: str = "/") -> int:
 
 
 def _cpu_quota(folder: str) -> Optional[float]:
-    """Return the cores a cgroup may use on average, None for no limit."""
     fields = procfs.read_text(os.path.join(folder, "cpu.max")).split() or [
         procfs.read_text(os.path.join(folder, "cpu.cfs_quota_us")).strip(),
         procfs.read_text(os.path.join(folder, "cpu.cfs_period_us")).strip(),

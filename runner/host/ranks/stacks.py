@@ -112,7 +112,6 @@ def _failure_reason(target: StackTarget) -> str:
 
 
 def status_field(pid: int, name: str) -> str:
-    """Return a field of /proc/PID/status, "" for a process that is gone."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/status", encoding="ascii") as file:
         for line in file:
             if line.startswith(f"{name}:"):

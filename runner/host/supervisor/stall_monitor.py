@@ -56,8 +56,6 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Usage(NamedTuple):
-    """What a process has used so far."""
-
     cpu_ticks: int = 0
     io_bytes: int = 0
 
@@ -66,10 +64,12 @@ class Progress:
     """When a process of the run on this host last made progress, by monotonic time.
 
     `last_io` is the time of the last progress other than CPU use. What happened after the
-    `last_sample` is not known: the next one may wait long for a disk.
+    `last_sample` is not known: the next one may wait long for a disk. If it `trusts_gpus`, CPU use
+    does not count while the GPUs only wait: a guess, which alone is to stop no run.
     """
 
-    def __init__(self, stall_s: float) -> None:
+    def __init__(self, stall_s: float, *, trusts_gpus: bool) -> None:
+        self._trusts_gpus = trusts_gpus
         self.mark()
         self.last_sample = self.last_io
         self.gpus_seen_at = -math.inf
@@ -85,19 +85,15 @@ class Progress:
         """Whether ranks were dumped since the last sample, or could still react to that."""
         return self.last_sample < self.disturbed_until
 
-    def standstill_s(self, *, trusts_gpus: bool) -> float:
-        """Return for how long there had been no progress at the last sample.
-
-        CPU use does not count while the GPUs only wait, but that is a guess: it is reported, and
-        alone stops no run.
-        """
+    @property
+    def standstill_s(self) -> float:
+        """For how long there had been no progress at the last sample."""
         last_progress = self.last_activity
-        if trusts_gpus and self.gpus_wait_since < math.inf:
+        if self._trusts_gpus and self.gpus_wait_since < math.inf:
             last_progress = min(last_progress, max(self.last_io, self.gpus_wait_since))
         return max(0.0, self.last_sample - last_progress)
 
     def mark(self) -> None:
-        """Note progress now."""
         self.last_io = time.monotonic()
         self.last_activity = self.last_io
 
@@ -187,7 +183,7 @@ class StallMonitor:
         self._ranks = ranks
         self._submit = submit
         self._fail = fail
-        self.progress = Progress(order.stall_s)
+        self.progress = Progress(order.stall_s, trusts_gpus=not order.stop_on_stall)
         self._reported_s: Optional[float] = None  # of the stall that is going on
         self._stop_at = math.inf
         self._wanted: List[Tuple[str, bool]] = []  # why dumps are, and whether a stall is why
@@ -210,11 +206,7 @@ class StallMonitor:
     def stalled_s(self) -> float:
         """For how long no rank has made progress here; where none is left, the others decide."""
         has_ranks = not self._order.is_standby and self._launcher.exit_status is None
-        return self._standstill_s if has_ranks else float("inf")
-
-    @property
-    def _standstill_s(self) -> float:
-        return self.progress.standstill_s(trusts_gpus=not self._order.stop_on_stall)
+        return self.progress.standstill_s if has_ranks else float("inf")
 
     def sample(self, then: Callable[[], object] = int) -> None:
         """Take a sample of the progress, and call `then`, unless one is being taken."""
@@ -284,7 +276,7 @@ class StallMonitor:
             self.sample(self._fail_if_stalled)
 
     def _fail_if_stalled(self) -> None:
-        stalled_s = self._standstill_s
+        stalled_s = self.progress.standstill_s
         limit_s = self._order.stall_s
         if stalled_s >= limit_s:
             detail = f"{stalled_s:.0f} s (watch.stall_s is {limit_s:g})"

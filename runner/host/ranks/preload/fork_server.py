@@ -209,7 +209,6 @@ def serve(
 
 
 def cannot_fork(error: OSError) -> str:
-    """Return why a fork failed."""
     return f"no process can be forked ({error.strerror})"
 
 
@@ -284,6 +283,5 @@ def receive(shim: socket.socket) -> forked_rank.Request:
 
 
 def send(shim: socket.socket, **message: object) -> None:
-    """Send a line to a shim, unless it has ended."""
     with contextlib.suppress(OSError):
         shim.sendall(json.dumps(message).encode() + b"\n")

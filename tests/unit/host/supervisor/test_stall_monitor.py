@@ -43,14 +43,16 @@ def test_computing_is_no_progress_while_gpus_only_wait(monkeypatch: pytest.Monke
     """From the look at which all of them began to; any that works is progress."""
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    progress = Progress(40.0)
+    trusting = Progress(40.0, trusts_gpus=True)
+    careful = Progress(40.0, trusts_gpus=False)
     standstills = []
     for busy, used in ((0, 0), (100, 0), (100, 0), (2, 0), (100, 0), (90, 9)):
         now += 10
-        progress.last_sample = progress.last_activity = now  # it computes
-        progress.look_at_gpus([GpuSample(0, utilization=busy, memory_busy=used)])
-        standstills.append(progress.standstill_s(trusts_gpus=True))
-        assert progress.standstill_s(trusts_gpus=False) == 0
+        for progress in (trusting, careful):
+            progress.last_sample = progress.last_activity = now  # it computes
+            progress.look_at_gpus([GpuSample(0, utilization=busy, memory_busy=used)])
+        standstills.append(trusting.standstill_s)
+        assert careful.standstill_s == 0
     assert standstills == [0, 0, 10, 0, 0, 0]
 
 
