@@ -194,7 +194,8 @@ class StallMonitor:
 
     @property
     def is_dumping(self) -> bool:
-        return bool(self._wanted)
+        """Whether the stacks of a stall are being dumped."""
+        return any(is_of_stall for _, is_of_stall in self._wanted)
 
     @property
     def child_pids(self) -> FrozenSet[int]:
@@ -284,9 +285,15 @@ class StallMonitor:
 
     def dump(self, reason: str) -> None:
         """Have the stacks dumped, after a sample without that; a dump that waits will do, too."""
-        if len(self._wanted) < MAX_WANTED:
-            self._wanted.append((reason, False))
-        self.sample()
+
+        def want() -> None:
+            if len(self._wanted) < MAX_WANTED:
+                self._wanted.append((reason, False))
+
+        if self._is_sampling:
+            want()
+        else:
+            self.sample(want)
 
     def _poll_dump(self) -> None:
         child = self._dump
@@ -303,7 +310,7 @@ class StallMonitor:
                 self._journal.append(Stalled(self._reported_s or 0.0, stop, problem, when))
                 if stop:
                     self._stop_at = time.monotonic() + STOP_DELAY_S
-        if self._wanted and not self._is_sampling:
+        if self._wanted:
             self._dump = stacks.start_dump(self._folder, self._order, self._wanted[0][0])
             self.progress.disturbed_until = float("inf")
 

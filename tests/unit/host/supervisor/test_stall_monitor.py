@@ -183,6 +183,7 @@ def test_who_asks_while_stacks_are_dumped_gets_the_next_dump(noted: Noted) -> No
     check(monitor, 1.0)
     for name in "bc":
         monitor.dump(f"asked by {name}")
+    assert not monitor.is_dumping, "no stop waits for that"
     for _ in range(3):
         check(monitor, 1.0)
     assert noted.dumps == ["asked by a", "asked by b"]
