@@ -1,7 +1,7 @@
 """Network probe: the part of one host, which listens for the others and dials them, in a child.
 
-Who is dialled proves by a token of this probe that it is the node that was meant. Then packets of
-full size are sent, which a smaller MTU on the way swallows while small ones pass.
+Who is dialled proves by a token that it is the node that was meant. Then packets of full size are
+sent, which a smaller MTU on the way swallows while small ones pass.
 """
 
 from __future__ import annotations

@@ -2,13 +2,9 @@
 
     PYTHON -I -S rank.py ATTEMPT_FOLDER SITE HIDE[,HIDE...] PROGRAM [ARG...]
 
-Where RUNNER_FORK_SERVER has the socket of a fork server (`fork_server`), that forks the rank: it
-gets what the rank would have inherited, and the signals that the shim passes on.
-
-It names the rank's files by global rank, removes the variables HIDE, records how the rank ends, and
-ends the same way. A rank that torch restarts here continues in the same output files; its records
-get a number. SITE is a folder to put first on the rank's PYTHONPATH; it may be empty. The shim is a
-file that Python reads: the run folder may be on a `noexec` mount.
+It names the rank's files by global rank, removes the variables HIDE, and ends as the rank does.
+SITE is a folder to put first on the rank's PYTHONPATH, or "". RUNNER_FORK_SERVER has the socket of
+a `fork_server` that forks the rank. Python reads this file: the run folder may be `noexec`.
 """
 
 from __future__ import annotations
@@ -165,11 +161,10 @@ def memory_kills() -> Tuple[int, int]:
 
 
 def await_end(rank: "Rank") -> int:
-    """Return the wait status of a rank at its end.
+    """Return the wait status of a rank at its end; until then pass on what our parent sends us.
 
-    Until then the rank gets what our parent sends us, and TERM once. It is the only one of its
-    process group that does: its children serve it while it saves. What others send to all
-    processes, as Slurm does, it gets by itself.
+    TERM it gets once, and alone of its process group: its children serve it while it saves. What
+    others send to all processes, as Slurm does, it gets by itself.
     """
     terminated = False
     while True:

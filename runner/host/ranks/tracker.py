@@ -137,9 +137,8 @@ class RankTracker:
     """Every start of every rank of an attempt on this host, recorded as it is found.
 
     `on_failure` is called with the reason and the monotonic time of a rank's failure; not where
-    torchrun may restart the rank, since it ends by itself if it does not. `submit` takes what may
-    wait for a disk. `stopped_at` returns since when the attempt stops: what ended since then did
-    not fail.
+    torchrun may restart the rank, since it ends by itself if it does not. What ended since
+    `stopped_at`, when the attempt began to stop, did not fail.
     """
 
     def __init__(

@@ -1,10 +1,8 @@
 """Stall monitor: notices that no rank makes progress, has their stacks dumped, may stop the run.
 
-A rank makes progress when it prints, uses the CPU, or reads or writes files. Each host watches its
-own ranks; their peer group knows for how long no rank of the run made any. Ranks that wait for
-others use next to nothing. A GPU may work for a rank that sleeps. Or it only waits: NCCL's kernels
-poll, so that a collective that other ranks never join keeps a GPU at 100 % and the rank's thread
-busy, but accesses no memory.
+A rank makes progress when it prints, uses the CPU, or reads or writes files; those that wait for
+others use next to nothing. A GPU may work for a rank that sleeps, or only wait: NCCL's kernels
+poll, which keeps the GPU at 100 % and the rank's thread busy, but accesses no memory.
 """
 
 from __future__ import annotations

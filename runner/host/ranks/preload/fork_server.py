@@ -1,10 +1,8 @@
 """Fork server: imports torch once for a host; it becomes torchrun, and a fork of it serves ranks.
 
-torchrun imports torch in any case. Then a fork of it imports what else ranks need, while torchrun
-looks for the other nodes. Nothing is computed and no thread is started there, so that its forks are
-what an exec'd rank would be after its own imports. Each shim that comes gets a fork of its own, the
-keeper, whose fork is the rank. Where that cannot be made sure of, ranks are executed by their
-shims, which say why. It is the standard library until the imports.
+That fork imports what else ranks need; it computes nothing and starts no thread, so that its forks
+are what an exec'd rank would be after its own imports. Each shim that comes gets a fork of its own,
+the keeper, whose fork is the rank. Where that is not certain, shims execute ranks, and say why.
 """
 
 from __future__ import annotations
