@@ -52,8 +52,10 @@ def read_interfaces() -> Tuple[Interface, ...]:
         name = each.name.decode(errors="replace")
         flags[name] = each.flags
         listed = addresses.setdefault(name, [])
-        family = int.from_bytes(ctypes.string_at(each.address or each.name, 2), sys.byteorder)
-        if each.address and each.netmask and family in PLACES:
+        family = 0
+        if each.address and each.netmask:
+            family = int.from_bytes(ctypes.string_at(each.address, 2), sys.byteorder)
+        if family in PLACES:
             place, size = PLACES[family]
             address = ctypes.string_at(each.address + place, size)
             mask = int.from_bytes(ctypes.string_at(each.netmask + place, size), "big")
