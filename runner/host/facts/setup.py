@@ -15,7 +15,7 @@ from runner.host.storage.run_folder import write_atomic
 
 TIMED_OUT = -1
 
-_BASH = ("--norc", "--noprofile")
+_BASH = ("--norc", "--noprofile")  # some read a .bashrc where sshd has started them
 _SHELL_VARIABLES = ("_", "SHLVL", "PWD", "OLDPWD")
 
 _HEADER = (
@@ -110,4 +110,4 @@ def make_command(folder: str, bash: str, lines: Sequence[str]) -> List[str]:
     """Return the command that makes an environment in `folder`, from a script beside it."""
     script = f"{folder}.sh"
     write_atomic(script, _script(lines, failed_fd=2, begin=f'cd "{PREPARED}" || exit; '))
-    return [bash, "-c", _MAKE, bash, *_BASH, script]
+    return [bash, *_BASH, "-c", _MAKE, bash, *_BASH, script]
