@@ -44,7 +44,7 @@ def setup(context: CheckContext) -> Iterator[Finding]:
 
 @node_check(140)
 def storage(spec: Spec, node: Node, facts: Facts) -> Iterator[Finding]:
-    """Report an error where nothing can be stored or run; warn of little space, or changed code."""
+    """Report an error where nothing can be stored or run; warn of little space."""
     free = facts.disk_free
     if free is None:
         yield ok(node.name, f"{facts.workdir}, free space unknown")
