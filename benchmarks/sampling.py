@@ -63,7 +63,7 @@ def cost(folder: Path, gpus: int, count: int) -> tuple[float, int]:
         line = _take(sampler)
         write_sample(paths.samples(0), line)
     own_s = time.process_time() - began
-    sampler.close()
+    sampler.gpus.close()
     child_s = _cpu_seconds() - before
     return (own_s + child_s) / count, len(line)
 

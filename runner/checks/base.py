@@ -37,8 +37,6 @@ class NetworkProbe:
 
 @dataclass(frozen=True)
 class CheckContext:
-    """Everything known about a cluster."""
-
     spec: Spec
     facts: Mapping[str, Facts]  # of the hosts that answered
     unreachable: Mapping[str, Problem] = field(default_factory=dict)  # the other hosts
@@ -57,12 +55,12 @@ class CheckContext:
         return [(node, facts) for node, facts in self.answering if facts.setup.exit_code == 0]
 
     def unmet(self, check: str, node: Node) -> list[Finding]:
-        """Return the requirements that a node does not meet, as errors of the check for them."""
         problems = requirement_problems(check, self.spec, node, self.facts[node.name])
         return [Finding.from_problem(problem) for problem in problems]
 
 
 Check = Callable[[CheckContext], Iterator[Finding]]
+NodeCheck = Callable[[Spec, Node, Facts], Iterator[Finding]]
 _registered: list[tuple[int, bool, Check]] = []
 
 
@@ -80,6 +78,25 @@ def check(order: int, *, at_launch: bool = False) -> Callable[[Check], Check]:
     return register
 
 
+def node_check(order: int, *, at_launch: bool = False) -> Callable[[NodeCheck], Check]:
+    """Register a function for each node that is ready and meets what a launch requires of its name.
+
+    The others have what they do not meet as errors.
+    """
+
+    def register(function: NodeCheck) -> Check:
+        name = function.__name__
+
+        @functools.wraps(function)
+        def evaluate(context: CheckContext) -> Iterator[Finding]:
+            for node, facts in context.ready:
+                yield from context.unmet(name, node) or function(context.spec, node, facts)
+
+        return check(order, at_launch=at_launch)(evaluate)
+
+    return register
+
+
 @functools.cache
 def all_checks(*, at_launch: bool = False) -> dict[str, Check]:
     """Return every check, or those of a launch, by name and in the order of their findings."""
@@ -93,13 +110,11 @@ def all_checks(*, at_launch: bool = False) -> dict[str, Check]:
 def evaluate_checks(
     context: CheckContext, skip: Collection[str] = (), *, at_launch: bool = False
 ) -> dict[str, list[Finding]]:
-    """Return the findings of all checks, or of those of a launch, except the skipped ones."""
     checks = all_checks(at_launch=at_launch)
     return {name: list(function(context)) for name, function in checks.items() if name not in skip}
 
 
 def used_gpus(node: Node, facts: Facts) -> list[Gpu]:
-    """Return the GPUs that a run would use on a node."""
     indices = select_gpus(node, facts)
     return [gpu for gpu in facts.gpus if gpu.index in indices]
 

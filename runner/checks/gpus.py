@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.checks.base import CheckContext, check, most_common, ok, used_gpus, warning
+from runner.checks.base import CheckContext, check, most_common, node_check, ok, used_gpus, warning
 from runner.core.errors import Finding, Level
-from runner.core.spec import Node
+from runner.core.spec import Node, Spec
 from runner.core.wire.facts import Facts, Gpu, GpuHealth, GpuProcess
 from runner.core.wire.text import counted, format_ranges, format_size
 
@@ -19,25 +19,25 @@ RESET = "reset it (nvidia-smi --gpu-reset -i GPU there, as root, while it is idl
 
 @check(70, at_launch=True)
 def gpus(context: CheckContext) -> Iterator[Finding]:
-    """Report an error where GPUs are missing; warn about mixed models and GPUs in use."""
     models = {gpu.name for _, facts in context.answering for gpu in facts.gpus if gpu.name}
     for node, facts in context.ready:
-        if errors := context.unmet("gpus", node):
-            yield from errors
-            continue
-        used = used_gpus(node, facts)
-        names = ", ".join(sorted({gpu.name or "?" for gpu in used}))
-        no_reason = facts.gpu_source in ("none", "nvml", "")
-        none_text = "none" if no_reason else f"none: {facts.gpu_source}"
-        yield ok(node.name, f"{len(used)} {names}" if used else none_text)
-        for gpu in used:
-            if gpu.processes:
-                users = ", ".join(_process_text(process) for process in gpu.processes)
-                hint = f"wait, ask the user, or choose other GPUs: cluster.nodes.{node.name}.gpus"
-                yield warning(node.name, f"GPU {gpu.index} is in use: {users}", hint)
+        yield from context.unmet("gpus", node) or _gpus_of(node, facts)
     if len(models) > 1:
         message = f"{' and '.join(sorted(models))}: the slowest sets the pace"
         yield warning("", message, "leave nodes out with cluster.only or cluster.exclude")
+
+
+def _gpus_of(node: Node, facts: Facts) -> Iterator[Finding]:
+    used = used_gpus(node, facts)
+    names = ", ".join(sorted({gpu.name or "?" for gpu in used}))
+    no_reason = facts.gpu_source in ("none", "nvml", "")
+    none_text = "none" if no_reason else f"none: {facts.gpu_source}"
+    yield ok(node.name, f"{len(used)} {names}" if used else none_text)
+    for gpu in used:
+        if gpu.processes:
+            users = ", ".join(_process_text(process) for process in gpu.processes)
+            hint = f"wait, ask the user, or choose other GPUs: cluster.nodes.{node.name}.gpus"
+            yield warning(node.name, f"GPU {gpu.index} is in use: {users}", hint)
 
 
 def _process_text(process: GpuProcess) -> str:
@@ -57,7 +57,7 @@ def driver(context: CheckContext) -> Iterator[Finding]:
             yield warning(node.name, message, "reboot it: until then it has no usable GPUs")
         if not version:
             continue
-        if used_gpus(node, facts) and (finding := _too_old(context, node, facts)):
+        if used_gpus(node, facts) and (finding := _too_old(context.spec, node, facts)):
             yield finding
         elif version != common:
             choice = f"driver {version}, most have {common}: NCCL may choose other transports there"
@@ -67,7 +67,7 @@ def driver(context: CheckContext) -> Iterator[Finding]:
             yield ok(node.name, f"{version}{cuda}")
 
 
-def _too_old(context: CheckContext, node: Node, facts: Facts) -> Finding | None:
+def _too_old(spec: Spec, node: Node, facts: Facts) -> Finding | None:
     """Judge a driver of an older CUDA major version than torch's; a minor one does not matter."""
     needed = _major(facts.python.torch_cuda)
     branch = _major(facts.driver.version)
@@ -86,9 +86,8 @@ def _too_old(context: CheckContext, node: Node, facts: Facts) -> Finding | None:
         "or NVIDIA's cuda-compat package, with LD_LIBRARY_PATH in cluster.env"
     )
     path = "LD_LIBRARY_PATH"  # NVIDIA's cuda-compat may be on it
-    sets_path = any(path in text for text in context.spec.setup_of(node))
-    is_doubtful = sets_path or path in context.spec.env_of(node)
-    is_doubtful = is_doubtful or context.spec.cluster.backend == "gloo"
+    sets_path = path in spec.env_of(node) or any(path in text for text in spec.setup_of(node))
+    is_doubtful = sets_path or spec.cluster.backend == "gloo"
     return Finding(Level.WARNING if is_doubtful else Level.ERROR, node.name, message, hint)
 
 
@@ -97,25 +96,23 @@ def _major(version: str) -> int:
     return int(head) if head.isdigit() else 0
 
 
-@check(90, at_launch=True)
-def health(context: CheckContext) -> Iterator[Finding]:
+@node_check(90, at_launch=True)
+def health(_: Spec, node: Node, facts: Facts) -> Iterator[Finding]:
     """Report an error for a GPU that cannot work; warn of one that may fail soon."""
-    for node, facts in context.ready:
-        used = used_gpus(node, facts)
-        indices_by_text: dict[tuple[Level, str, str], list[int]] = {}
-        for gpu in used:
-            for text in _ills(gpu, node.name):
-                indices_by_text.setdefault(text, []).append(gpu.index)
-        for (level, message, hint), indices in indices_by_text.items():
-            cure = hint.replace("-i GPU", f"-i {','.join(map(str, indices))}")
-            yield Finding(level, node.name, f"{format_ranges(indices, 'GPU')}: {message}", cure)
-        measured = [gpu.index for gpu in used if gpu.health]
-        if measured and not indices_by_text:
-            yield ok(node.name, f"{format_ranges(measured, 'GPU')}: healthy")
+    used = used_gpus(node, facts)
+    ills: dict[tuple[Level, str, str], list[int]] = {}
+    for gpu in used:
+        for ill in _ills(gpu, node.name):
+            ills.setdefault(ill, []).append(gpu.index)
+    for (level, message, hint), indices in ills.items():
+        cure = hint.replace("-i GPU", f"-i {','.join(map(str, indices))}")
+        yield Finding(level, node.name, f"{format_ranges(indices, 'GPU')}: {message}", cure)
+    measured = [gpu.index for gpu in used if gpu.health]
+    if measured and not ills:
+        yield ok(node.name, f"{format_ranges(measured, 'GPU')}: healthy")
 
 
 def _ills(gpu: Gpu, node: str) -> Iterator[tuple[Level, str, str]]:
-    """Yield what is wrong with a GPU: the level, the message and the hint."""
     state = gpu.health or GpuHealth()
     leave = f"leave it out: cluster.nodes.{node}.gpus=[...]"
     failure = gpu.error or state.error

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.checks.base import CheckContext, check, error, ok, used_gpus, warning
+from runner.checks.base import CheckContext, check, error, node_check, ok, used_gpus, warning
 from runner.core.errors import Finding
 from runner.core.planning.readiness import MIN_DISK_BYTES, free_space_hint
-from runner.core.spec import Node
+from runner.core.spec import Node, Spec
 from runner.core.wire.facts import Facts
 from runner.core.wire.text import counted
 
@@ -27,7 +27,6 @@ MAX_OFFSET_S = 2.0  # the offset of a clock that a launch and a log line may tak
 
 @check(10)
 def reach(context: CheckContext) -> Iterator[Finding]:
-    """Report an error for each host where the login, or the start of our agent, fails."""
     for node in context.spec.nodes:
         if node.name in context.unreachable:
             yield Finding.from_problem(context.unreachable[node.name])
@@ -37,87 +36,70 @@ def reach(context: CheckContext) -> Iterator[Finding]:
 
 @check(20)
 def setup(context: CheckContext) -> Iterator[Finding]:
-    """Report an error for each host where the lines of `cluster.setup` failed."""
     for node, _ in context.answering:
         for failure in context.unmet("setup", node):
             message = f"{failure.message}; this host is not checked any further"
             yield error(node.name, message, failure.hint)
 
 
-@check(140)
-def storage(context: CheckContext) -> Iterator[Finding]:
-    """Report an error where nothing can be stored or run; warn of little space, or changed code."""
-    for node, facts in context.ready:
-        if errors := context.unmet("storage", node):
-            yield from errors
-            continue
-        free = facts.disk_free
-        if free is None:
-            yield ok(node.name, f"{facts.workdir}, free space unknown")
-        elif free < LOW_DISK_BYTES:
-            message = f"{facts.workdir} has {free >> 20} MiB free for logs and checkpoints"
-            yield warning(node.name, message, free_space_hint(context.spec))
-        else:
-            at_least = max(size for size in FREE_STEPS_GIB if size << 30 <= free)
-            yield ok(node.name, f"{facts.workdir}, more than {at_least} GiB free")
-        has_own_shm = bool(context.spec.container.engine)
-        if not has_own_shm and facts.shm_free is not None and facts.shm_free < LOW_SHM_BYTES:
-            message = (
-                f"shared memory (/dev/shm) has {facts.shm_free >> 20} MiB free: when it is full, "
-                "data loader workers and NCCL die of SIGBUS"
-            )
-            hint = "there: mount -o remount,size=16G /dev/shm; or a container's --shm-size"
-            yield warning(node.name, message, hint)
+@node_check(140)
+def storage(spec: Spec, node: Node, facts: Facts) -> Iterator[Finding]:
+    """Report an error where nothing can be stored or run; warn of little space."""
+    free = facts.disk_free
+    if free is None:
+        yield ok(node.name, f"{facts.workdir}, free space unknown")
+    elif free < LOW_DISK_BYTES:
+        message = f"{facts.workdir} has {free >> 20} MiB free for logs and checkpoints"
+        yield warning(node.name, message, free_space_hint(spec))
+    else:
+        at_least = max(size for size in FREE_STEPS_GIB if size << 30 <= free)
+        yield ok(node.name, f"{facts.workdir}, more than {at_least} GiB free")
+    has_own_shm = bool(spec.container.engine)
+    if not has_own_shm and facts.shm_free is not None and facts.shm_free < LOW_SHM_BYTES:
+        message = (
+            f"shared memory (/dev/shm) has {facts.shm_free >> 20} MiB free: when it is full, "
+            "data loader workers and NCCL die of SIGBUS"
+        )
+        hint = "there: mount -o remount,size=16G /dev/shm; or a container's --shm-size"
+        yield warning(node.name, message, hint)
 
 
-@check(145, at_launch=True)
-def tmp(context: CheckContext) -> Iterator[Finding]:
-    """Warn where ranks cannot store temporary files."""
-    for node, facts in context.ready:
-        has_own = "TMPDIR" in context.spec.env_of(node)
-        if facts.tmp_free is not None and facts.tmp_free < MIN_DISK_BYTES and not has_own:
-            room = f"{facts.tmp} has {facts.tmp_free >> 20} MiB free"
-            message = f"{room}: what programs write there is lost"
-            hint = "free some space there, or set task.env.TMPDIR to a folder on another disk"
-            yield warning(node.name, message, hint)
+@node_check(145, at_launch=True)
+def tmp(spec: Spec, node: Node, facts: Facts) -> Iterator[Finding]:
+    has_own = "TMPDIR" in spec.env_of(node)
+    if facts.tmp_free is not None and facts.tmp_free < MIN_DISK_BYTES and not has_own:
+        room = f"{facts.tmp} has {facts.tmp_free >> 20} MiB free"
+        message = f"{room}: what programs write there is lost"
+        hint = "free some space there, or set task.env.TMPDIR to a folder on another disk"
+        yield warning(node.name, message, hint)
 
 
-@check(150)
-def limits(context: CheckContext) -> Iterator[Finding]:
+@node_check(150)
+def limits(_: Spec, node: Node, facts: Facts) -> Iterator[Finding]:
     """Warn about low limits; a small task may run all the same."""
-    for node, facts in context.answering:
-        devices = facts.system.infiniband
-        is_low = False
-        for name, (option, least, why, good) in LIMITS.items():
-            limit = facts.limits.get(name, -1)
-            if 0 <= limit < least and (devices or name != "memlock"):
-                is_low = True
-                shown = f"{limit >> 10} KiB" if name == "memlock" else limit
-                message = f"ulimit {option} is {shown}: {why.format(*devices)}"
-                hint = f"raise {name} to {good} in /etc/security/limits.conf there"
-                yield warning(node.name, message, hint)
-        if facts.limits and not is_low:
-            files = facts.limits.get("nofile", -1)
-            yield ok(node.name, f"{'unlimited' if files < 0 else files} open files")
+    devices = facts.system.infiniband
+    is_low = False
+    for name, (option, least, why, good) in LIMITS.items():
+        limit = facts.limits.get(name, -1)
+        if 0 <= limit < least and (devices or name != "memlock"):
+            is_low = True
+            shown = f"{limit >> 10} KiB" if name == "memlock" else limit
+            message = f"ulimit {option} is {shown}: {why.format(*devices)}"
+            hint = f"raise {name} to {good} in /etc/security/limits.conf there"
+            yield warning(node.name, message, hint)
+    if facts.limits and not is_low:
+        files = facts.limits.get("nofile", -1)
+        yield ok(node.name, f"{'unlimited' if files < 0 else files} open files")
 
 
-@check(160)
-def system(context: CheckContext) -> Iterator[Finding]:
-    """Warn where cores or memory are too few for the ranks."""
-    for node, facts in context.ready:
-        warnings = list(_lacks(node, facts))
-        yield from warnings
-        if not warnings and facts.system.memory:
-            memory = max(1, round(facts.system.memory / (1 << 30)))
-            yield ok(node.name, f"{counted(facts.cores, 'core')}, {memory} GiB of memory")
-
-
-def _lacks(node: Node, facts: Facts) -> Iterator[Finding]:
+@node_check(160)
+def system(_: Spec, node: Node, facts: Facts) -> Iterator[Finding]:
     total = facts.system.memory or 0
     limit = facts.system.memory_limit
-    if limit and limit < LIMITED_SHARE * total:
+    is_limited = bool(limit and limit < LIMITED_SHARE * total)
+    if is_limited:
         message = (
-            f"the cgroup of a run may use {_size(limit)} of the machine's {_size(total)} of "
+            f"the cgroup of a run may use {_gib(limit)} of the machine's {_gib(total)} of "
             "memory: beyond that the kernel kills ranks"
         )
         hint = (
@@ -126,14 +108,17 @@ def _lacks(node: Node, facts: Facts) -> Iterator[Finding]:
         )
         yield warning(node.name, message, hint)
     ranks = node.nproc_per_node or len(used_gpus(node, facts)) or 1
+    cores = counted(facts.cores, "core")
     if facts.cores < ranks:
-        message = f"{counted(facts.cores, 'core')} for {ranks} ranks: they compete for time"
         key = f"cluster.nodes.{node.name}.nproc_per_node"
-        yield warning(node.name, message, f"set {key}, or ask for more (affinity, cpu.max)")
+        hint = f"set {key}, or ask for more (affinity, cpu.max)"
+        yield warning(node.name, f"{cores} for {ranks} ranks: they compete for time", hint)
+    elif total and not is_limited:
+        yield ok(node.name, f"{cores}, {max(1, round(total / (1 << 30)))} GiB of memory")
 
 
-def _size(size: int) -> str:
-    return f"{size / (1 << 30):.1f} GiB"
+def _gib(size: int | None) -> str:
+    return f"{(size or 0) / (1 << 30):.1f} GiB"
 
 
 @check(170)
@@ -148,16 +133,13 @@ def clock(context: CheckContext) -> Iterator[Finding]:
         yield warning(name, message, "on that host: timedatectl set-ntp true")
 
 
-@check(180, at_launch=True)
-def logout(context: CheckContext) -> Iterator[Finding]:
+@node_check(180, at_launch=True)
+def logout(_: Spec, node: Node, facts: Facts) -> Iterator[Finding]:
     """An error where logind would kill a detached run, a warning where it kills other processes."""
-    for node, facts in context.answering:
-        if errors := context.unmet("logout", node):
-            yield from errors
-        elif facts.logind_kill_setting:
-            message = (
-                f"logind kills your processes when you log out ({facts.logind_kill_setting}): "
-                "without its launch a run dies there"
-            )
-            hint = f"set KillUserProcesses=no or KillExcludeUsers={facts.user} in logind.conf there"
-            yield warning(node.name, message, hint)
+    if facts.logind_kill_setting:
+        message = (
+            f"logind kills your processes when you log out ({facts.logind_kill_setting}): "
+            "without its launch a run dies there"
+        )
+        hint = f"set KillUserProcesses=no or KillExcludeUsers={facts.user} in logind.conf there"
+        yield warning(node.name, message, hint)

@@ -35,6 +35,7 @@ OUTCOME_TEXT = {
 WRONG_LISTENER = {Outcome.WRONG_PEER, Outcome.REFUSED}  # another machine has the address
 
 Pair = tuple[str, str]
+Tests = dict[Pair, ProbeResult]
 
 
 @check(60)
@@ -76,36 +77,42 @@ def network(context: CheckContext) -> Iterator[Finding]:
             yield ok(name, message if len(spec.nodes) > 1 else "single node")
 
 
-class _Tries:
-    """The connection tests between nodes; a pair is (from, to)."""
-
-    def __init__(self, probe: NetworkProbe) -> None:
-        self.probe = probe
-        self.by_pair: dict[Pair, ProbeResult] = {}
-        for name, results in self.probe.by_node.items():
-            for result in results:
-                self.by_pair[name, result.target.node] = result
-        self.failed = self.not_reached  # those that are in no finding yet
-
-    @property
-    def not_reached(self) -> dict[Pair, ProbeResult]:
-        """The tests that failed."""
-        tests = self.by_pair.items()
-        return {pair: each for pair, each in tests if each.outcome is not Outcome.REACHED}
-
-    @property
-    def nodes(self) -> list[str]:
-        """The nodes at either end of a test."""
-        tried = {name for pair in self.by_pair for name in pair}
-        return [name for name in self.probe.endpoints if name in tried]
-
-
 @check(110)
 def pairs(context: CheckContext) -> Iterator[Finding]:
-    """Report an error for each pair that cannot connect."""
     probe = context.network_probe
     if probe is None:
         return
+    yield from _without_tests(context, probe)
+    tests = {(name, r.target.node): r for name, results in probe.by_node.items() for r in results}
+    if not tests:
+        return
+    targets = {target.node for target in probe.targets}
+    wanted = {(name, node) for name in probe.by_node for node in targets if name != node}
+    if missing := sorted(wanted - tests.keys()):
+        example = " → ".join(missing[0])
+        message = f"tests that did not end in time: {len(missing)}, such as {example}"
+        yield warning("", message, CHECK_AGAIN)
+    failed = {pair: r for pair, r in tests.items() if r.outcome is not Outcome.REACHED}
+    if not failed:
+        trips = sorted(result.rtt_s for result in tests.values() if result.rtt_s)
+        ends = (*trips[:1], *trips[-1:])
+        limits = dict.fromkeys(f"{round(1000 * trip, 2):g} ms" for trip in ends)
+        shown = f", round trips {' to '.join(limits)}" if trips else ""
+        yield ok("", f"{len(tests)} pairs{shown}")
+    elif len(failed) == len(tests) and len(_tested(probe, tests)) > ONE_PAIR:
+        example_test = next(iter(failed.values()))
+        message = f"no node reaches another at {example_test.target.address} and the like: "
+        yield error("", message + _reason_text(failed.values()), _hint(probe, example_test))
+    else:
+        # `network` reports an address that two have.
+        first = {endpoint.address: name for name, endpoint in reversed(probe.endpoints.items())}
+        owners = {*first.values()}
+        left = {pair: result for pair, result in failed.items() if owners >= {*pair}}
+        yield from _isolated_nodes(probe, tests, left)
+        yield from _broken_pairs(probe, tests, left)
+
+
+def _without_tests(context: CheckContext, probe: NetworkProbe) -> Iterator[Finding]:
     for name, reason in probe.missing_reasons.items():
         message = f"answered before, but its network tests failed: {reason}"
         yield warning(name, message, CHECK_AGAIN)
@@ -115,74 +122,41 @@ def pairs(context: CheckContext) -> Iterator[Finding]:
         if not is_known:  # nor has `network` an error of it
             message = "not tested: the address by which other nodes reach it is unknown"
             yield warning(name, message, f"set cluster.nodes.{name}.interface")
-    tries = _Tries(probe)
-    if not tries.by_pair:
-        return
-    targets = {target.node for target in probe.targets}
-    wanted = {(name, node) for name in probe.by_node for node in targets if name != node}
-    if missing := sorted(wanted - tries.by_pair.keys()):
-        example = " → ".join(missing[0])
-        message = f"tests that did not end in time: {len(missing)}, such as {example}"
-        yield warning("", message, CHECK_AGAIN)
-    is_complete = not tries.failed
-    yield from _nothing_passes(tries)
-    first = {endpoint.address: name for name, endpoint in reversed(probe.endpoints.items())}
-    for pair in list(tries.failed):  # `network` reports an address that two have
-        if any(first[probe.endpoints[name].address] != name for name in pair):
-            del tries.failed[pair]
-    yield from _isolated_nodes(tries)
-    yield from _broken_pairs(tries)
-    if is_complete:
-        trips = sorted(result.rtt_s for result in tries.by_pair.values() if result.rtt_s)
-        limits = dict.fromkeys(
-            f"{round(1000 * trip, 2):g} ms" for trip in (*trips[:1], *trips[-1:])
-        )
-        shown = f", round trips {' to '.join(limits)}" if trips else ""
-        yield ok("", f"{len(tries.by_pair)} pairs{shown}")
 
 
-def _nothing_passes(tries: _Tries) -> Iterator[Finding]:
-    """Report one error if no connection works at all."""
-    if len(tries.nodes) > ONE_PAIR and len(tries.failed) == len(tries.by_pair):
-        example = next(iter(tries.failed.values()))
-        message = f"no node reaches another at {example.target.address} and the like: "
-        yield error("", message + _reason_text(tries.failed.values()), _hint(tries, example))
-        tries.failed.clear()
+def _isolated_nodes(probe: NetworkProbe, tests: Tests, left: Tests) -> Iterator[Finding]:
+    """Report nodes that no other reaches, or that reach no other; take their pairs out of `left`.
 
-
-def _isolated_nodes(tries: _Tries) -> Iterator[Finding]:
-    """Report nodes that no other reaches, or that reach no other."""
-    if len(tries.nodes) <= ONE_PAIR or not tries.failed:
-        return
-    failed = dict(tries.failed)
-    for name in tries.nodes:
-        incoming = [pair for pair in tries.by_pair if pair[1] == name]
-        outgoing = [pair for pair in tries.by_pair if pair[0] == name]
-        unreached = incoming if failed.keys() >= {*incoming} else []
-        cut = outgoing if failed.keys() >= {*outgoing} else []
-        if not unreached and not cut:
+    A pair is (from, to).
+    """
+    failed = dict(left)
+    for name in _tested(probe, tests):
+        ways: list[list[Pair]] = []  # in, out
+        for end in (1, 0):
+            pairs_there = [pair for pair in tests if pair[end] == name]
+            ways.append(pairs_there if failed.keys() >= {*pairs_there} else [])
+        unreached, cut = ways
+        if len(_tested(probe, tests)) <= ONE_PAIR or not (unreached or cut):
             continue
-        first = failed[min(unreached or cut)]
+        result = failed[min(unreached or cut)]
         message = "it reaches no other node"
         if unreached:
-            target = first.target
-            interface = tries.probe.endpoints[name].interface
+            target = result.target
+            interface = probe.endpoints[name].interface
             message = f"no node reaches it at {target.address}, port {target.port} ({interface})"
             message += ", and it reaches none" if cut else ""
         message += f": {_reason_text(failed[pair] for pair in sorted({*unreached, *cut}))}"
-        yield error(name, message, _hint(tries, first))
+        yield error(name, message, _hint(probe, result))
         for pair in (*unreached, *cut):
-            tries.failed.pop(pair, None)
+            left.pop(pair, None)
 
 
-def _broken_pairs(tries: _Tries) -> Iterator[Finding]:
-    """Report the remaining failures, both directions as one."""
-    order = {name: position for position, name in enumerate(tries.nodes)}
-    remaining = sorted({tuple(sorted(pair, key=order.__getitem__)) for pair in tries.failed})
-    not_reached = tries.not_reached
+def _broken_pairs(probe: NetworkProbe, tests: Tests, left: Tests) -> Iterator[Finding]:
+    nodes = _tested(probe, tests)
+    remaining = sorted({tuple(sorted(pair, key=nodes.index)) for pair in left})
     for one, other in remaining[:MAX_LISTED_PAIRS]:
-        forward = tries.failed.get((one, other))
-        backward = tries.failed.get((other, one))
+        forward = left.get((one, other))
+        backward = left.get((other, one))
         failed = [each for each in (forward, backward) if each]
         result = min(failed, key=lambda each: each.outcome not in WRONG_LISTENER)
         reason = _reason_text(failed)
@@ -192,23 +166,27 @@ def _broken_pairs(tries: _Tries) -> Iterator[Finding]:
             message += f" at {forward.target.address} and {backward.target.address}"
         else:
             message = f"cannot reach {target.node} at {target.address}:{target.port}: {reason}"
-        others_fail = any(len({one, other} & {*pair}) == 1 for pair in not_reached)
-        if not others_fail and len(tries.nodes) > ONE_PAIR:
+        others_fail = any(
+            len({one, other} & {*pair}) == 1 and test.outcome is not Outcome.REACHED
+            for pair, test in tests.items()
+        )
+        if not others_fail and len(nodes) > ONE_PAIR:
             message += "; both reach the others"
-        yield error(one if forward else other, message, _hint(tries, result))
+        yield error(one if forward else other, message, _hint(probe, result))
     if unlisted := remaining[MAX_LISTED_PAIRS:]:
         message = f"{len(unlisted)} more pairs cannot, such as {' and '.join(unlisted[0])}"
         yield error("", message, "do as for the pairs named above")
 
 
-def _subnet(tries: _Tries, node: str) -> str:
-    return tries.probe.endpoints[node].subnet or "the others"
+def _tested(probe: NetworkProbe, tests: Tests) -> list[str]:
+    """Return the nodes at either end of a test, in rank order."""
+    return [name for name in probe.endpoints if any(name in pair for pair in tests)]
 
 
-def _hint(tries: _Tries, result: ProbeResult) -> str:
-    """Return the remedy for one kind of failure."""
+def _hint(probe: NetworkProbe, result: ProbeResult) -> str:
     target = result.target
-    endpoint = tries.probe.endpoints[target.node]
+    endpoint = probe.endpoints[target.node]
+    subnet = endpoint.subnet or "the others"
     interface_hint = f"to use another network: cluster.nodes.{target.node}.interface"
     if result.outcome is Outcome.STALLED:
         return (
@@ -228,8 +206,8 @@ def _hint(tries: _Tries, result: ProbeResult) -> str:
         return f"on the node that fails: ip route get {target.address}\n{interface_hint}"
     return (
         "a firewall? gloo and NCCL need every port between the nodes; on every node:\n"
-        f"sudo ufw allow from {_subnet(tries, target.node)}\n"
-        f"or: sudo firewall-cmd --zone=trusted --add-source={_subnet(tries, target.node)}\n"
+        f"sudo ufw allow from {subnet}\n"
+        f"or: sudo firewall-cmd --zone=trusted --add-source={subnet}\n"
         f"{interface_hint}"
     )
 

@@ -41,7 +41,6 @@ def container(context: CheckContext) -> Iterator[Finding]:
 
 @check(30, at_launch=True)
 def python(context: CheckContext) -> Iterator[Finding]:
-    """Report an error where there is none; warn of other versions."""
     if not needs_python(context.spec.task):
         return
     for node, facts in context.ready:

@@ -418,9 +418,6 @@ class Watch:
         "report shows where every rank is; stop also ends the run, restart relaunches it",
         ("report", "stop", "restart"),
     )
-    metrics: tuple[str, ...] = setting(
-        "files with a line per step; then nothing else is progress", "patterns of files", ()
-    )
     stacks: str = setting("auto: by a `sitecustomize` in ranks", ("auto", "never"))
 
     @property

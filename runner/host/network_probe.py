@@ -1,7 +1,7 @@
 """Network probe: the part of one host, which listens for the others and dials them, in a child.
 
-Who is dialled proves by a token of this probe that it is the node that was meant. Then packets of
-full size are sent, which a smaller MTU on the way swallows while small ones pass.
+Who is dialled proves by a token that it is the node that was meant. Then packets of full size are
+sent, which a smaller MTU on the way swallows while small ones pass.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ def dial_all(node: str, targets: Sequence[Target], token: bytes) -> Iterator[Pro
 
 
 def dial(target: Target, token: bytes) -> ProbeResult:
-    """Return what becomes of one connection."""
     try:
         sock = socket.create_connection((target.address, target.port), CONNECT_TIMEOUT_S)
     except OSError as error:
@@ -105,7 +104,6 @@ def _receive(sock: socket.socket, size: int) -> bytes:
 
 
 def _reply(name: str, nonce: bytes, token: bytes) -> bytes:
-    """Return the proof that a node knows the token, with its name."""
     field = name.encode()[:64].ljust(64, b"\0")
     return hmac.new(token, nonce + field, hashlib.sha256).digest() + field
 

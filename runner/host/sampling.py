@@ -1,12 +1,8 @@
 """Sampling: the load of this host as the kernel counts it, and of its GPUs as their driver says it.
 
-Of the host only files of /proc that the kernel answers from its own memory, so that nothing waits
-for a disk. A cgroup makes no difference: it is the load of the whole machine.
-
-A driver may hang or crash whoever asks it: a child does. It is forked by the loop of its parent,
-who asks by a byte and never waits for the answer. One that hung or crashed is replaced after a
-pause; the rest of a sample comes without it. It ends with its parent: by the kernel's signal, and
-at the end of its input.
+Of the host only files of /proc that the kernel answers from its own memory: no disk is waited for.
+The driver is asked by a child, which its parent asks by a byte, and never waits for. One that hung
+or crashed is replaced after a pause, in which samples have no GPUs.
 """
 
 from __future__ import annotations
@@ -30,14 +26,14 @@ from runner.core.wire.order import Order
 from runner.core.wire.paths import RunPaths, is_run_id
 from runner.core.wire.run_info import GpuSample, GpuUser, Sample
 from runner.host.gpu import nvml, query
-from runner.host.process import bounded_child, procfs, subreaper
+from runner.host.process import procfs, subreaper
+from runner.host.process.bounded_child import BoundedChild, report_facts
 from runner.host.process.jobs import Submit
 from runner.host.storage.run_folder import append, write_atomic
 
 ANSWER_S = 3.0  # how long a driver may take
 RETRY_S = 60.0  # after its child hung or crashed the driver is asked again
-FOREVER_S = 1e9  # how long the child may live
-
+FOREVER_S = 1e9
 FIRST_AFTER_S = 1.0  # after the program's start; short runs have samples, too
 MAX_GPUS = 64
 MAX_USERS = 8  # of one GPU, those with most memory first
@@ -54,8 +50,6 @@ _MAX_TEXT = 100
 
 @dataclass(frozen=True)
 class GpuAnswer:
-    """What the driver says."""
-
     gpus: Tuple[GpuSample, ...] = ()
     error: str = ""  # why there are none
 
@@ -64,8 +58,9 @@ class GpuChild:
     """The child, and its successors; at most one is there at a time."""
 
     def __init__(self) -> None:
-        self._child: Optional[bounded_child.BoundedChild] = None
-        self._input_fd = -1  # of the child
+        self._has_driver = query.has_driver()
+        self._child: Optional[BoundedChild] = None
+        self._question_fd = -1
         self._asked_at = 0.0  # unless no answer is awaited
         self._retry_at = 0.0
         self._problem = ""
@@ -78,24 +73,20 @@ class GpuChild:
 
     def poll(self) -> Optional[GpuAnswer]:
         """Return what the driver says now, or why it does not; None while that is awaited."""
-        now = time.monotonic()
         child = self._child
+        if not self._has_driver:
+            return GpuAnswer()
         if child is None or child.code is not None:
-            if now < self._retry_at or self.pids:
+            if time.monotonic() < self._retry_at or self.pids:
                 return GpuAnswer(error=self._problem)
             try:
-                input_fd, self._input_fd = os.pipe()
+                child = self._start()
             except OSError as error:
                 return self._give_up(f"no process can ask the driver: {error.strerror}")
-            serve = functools.partial(_serve, os.getpid())
-            child = bounded_child.BoundedChild(serve, FOREVER_S, input_fd)
-            self._child = child
-            self._asked_at = 0.0
-            os.close(input_fd)
         if not self._asked_at:
-            self._asked_at = now
+            self._asked_at = time.monotonic()
             with contextlib.suppress(OSError):  # it has ended
-                os.write(self._input_fd, b"?")
+                os.write(self._question_fd, b"?")
         child.advance()
         if child.raw_report.endswith(b"\n"):
             self._asked_at = 0.0
@@ -109,17 +100,25 @@ class GpuChild:
         if child.code is not None:
             end = f"was ended by signal {-child.code}" if child.code < 0 else f"ended: {child.text}"
             problem = f"the process that asks the driver {end}"[:200]
-        elif now - self._asked_at > ANSWER_S:
+        elif time.monotonic() - self._asked_at > ANSWER_S:
             problem = f"the driver did not answer within {ANSWER_S:g} s"
         return self._give_up(problem) if problem else None
+
+    def _start(self) -> BoundedChild:
+        input_fd, self._question_fd = os.pipe()
+        child = BoundedChild(functools.partial(_serve, os.getpid()), FOREVER_S, input_fd)
+        os.close(input_fd)
+        self._child = child
+        self._asked_at = 0.0
+        return child
 
     def close(self) -> None:
         """End the child; one that hangs in the kernel is not waited for."""
         if self._child is not None:
             self._child.kill()
-        if self._input_fd >= 0:
-            os.close(self._input_fd)
-            self._input_fd = -1
+        if self._question_fd >= 0:
+            os.close(self._question_fd)
+            self._question_fd = -1
 
     def _give_up(self, problem: str) -> GpuAnswer:
         self.close()
@@ -129,10 +128,11 @@ class GpuChild:
 
 
 def _serve(parent_pid: int) -> None:
-    subreaper.die_with_parent(signal.SIGKILL)  # not by one that is dead already
+    """Answer questions; a driver that hangs does not keep the child when its parent ends."""
+    subreaper.die_with_parent(signal.SIGKILL)
     reader = GpuReader()
     while os.getppid() == parent_pid and os.read(0, 1):
-        bounded_child.report_facts(**encode(reader.answer()))
+        report_facts(**encode(reader.answer()))
 
 
 class GpuReader:
@@ -143,7 +143,6 @@ class GpuReader:
         self._users: Dict[int, str] = {}
 
     def answer(self) -> GpuAnswer:
-        """Return what the driver says of all GPUs."""
         try:
             library = self._library or nvml.Nvml()
             self._library = library
@@ -165,8 +164,8 @@ class GpuReader:
             (temperature_c,) = library.known_ints(
                 "nvmlDeviceGetTemperature", device, _GRAPHICS_TEMPERATURE
             )
-            wide = ctypes.c_ulonglong
-            bits = library.known_ints(nvml.CLOCK_REASONS, device, kind=wide)[0] or 0
+            reasons = library.known_ints(nvml.CLOCK_REASONS, device, kind=ctypes.c_ulonglong)
+            bits = reasons[0] or 0
             processes = nvml.known(lambda: library.processes(device)) or ()
             largest = sorted(processes, key=lambda process: -process.memory)[:MAX_USERS]
             return GpuSample(
@@ -178,34 +177,24 @@ class GpuReader:
                 memory_total=total,
                 power_w=None if power_mw is None else power_mw / 1000,
                 temperature_c=temperature_c,
-                throttled=tuple(
-                    why for why, mask in THROTTLE_REASONS.items() if (bits or 0) & mask
-                ),
+                throttled=tuple(why for why, mask in THROTTLE_REASONS.items() if bits & mask),
                 users=tuple(map(self._user, largest)),
             )
         except nvml.NvmlError as error:
             return GpuSample(index, name, error=str(error)[:_MAX_TEXT])
 
     def _user(self, process: GpuProcess) -> GpuUser:
-        """Return whose process this is.
-
-        The pid is the driver's: that of the machine. In a PID namespace of our own there may be no
-        such process, then only the pid is known.
-        """
+        """Return whose process this is; in a PID namespace of our own, only its pid is known."""
         folder = f"/proc/{process.pid}"
         environ = procfs.read_text(f"{folder}/environ")  # "" where it is hidden
         match = re.search(r"(?:^|\0)RUNNER_RUN_ID=([^\0]*)", environ)
+        run_id = match[1] if match and is_run_id(match[1]) else ""
+        command = procfs.process_command(process.pid)[:_MAX_TEXT]
         try:
             user = self._user_name(os.stat(folder).st_uid)
         except OSError:
             user = ""
-        return GpuUser(
-            process.pid,
-            user,
-            procfs.process_command(process.pid)[:_MAX_TEXT],
-            process.memory,
-            run_id=match[1] if match and is_run_id(match[1]) else "",
-        )
+        return GpuUser(process.pid, user, command, process.memory, run_id=run_id)
 
     def _user_name(self, uid: int) -> str:
         """Return the user's number until a thread of its own knows the name: DNS may hang."""
@@ -221,42 +210,31 @@ class GpuReader:
 
 
 class Sampler:
-    """Takes samples; the CPU's is the mean since the sample before, or since it was made."""
+    """Takes samples; the CPU's is the mean since the sample before, or since it was made.
+
+    A cgroup makes no difference: it is the load of the whole machine.
+    """
 
     def __init__(self, node: str, attempt: int = 0, root: str = "/") -> None:
         self._node = node
         self._attempt = attempt
         self._root = root
-        self._gpus = GpuChild() if query.has_driver() else None
+        self.gpus = GpuChild()
         self._counted = self._count()
-
-    @property
-    def child_pids(self) -> FrozenSet[int]:
-        """Our own helper, also one that hangs in the kernel."""
-        return self._gpus.pids if self._gpus else frozenset()
-
-    def poll_gpus(self) -> Optional[GpuAnswer]:
-        """Return what the driver says now; None while it is asked, which has `ANSWER_S`."""
-        return self._gpus.poll() if self._gpus else GpuAnswer()
 
     def poll(self) -> Optional[Sample]:
-        """Return a sample of now; None while the driver is asked."""
-        answer = self.poll_gpus()
+        """Return a sample of now; None while the driver is asked, which has `ANSWER_S`."""
+        answer = self.gpus.poll()
         if answer is None:
             return None
-        busy_before, ticks_before = self._counted
+        before = self._counted
         self._counted = self._count()
-        busy, ticks = self._counted
-        cpu = None
-        if ticks > ticks_before:
-            share = (busy - busy_before) / (ticks - ticks_before)
-            cpu = round(100 * min(1.0, max(0.0, share)), 1)
-        memory: Dict[str, int] = {}
-        for line in self._read("proc/meminfo").splitlines()[:8]:
-            name, size = line.split()[:2]
-            memory[name] = int(size) << 10
-        total = memory.get("MemTotal:", 0)
-        free = memory.get("MemAvailable:")  # what programs can still get without swapping
+        busy, ticks = (now - then for now, then in zip(self._counted, before))  # noqa: B905
+        cpu = round(100 * min(1.0, max(0.0, busy / ticks)), 1) if ticks > 0 else None
+        text = procfs.read_text(os.path.join(self._root, "proc/meminfo"))
+        memory = {name: int(kib) << 10 for name, kib in re.findall(r"(\w+): +(\d+) kB", text)}
+        total = memory.get("MemTotal", 0)
+        free = memory.get("MemAvailable")  # what programs can still get without swapping
         return Sample(
             self._node,
             self._attempt,
@@ -269,27 +247,19 @@ class Sampler:
             gpu_error=answer.error,
         )
 
-    def close(self) -> None:
-        """End the helper."""
-        if self._gpus is not None:
-            self._gpus.close()
-
     def _count(self) -> Tuple[int, int]:
         """Return the ticks of all cores since the boot: those at work, and all."""
-        words = self._read("proc/stat").partition("\n")[0].split()
+        words = procfs.read_text(os.path.join(self._root, "proc/stat")).partition("\n")[0].split()
         ticks = [int(word) for word in words[1:9]]  # guests are part of user and nice
         idle = sum(ticks[3:5])  # waiting for a disk is no work
         return sum(ticks) - idle, sum(ticks)
 
-    def _read(self, path: str) -> str:
-        return procfs.read_text(os.path.join(self._root, path))
-
 
 class SampleRecorder:
-    """Writes a sample down at every interval; what goes wrong ends that, never the run.
+    """Writes a sample down at every interval, until that is not possible.
 
-    It is called in the supervisor's loop, and waits for neither drivers nor disks: none is taken
-    while the one before waits for a disk. The interval doubles whenever the file is full.
+    None is taken while the one before waits for a disk. The interval doubles whenever the file is
+    full.
     """
 
     def __init__(self, folder: RunPaths, order: Order, submit: Submit) -> None:
@@ -302,16 +272,10 @@ class SampleRecorder:
         self._is_over = not order.sample_s
 
     def tick(self) -> None:
-        """Take a sample if one is due."""
         now = time.monotonic()
         if self._is_over or self._is_writing or now < self._next_at:
             return
-        try:
-            sample = self.sampler.poll()
-        except Exception as error:  # noqa: BLE001 (the run goes on without samples)
-            self._is_over = True
-            self._submit(functools.partial(_note, f"{type(error).__name__}: {error}"))
-            return
+        sample = self.sampler.poll()
         if sample is not None:
             self._next_at = max(self._next_at + self._interval_s, now)
             self._is_writing = True
@@ -339,12 +303,7 @@ def write_sample(path: str, line: bytes) -> Optional[int]:
                 lines = file.read().splitlines(keepends=True)
             write_atomic(path, b"".join(lines[::2]))
     except OSError as error:
-        _note(os.strerror(error.errno or 0))
+        with contextlib.suppress(OSError):  # the log of the supervisor may be on a full disk
+            print(f"no more samples: {os.strerror(error.errno or 0)}", file=sys.stderr, flush=True)
         return None
     return size
-
-
-def _note(reason: str) -> None:
-    """Write to the log of the supervisor, which may be on a full disk."""
-    with contextlib.suppress(OSError):
-        print(f"no more samples: {reason}", file=sys.stderr, flush=True)

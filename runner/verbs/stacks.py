@@ -7,15 +7,13 @@ import json
 from runner.control.attempt.stop import user_at_host
 from runner.control.run.discovery import RunFinder
 from runner.core.errors import NotReady, Problem
-from runner.core.outcome.stacks import Stack, group_stacks, moving_ranks, parse_dumps
+from runner.core.outcome.stacks import Stack, group_stacks, parse_dumps
 from runner.core.wire.plan import Plan
 from runner.ui.output import note, show
 from runner.ui.reports import tables
 from runner.ui.reports.report import ended_notice
 from runner.verbs.shared.selection import Selection, open_run_finder
 from runner.verbs.shared.verb import json_option, run_option, verb
-
-SECOND_LOOK_S = 1.0
 
 
 @verb("stacks")
@@ -24,8 +22,8 @@ SECOND_LOOK_S = 1.0
 def stacks(selection: Selection, run: str, json_: bool) -> int:
     """Show the Python stacks of every rank of a run, with equal stacks folded.
 
-    The ranks are not stopped. Where ranks wait for others, it looks again a second later: those
-    that did something meanwhile are moving. The hosts keep each look in the run's log `stacks`.
+    The ranks are not stopped. It shows one moment: ranks that are elsewhere when you ask again are
+    moving. The hosts keep each look in the run's log `stacks`.
     """
     composed = selection.contact_for_run(run)
     with open_run_finder(composed, "stacks") as finder:
@@ -37,14 +35,7 @@ def stacks(selection: Selection, run: str, json_: bool) -> int:
                 note(f"{told}; also running: {others}")
         plan = finder.load_record(found).plan
         stacks_by_node, problems = _look(finder, plan)
-        report = group_stacks(plan, stacks_by_node)
-        if any(group.collective for group in report.groups):
-            finder.pool.poll_for_stop(SECOND_LOOK_S)
-            before = [stack for each in stacks_by_node.values() for stack in each]
-            stacks_by_node, problems = _look(finder, plan)
-            after = [stack for each in stacks_by_node.values() for stack in each]
-            moving = moving_ranks(before, after, elapsed_s=SECOND_LOOK_S, backend=plan.backend)
-            report = group_stacks(plan, stacks_by_node, moving)
+    report = group_stacks(plan, stacks_by_node)
     problems = {**finder.unreachable, **problems}
     silent = [problems[share.node] for share in plan.nodes if share.node in problems]
     if json_:

@@ -150,7 +150,8 @@ LEFT = "the setup ended its shell (exit, exec): its environment is not known"
     ("lines", "code", "last"),
     [
         (("true", "false", "touch {tmp}/after"), 1, "setup line 2 (false) ended with exit code 1"),
-        (("true\n\nf() {\n return 7\n}", "f"), 7, "setup line 6 (f) ended with exit code 7"),
+        (("true\n\nf() {\n return 7\n}", "f"), 7, "setup line 6 (return 7) ended with exit code 7"),
+        (("true", "echo '"), 2, "the setup ended with exit code 2"),
         (("source {tmp}/none",), 1, "setup line 1 (source {tmp}/none) ended with exit code 1"),
         (("kill -KILL $$",), 137, "the setup ended with exit code 137"),
         (("exit 0",), 1, LEFT),

@@ -7,7 +7,6 @@ import signal
 
 import pytest
 
-from tests.golden.here import write
 from tests.lab.lab import Lab
 from tests.lab.launching import PLAIN_ENTRY, Launcher, program
 from tests.lab.waiting import wait_until
@@ -60,34 +59,6 @@ def test_stacks_of_a_run_that_goes_on(lab: Lab, on_lab: Launcher) -> None:
     done = running.wait()
     assert done.code == 0, done
     assert (done.folder / "logs" / "node2" / "stacks.out").read_text().count("=== stacks") == 3
-
-
-C10D = """
-import os, time
-def all_reduce():
-    print("up", flush=True)
-    while not os.path.exists("go"):
-        end = time.process_time() + 0.02
-        while time.process_time() < end: pass
-        time.sleep(0.1)
-"""
-
-
-def test_nobody_is_accused_while_the_ranks_move(lab: Lab, on_lab: Launcher) -> None:
-    """All are in the same call, in which they compute."""
-    files = {
-        "torch/__init__.py": "",
-        "torch/distributed/__init__.py": "",
-        "torch/distributed/distributed_c10d.py": C10D,
-        "reduce.py": "from torch.distributed.distributed_c10d import all_reduce\nall_reduce()\n",
-    }
-    write(on_lab.folder, files)
-    running = on_lab.start("cluster=lab", "task.script=reduce.py", PLAIN_ENTRY)
-    running.until_printed("up", 2)
-    shown = on_lab("stacks", "--cluster", "lab")
-    assert shown.out.startswith("ranks 0-1 are moving, in all_reduce\n"), shown
-    go(lab, *BOTH)
-    assert running.wait().code == 0
 
 
 @pytest.mark.slow

@@ -46,7 +46,7 @@ def sampler() -> Iterator[Callable[[], Sampler]]:
 
         def make() -> Sampler:
             made = Sampler("n1")
-            stack.callback(made.close)
+            stack.callback(made.gpus.close)
             return made
 
         yield make
@@ -139,11 +139,11 @@ def test_a_driver_that_hangs_or_crashes_is_said(
     local_gpus.set(BUSY)
     mine = sampler()
     assert take(mine).gpus[0].utilization == 98
-    (pid,) = mine.child_pids
+    (pid,) = mine.gpus.pids
 
     local_gpus.set(BUSY, mode="crash")
     assert take(mine).gpu_error == "the process that asks the driver was ended by signal 11"
-    assert (mine.child_pids, procfs.is_running(pid)) == (frozenset(), False)
+    assert (mine.gpus.pids, procfs.is_running(pid)) == (frozenset(), False)
     local_gpus.set(BUSY)
     assert take(mine).gpu_error == "the process that asks the driver was ended by signal 11"
 
@@ -155,7 +155,7 @@ def test_a_driver_that_hangs_or_crashes_is_said(
     monkeypatch.setattr("runner.host.sampling.ANSWER_S", 0.3)
     local_gpus.set(BUSY, mode="hang")
     assert "did not answer within" in take(again).gpu_error
-    assert again.child_pids == frozenset()
+    assert again.gpus.pids == frozenset()
 
 
 def test_a_directory_service_that_does_not_answer_costs_a_name(
@@ -193,7 +193,7 @@ def test_the_child_ends_with_its_parent(local_gpus: LocalGpus) -> None:
         try:
             mine = Sampler("n1")
             mine.poll()
-            os.write(write_fd, str(*mine.child_pids).encode())
+            os.write(write_fd, str(*mine.gpus.pids).encode())
             signal.pause()
         finally:
             os._exit(1)

@@ -137,7 +137,7 @@ def test_the_sitecustomize_of_a_site_runs_all_the_same(
 
 def test_who_moves_and_who_only_waits(start: Start) -> None:
     """A line, computing, and reading count; to look now and then whether one may go on does not."""
-    progress = Progress(60)
+    progress = Progress(60, trusts_gpus=True)
     waits, _ = start("import time\nprint(1, flush=True)\nwhile True: time.sleep(0.05)")
     progress.sample({"rank_0.out": 3}, waits)  # not the test process: it uses CPU to sample
     time.sleep(0.3)

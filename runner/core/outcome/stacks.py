@@ -6,19 +6,17 @@ the form of CPython's `faulthandler`, and a last line.
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from runner.core.wire.paths import DUMP_END, MIN_CPU_SHARE, PRELOAD_PACKAGE
+from runner.core.wire.paths import DUMP_END, PRELOAD_PACKAGE
 from runner.core.wire.plan import Plan
 from runner.core.wire.text import format_ranges
 
 _DUMP = re.compile(r"=== stacks, (\S+): ")
 _PROCESS = re.compile(r"--- rank (\d{1,9}): process (\d{1,9}) \((.*)\), by (.*)")
-_USAGE = re.compile(r"    so far: (\d{1,12}\.\d\d) s of CPU, (\d{1,18}) bytes printed")
 _STACK = re.compile(r"^(?:Current thread|Stack) .*\(most recent call first\):", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(.*)", line (\d{1,9}|\?\?\?) in (.*)', re.MULTILINE)
 
@@ -56,8 +54,6 @@ class Stack:
     program: str
     method: str  # what read the stack, or why there is none
     frames: tuple[Frame, ...] = ()  # of its main thread, innermost first
-    cpu_s: float = 0.0  # what it has used so far
-    printed: int = 0  # bytes of its rank's output so far
 
 
 class StackDump(NamedTuple):
@@ -110,7 +106,6 @@ class StackReport:
     ended: tuple[int, ...]  # ranks that have no process any more
     unknown: tuple[int, ...]  # ranks of hosts that sent no stacks
     node_of_rank: Mapping[int, str]
-    moving: tuple[int, ...] = ()  # ranks that did something since an earlier look
 
 
 def parse_dumps(text: str) -> list[StackDump]:
@@ -128,15 +123,12 @@ def _stacks(block: str) -> list[Stack]:
     for part in re.split(r"^(?=--- rank )", block, flags=re.MULTILINE):
         header = _PROCESS.match(part)
         if header:
-            usage = _USAGE.search(part)
             stack = Stack(
                 rank=int(header[1]),
                 pid=int(header[2]),
                 program=header[3],
                 method=header[4],
                 frames=_frames(part),
-                cpu_s=float(usage[1]) if usage else 0.0,
-                printed=int(usage[2]) if usage else 0,
             )
             stacks.append(stack)
     return stacks
@@ -149,27 +141,7 @@ def _frames(text: str) -> tuple[Frame, ...]:
     return tuple(frame for frame in frames if not _OF_PRELOAD.search(frame.file))
 
 
-def moving_ranks(
-    earlier: Iterable[Stack], later: Iterable[Stack], *, elapsed_s: float, backend: str
-) -> tuple[int, ...]:
-    """Return the ranks that are elsewhere than `elapsed_s` ago, have printed, or have computed.
-
-    A rank that waits for a GPU may keep its core busy, so there computing shows nothing.
-    """
-    before = {(stack.rank, stack.pid): stack for stack in earlier}
-    min_cpu_s = MIN_CPU_SHARE * elapsed_s if backend == "gloo" else math.inf
-    moving = set()
-    for now in later:
-        then = before.get((now.rank, now.pid), now)
-        is_elsewhere = (then.frames, then.printed) != (now.frames, now.printed)
-        if is_elsewhere or now.cpu_s - then.cpu_s >= min_cpu_s:
-            moving.add(now.rank)
-    return tuple(sorted(moving))
-
-
-def group_stacks(
-    plan: Plan, stacks_by_node: Mapping[str, Sequence[Stack]], moving: tuple[int, ...] = ()
-) -> StackReport:
+def group_stacks(plan: Plan, stacks_by_node: Mapping[str, Sequence[Stack]]) -> StackReport:
     """Return the stacks of a whole run as one report: of each rank the first process.
 
     No host is heard on another's ranks. Paths below the working folders of ranks are shortened.
@@ -195,7 +167,6 @@ def group_stacks(
         ended=tuple(rank for rank in node_of_rank if rank not in first and rank not in unknown),
         unknown=tuple(unknown),
         node_of_rank=node_of_rank,
-        moving=moving,
     )
 
 
@@ -213,21 +184,13 @@ def _shorten_path(frame: Frame, folders: Sequence[str]) -> Frame:
 
 
 def summary(report: StackReport) -> str:
-    """Return which ranks wait for which, or where the odd ones are, as one sentence.
-
-    Where ranks in a collective are moving, nobody is said to hold up anybody.
-    """
+    """Return which ranks wait for which, or where the odd ones are, as one sentence."""
     waiting: dict[str, list[int]] = {}
     for group in report.groups:
         if group.collective:
             waiting[group.collective] = sorted([*waiting.get(group.collective, []), *group.ranks])
-    moving: list[str] = []
     waits: list[str] = []
     for operation, ranks in waiting.items():
-        on_move = [rank for rank in ranks if rank in report.moving]
-        if on_move:
-            verb = "is" if len(on_move) == 1 else "are"
-            moving.append(f"{format_ranges(on_move)} {verb} moving, in {operation}")
         verb = "waits" if len(ranks) == 1 else "wait"
         waits.append(f"{format_ranges(ranks)} {verb} in {operation}")
     others = [_describe(group, report) for group in report.groups if not group.collective]
@@ -238,8 +201,6 @@ def summary(report: StackReport) -> str:
         others.append(f"{with_nodes(report.unknown, report.node_of_rank)}, which sent no stacks")
     if not waiting:
         return ", and ".join(other.replace(", which ", " ", 1) for other in others[:3])
-    if moving:
-        return " and ".join(moving)
     text = " and ".join(waits)
     if others:
         return f"{text} for {' and '.join(others[:3])}"
@@ -247,7 +208,7 @@ def summary(report: StackReport) -> str:
         return f"{text}: they do not agree on which collective comes next"
     if len({group.user_call for group in report.groups}) > 1:
         return f"{text}, called from different places: one may be a call ahead of the others"
-    cause = "the network between them, or the sizes they pass, differ"
+    cause = "if they stay there, the network between them, or the sizes they pass, differ"
     return f"{text}, all at the same place: {cause}"
 
 

@@ -216,7 +216,6 @@ class _Attempt:
             hub=self.endpoints.hub,
             stall_s=spec.watch.stall_s if spec.debug.rank is None else 0.0,
             stop_on_stall=spec.watch.action != "report",
-            metrics=spec.watch.metrics,
             progress_pattern=spec.progress.pattern,
             sample_s=spec.sample_s,
             relaunches_left=self._left,

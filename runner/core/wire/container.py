@@ -91,7 +91,6 @@ class Container:
 
 
 def is_of_engine(name: str) -> bool:
-    """Return whether an engine's client uses the variable of that name itself."""
     return ENGINE_VARIABLE.fullmatch(name) is not None
 
 
@@ -101,7 +100,6 @@ def client_env(env: Mapping[str, str]) -> Dict[str, str]:
 
 
 def container_name(run_id: str, node: str, attempt: int) -> str:
-    """Return the name of the container of a node in an attempt; engines take ASCII only."""
     return f"runner-{run_id}-{re.sub('[^A-Za-z0-9_.-]', '_', node)}-{attempt}"
 
 

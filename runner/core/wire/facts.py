@@ -135,8 +135,6 @@ class Driver:
 
 @dataclass(frozen=True)
 class GpuHealth:
-    """The health of one GPU."""
-
     volatile: Optional[int] = None  # uncorrected memory errors since the driver was loaded
     repair_pending: Optional[bool] = None  # bad memory is replaced at the next reset (row or page)
     repair_failed: Optional[bool] = None  # bad memory could not be replaced
@@ -252,8 +250,6 @@ class Facts:
 
 
 class Outcome(enum.Enum):
-    """The outcome of a connection from one host to another."""
-
     REACHED = "reached"
     REFUSED = "refused"
     TIMED_OUT = "timed out"
@@ -266,8 +262,6 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True)
 class Target:
-    """The address and port on which a node listens."""
-
     node: str
     address: str
     port: int

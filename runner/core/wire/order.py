@@ -100,7 +100,6 @@ class Order:
     container: Optional[Container] = None  # that the program runs in
     stall_s: float = 0.0  # without progress on any rank, before a report; 0 for never
     stop_on_stall: bool = False  # whether a stalled attempt is stopped
-    metrics: Tuple[str, ...] = ()  # files below `cwd` that grow; if there are any, only they count
     progress_pattern: str = ""  # of the program's own lines
     sample_s: float = 0.0  # between two samples of the host's load; 0 for never
     rejoin_count: int = 0  # how often this node was lost in this attempt and rejoined it

@@ -35,8 +35,6 @@ NO_RANK = -1  # stands for a command on a node, which is no rank
 DUMP_HEADER = "=== stacks, {when}: {why}\n"
 DUMP_END = "=== end\n"
 PROCESS_HEADER = "--- rank {rank}: process {pid} ({program}), by {how}\n"
-USAGE_LINE = "    so far: {cpu_s:.2f} s of CPU, {printed} bytes printed\n"
-MIN_CPU_SHARE = 0.05  # a process that uses less than this part of a core is only polling
 
 # The modules of a fork server, and their package in a run folder, whose name no program has
 PRELOAD_MODULES = ("fork_server", "forked_rank")

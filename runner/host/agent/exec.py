@@ -171,12 +171,11 @@ class Handler(RequestHandler):
                 self.context.answer(frame, "exited", code=0)
                 return
             environment.lay_out(folder, frame.data["files"], frame.payload)
-            lines = (f"{setup.UNDEFINED}; {prepare.lines[0]}", *prepare.lines[1:])
             environ = {**result.environ, **frame.data["secrets"], environment.VARIABLE: folder}
             if "/" in prepare.python:
                 environ["UV_PYTHON"] = os.path.expanduser(prepare.python)
             bash = find_program("bash", environ) or "bash"
-            argv = environment.make_command(folder, bash, lines)
+            argv = setup.make_command(folder, bash, prepare.lines)
             self._command = in_loop(lambda: CommandRun(argv, environ, limit_s))
             self._pass_on(self._command, frame)
 

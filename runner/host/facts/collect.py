@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from dataclasses import dataclass, replace
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
 from runner.core.wire.facts import (
     MANAGED_ENV,
@@ -44,8 +44,6 @@ believe them. What describes a whole job is none of them. PET_* are options of a
 
 @dataclass
 class FactsResult:
-    """The facts, and what the agent keeps for a start."""
-
     facts: Facts
     environ: Dict[str, str]  # to run the task in: ours, as the setup lines left it
     reserved: ports.ReservedPorts = ports.NO_PORTS  # the caller closes them
@@ -76,7 +74,7 @@ def _collect(request: FactsRequest, children: Dict[str, BoundedChild]) -> FactsR
         child = setup.start(request.setup, environ, facts.project, request.setup_timeout_s)
         children["setup"] = child
         wait_all([child], also_read=[*children.values()])
-        setup_result, environ = setup.result(child, request.setup, environ)
+        setup_result, environ = setup.result(child, environ)
         facts = replace(facts, setup=setup_result)
         if setup_result.exit_code != 0:
             return FactsResult(facts, environ)
@@ -102,7 +100,6 @@ def _collect(request: FactsRequest, children: Dict[str, BoundedChild]) -> FactsR
 
 
 def _static_facts(request: FactsRequest) -> Facts:
-    """Return what is known without waiting for anything."""
     home = os.path.expanduser("~")
     home = home if os.path.isabs(home) else "/"
     return Facts(
@@ -132,10 +129,6 @@ def _launch_facts(
     environ: Dict[str, str],
     children: Dict[str, BoundedChild],
 ) -> Tuple[Dict[str, Any], ports.ReservedPorts]:
-    """Return what only a launch needs, once all children have ended, and the reserved ports.
-
-    What an unusual host cannot tell stays empty, and costs nothing else.
-    """
     python = request.python  # a bare name is looked up on the PATH
     python = absolute(python, facts.home) if python.startswith("~/") else python
     trial = None
@@ -160,26 +153,25 @@ def _launch_facts(
     logind = machine.ask_logind()
     if logind is not None:
         children["logind"] = logind
-    children["interfaces"] = interfaces.start()
     fields = inside
-    reserved = ports.NO_PORTS
-    with contextlib.suppress(Exception):
-        fields["cores"] = machine.usable_cores(len(os.sched_getaffinity(0)))
-        fields["limits"] = machine.soft_limits()
-    with contextlib.suppress(Exception):
-        fields["system"] = machine.read_system()
-    with contextlib.suppress(Exception):
-        reserved, fields["port_error"] = ports.reserve_ports(request)
-        fields.update(reserved.numbers)
+    asked: Dict[str, Callable[[], object]] = {
+        "cores": lambda: machine.usable_cores(len(os.sched_getaffinity(0))),
+        "limits": machine.soft_limits,
+        "system": machine.read_system,
+        "interfaces": interfaces.read_interfaces,
+        "routes": lambda: tuple(interfaces.read_routes()),
+    }
+    for name, ask in asked.items():
+        with contextlib.suppress(Exception):  # what an unusual host cannot tell stays empty
+            fields[name] = ask()
+    reserved, fields["port_error"] = ports.reserve_ports(request)
+    fields.update(reserved.numbers)
     try:
         wait_all([*children.values()])
     finally:
         if trial is not None:
             trial.end()
-    with contextlib.suppress(Exception):
-        fields["interfaces"], fields["routes"] = interfaces.result(children["interfaces"])
-    with contextlib.suppress(Exception):
-        fields["logind_kill_setting"] = machine.logind_kill_setting(facts.user, logind)
+    fields["logind_kill_setting"] = machine.logind_kill_setting(facts.user, logind)
     if trial is not None:
         fields["container"], fields["python"] = trial.result()
     elif "python" in children:
@@ -190,7 +182,6 @@ def _launch_facts(
 def _environment(
     prepare: Prepare, facts: Facts, environ: Dict[str, str], children: Dict[str, BoundedChild]
 ) -> Dict[str, Any]:
-    """Return where the task's environment is, and whether it is still to be made."""
     from runner.host.storage import environment  # noqa: PLC0415 (few launches have one)
 
     def look() -> None:
@@ -207,7 +198,6 @@ def _environment(
 
 
 def absolute(path: str, home: str) -> str:
-    """Return `path` from the root; a leading `~/` is `home`."""
     if path == "~" or path.startswith("~/"):
         return os.path.normpath(os.path.join(home, path[2:]))
     try:

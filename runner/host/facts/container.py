@@ -44,7 +44,6 @@ class Trial:
         self.child = BoundedChild(self._ask, request.container_limit_s)
 
     def result(self) -> Tuple[ContainerFacts, Interpreter]:
-        """Return what was found out, once the child has ended or was killed."""
         child = self.child
         inside = interpreter.inside_answer(child)
         facts = decode(ContainerFacts, {**child.report(), **inside})

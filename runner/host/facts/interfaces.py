@@ -1,101 +1,88 @@
-"""Network interfaces of this host, with their addresses and routes, as iproute2 lists them.
-
-Without an `ip` that prints JSON (iproute2 of 2018), the kernel tells the first IPv4 address of each
-(netdevice(7)), and no routes.
-"""
+"""Network interfaces of this host by getifaddrs(3), and its routes as /proc/net lists them."""
 
 from __future__ import annotations
 
-import fcntl
-import json
-import os
+import ctypes
 import socket
 import struct
-from typing import Any, Dict, Iterator, List, Sequence, Tuple
+import sys
+from typing import Dict, Iterator, List, Tuple
 
 from runner.core.wire.facts import Interface, Route
-from runner.host.process.bounded_child import REPORT_FD, BoundedChild
+from runner.host.process import procfs
 
-TIMEOUT_S = 5.0
-COMMANDS = ("ip -j address", "ip -j -4 route", "ip -j -6 route")
-SIOCGIFFLAGS = 0x8913
-SIOCGIFADDR = 0x8915
-SIOCGIFNETMASK = 0x891B
 IFF_UP = 0x1
 IFF_LOOPBACK = 0x8
 IFF_RUNNING = 0x40
+RTF_UP = 0x1
+LEADS_NOWHERE = 0x80000000 | 0x00100000 | 0x200  # RTF_LOCAL, RTF_ANYCAST, RTF_REJECT
+PLACES = {int(socket.AF_INET): (4, 4), int(socket.AF_INET6): (8, 16)}  # and sizes of addresses
 
 
-def start() -> BoundedChild:
-    """Ask for them."""
-
-    def ask() -> None:
-        os.dup2(REPORT_FD, 1)  # the answer may be longer than what is kept of a child's output
-        script = f"PATH=$PATH:/usr/sbin:/sbin; {'; '.join(COMMANDS)}"
-        os.execv("/bin/sh", ["/bin/sh", "-c", script])
-
-    return BoundedChild(ask, TIMEOUT_S)
+class IfAddrs(ctypes.Structure):
+    pass
 
 
-def result(child: BoundedChild) -> Tuple[Tuple[Interface, ...], Tuple[Route, ...]]:
-    """Return the interfaces, in the kernel's order, and the main routing table."""
-    try:
-        links, *tables = [json.loads(line) for line in child.raw_report.splitlines()]
-    except ValueError:
-        return tuple(_interfaces_of_kernel()), ()
-    routes: List[Route] = []
-    for table, default in zip(tables, ("0.0.0.0/0", "::/0")):  # noqa: B905 (strict came with 3.10)
-        routes += parse_routes(table, default)
-    return parse_interfaces(links), tuple(routes)
+IfAddrs._fields_ = (
+    ("next", ctypes.POINTER(IfAddrs)),
+    ("name", ctypes.c_char_p),
+    ("flags", ctypes.c_uint),
+    ("address", ctypes.c_void_p),
+    ("netmask", ctypes.c_void_p),
+    ("peer", ctypes.c_void_p),
+    ("data", ctypes.c_void_p),
+)
 
 
-def parse_interfaces(links: Sequence[Dict[str, Any]]) -> Tuple[Interface, ...]:
-    """Return the interfaces.
+def read_interfaces() -> Tuple[Interface, ...]:
+    """Return the interfaces, none where the kernel does not tell.
 
-    An address with a label of its own (`eth0:1`) makes an interface of that name, as it does in
-    `getifaddrs`: this is the name by which gloo and NCCL look for it.
+    An address with a label of its own (`eth0:1`) makes an interface of that name: this is the name
+    by which gloo and NCCL look for it.
     """
-    interfaces = []
-    for link in links:
-        addresses: Dict[str, List[str]] = {link["ifname"]: []}
-        for entry in link["addr_info"]:
-            if "local" in entry:
-                name = entry.get("label", link["ifname"])
-                addresses.setdefault(name, []).append(f"{entry['local']}/{entry['prefixlen']}")
-        flags = link["flags"]
-        up = "UP" in flags and "NO-CARRIER" not in flags
-        interfaces += [
-            Interface(name, tuple(listed), up, "LOOPBACK" in flags)
-            for name, listed in addresses.items()
-        ]
-    return tuple(interfaces)
+    libc = ctypes.CDLL(None)
+    first = ctypes.POINTER(IfAddrs)()  # false at the end of the list
+    if libc.getifaddrs(ctypes.byref(first)) != 0:
+        return ()
+    flags: Dict[str, int] = {}
+    addresses: Dict[str, List[str]] = {}
+    entry = first
+    while bool(entry):
+        each = entry.contents
+        name = each.name.decode(errors="replace")
+        flags[name] = each.flags
+        listed = addresses.setdefault(name, [])
+        family = 0
+        if each.address and each.netmask:
+            family = int.from_bytes(ctypes.string_at(each.address, 2), sys.byteorder)
+        if family in PLACES:
+            place, size = PLACES[family]
+            address = ctypes.string_at(each.address + place, size)
+            mask = int.from_bytes(ctypes.string_at(each.netmask + place, size), "big")
+            listed.append(f"{socket.inet_ntop(family, address)}/{f'{mask:b}'.count('1')}")
+        entry = each.next
+    libc.freeifaddrs(first)
+    is_up = IFF_UP | IFF_RUNNING
+    return tuple(
+        Interface(name, tuple(own), flags[name] & is_up == is_up, bool(flags[name] & IFF_LOOPBACK))
+        for name, own in addresses.items()
+    )
 
 
-def parse_routes(table: Sequence[Dict[str, Any]], default: str) -> Iterator[Route]:
-    """Yield the routes that lead somewhere; one with several ways is a route for each."""
-    for row in table:
-        if row.get("type", "unicast") == "unicast":
-            dest = default if row["dst"] == "default" else row["dst"]
-            for way in row.get("nexthops", [row]):
-                yield Route(dest, way["dev"], row.get("metric", 0))
+def read_routes(root: str = "/") -> Iterator[Route]:
+    for row in _rows(f"{root}proc/net/route")[1:]:
+        if _leads_somewhere(row[3]):
+            dest = socket.inet_ntoa(struct.pack("=I", int(row[1], 16)))
+            yield Route(f"{dest}/{f'{int(row[7], 16):b}'.count('1')}", row[0], int(row[6]))
+    for row in _rows(f"{root}proc/net/ipv6_route"):
+        if _leads_somewhere(row[8]):
+            dest = socket.inet_ntop(socket.AF_INET6, bytes.fromhex(row[0]))
+            yield Route(f"{dest}/{int(row[1], 16)}", row[9], int(row[5], 16))
 
 
-def _interfaces_of_kernel() -> Iterator[Interface]:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        for _, name in socket.if_nameindex():
-            request = struct.pack("40s", name.encode())
+def _rows(path: str) -> List[List[str]]:
+    return [line.split() for line in procfs.read_text(path).splitlines()]
 
-            def ask(code: int, request: bytes = request) -> bytes:
-                return fcntl.ioctl(asked, code, request)[16:]
 
-            (flags,) = struct.unpack_from("H", ask(SIOCGIFFLAGS))
-            addresses: Tuple[str, ...] = ()
-            try:
-                address = socket.inet_ntoa(ask(SIOCGIFADDR)[4:8])
-                mask = int.from_bytes(ask(SIOCGIFNETMASK)[4:8], "big")
-                length = f"{mask:b}".count("1")
-                addresses = (f"{address}/{length}",)
-            except OSError:  # it has none
-                pass
-            up = bool(flags & IFF_UP and flags & IFF_RUNNING)
-            yield Interface(name, addresses, up, bool(flags & IFF_LOOPBACK))
+def _leads_somewhere(flags: str) -> bool:
+    return int(flags, 16) & (RTF_UP | LEADS_NOWHERE) == RTF_UP

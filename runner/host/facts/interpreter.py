@@ -75,7 +75,6 @@ def probe_inside(python: str, modules: Sequence[str], limit_s: int) -> Tuple[str
 
 
 def result(child: BoundedChild, python: str) -> Interpreter:
-    """Return the result of the probe of `python`."""
     report = child.report()
     if "error" in report:
         return Interpreter(error=report["error"])
@@ -99,7 +98,6 @@ def inside_answer(child: BoundedChild) -> Dict[str, Any]:
 
 
 def parse_answer(answer: Dict[str, Any]) -> Interpreter:
-    """Return the facts in an interpreter's answer."""
     version = ".".join(map(str, answer["version"]))
     executable = answer["executable"] or ""
     if tuple(answer["version"]) < MIN_VERSION:

@@ -23,7 +23,6 @@ LOGIND_S = 5.0  # for its answer
 
 
 def soft_limits() -> Dict[str, int]:
-    """Return the soft limits of what we start; -1 is unlimited."""
     limits = {}
     for name in ("nofile", "memlock", "nproc"):
         limit, _ = resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))
@@ -42,7 +41,6 @@ def usable_cores(affinity: int, root: str = "/") -> int:
 
 
 def _cpu_quota(folder: str) -> Optional[float]:
-    """Return the cores a cgroup may use on average, None for no limit."""
     fields = procfs.read_text(os.path.join(folder, "cpu.max")).split() or [
         procfs.read_text(os.path.join(folder, "cpu.cfs_quota_us")).strip(),
         procfs.read_text(os.path.join(folder, "cpu.cfs_period_us")).strip(),
@@ -94,9 +92,10 @@ def logind_kill_setting(user: str, child: Optional[BoundedChild]) -> str:
 
     It decides by its exclusions, then by the list of users, then by the switch.
     """
-    if child is None or child.code != 0:
+    lines = child.text.splitlines() if child and child.code == 0 else []
+    if len(lines) != len(LOGIND_PROPERTIES):
         return ""
-    switch, included, excluded = (line.split() for line in child.text.splitlines())
+    switch, included, excluded = (line.split() for line in lines)
     name = f'"{user}"'
     if name in excluded:
         return ""

@@ -1,4 +1,4 @@
-"""NVML: NVIDIA's management library by ctypes, for use in a child, since a driver may hang."""
+"""NVML: NVIDIA's management library by ctypes. It may hang or crash who asks: a child does."""
 
 from __future__ import annotations
 
@@ -79,17 +79,14 @@ class Nvml:
         return found or [None] * count
 
     def device_count(self) -> int:
-        """Return the number of GPUs."""
         return self.query_ints("nvmlDeviceGetCount_v2")[0]
 
     def handle(self, index: int) -> ctypes.c_void_p:
-        """Return the handle of a GPU, which other methods take."""
         device = ctypes.c_void_p()
         self._call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(device))
         return device
 
     def query_text(self, function: str, *device: ctypes.c_void_p) -> str:
-        """Return the text that a function writes to its last arguments."""
         buffer = ctypes.create_string_buffer(_TEXT_BYTES)
         self._call(function, *device, buffer, ctypes.c_uint(_TEXT_BYTES))
         return buffer.value.decode(errors="replace")
@@ -107,7 +104,6 @@ class Nvml:
         return memory.used, memory.total
 
     def processes(self, device: ctypes.c_void_p) -> Tuple[GpuProcess, ...]:
-        """Return the processes that compute on a GPU."""
         name = "nvmlDeviceGetComputeRunningProcesses"
         version = "_v3" if hasattr(self._library, f"{name}_v3") else "_v2"
         buffer = (ctypes.c_ubyte * (_MAX_PROCESSES * _LONG_RECORD))()

@@ -29,12 +29,10 @@ _VOLATILE = 0  # nvmlEccCounterType_t
 
 
 def has_driver() -> bool:
-    """Return whether this host has a driver to ask."""
     return any(map(os.path.exists, DRIVER_PATHS))
 
 
 def start(limit_s: float, *, health: bool = False) -> bounded_child.BoundedChild:
-    """Query the driver in a child, which a driver may hang or crash."""
     return bounded_child.BoundedChild(lambda: _query(health), limit_s)
 
 
@@ -101,7 +99,6 @@ def read_gpu(library: nvml.Nvml, index: int, *, with_health: bool) -> Gpu:
 
 
 def gpu_health(library: nvml.Nvml, device: ctypes.c_void_p) -> GpuHealth:
-    """Return the health of one GPU."""
     kinds = (ctypes.c_uint(_UNCORRECTED), ctypes.c_uint(_VOLATILE))
     try:
         errors = library.known_ints(

@@ -21,7 +21,6 @@ FULL_BYTES = 64 << 20  # a program may want more
 
 
 def look_at_failure(log: str, program: List[str]) -> Dict[str, Any]:
-    """Return the facts, and the traceback that torch recorded."""
     error_file = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
     return {"facts": rank_facts(log, program), "traceback": traceback_of(error_file)}
 

@@ -2,13 +2,9 @@
 
     PYTHON -I -S rank.py ATTEMPT_FOLDER SITE HIDE[,HIDE...] PROGRAM [ARG...]
 
-Where RUNNER_FORK_SERVER has the socket of a fork server (`fork_server`), that forks the rank: it
-gets what the rank would have inherited, and the signals that the shim passes on.
-
-It names the rank's files by global rank, removes the variables HIDE, records how the rank ends, and
-ends the same way. A rank that torch restarts here continues in the same output files; its records
-get a number. SITE is a folder to put first on the rank's PYTHONPATH; it may be empty. The shim is a
-file that Python reads: the run folder may be on a `noexec` mount.
+It names the rank's files by global rank, removes the variables HIDE, and ends as the rank does.
+SITE is a folder to put first on the rank's PYTHONPATH, or "". RUNNER_FORK_SERVER has the socket of
+a `fork_server` that forks the rank. Python reads this file: the run folder may be `noexec`.
 """
 
 from __future__ import annotations
@@ -58,7 +54,6 @@ FORK_TIMEOUT_S = 120.0  # its imports may come from a cold NFS
 
 
 def main(argv: List[str]) -> NoReturn:
-    """Run one rank to its end."""
     folder, site_folder, removed_env, *program = argv
     base = os.path.join(folder, f"rank_{os.environ['RANK']}")
     record_base = free_record_base(base)
@@ -85,21 +80,24 @@ def main(argv: List[str]) -> NoReturn:
         rank = request_fork(fork_server, program, base, old_mask, site_folder)
     rank = rank or ExecutedRank(program, base, old_mask, traced=bool(site_folder))
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    if rank.has_begun():
+    if rank.has_begun:
         namespace = os.stat("/proc/self/ns/pid").st_ino
         pids = {"pid": rank.pid, "shim": os.getpid(), "parent": rank.parent}
         ticks = {"start_ticks": rank.start_ticks, "shim_ticks": start_ticks(os.getpid())}
-        write_json(
-            f"{record_base}.start", {**pids, **ticks, "pid_namespace": namespace, **torch_info}
-        )
+        begun = {**pids, **ticks, "pid_namespace": namespace, **torch_info}
+        write_json(f"{record_base}.start", begun)
     status = await_end(rank)
     signum = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     code = None if signum else os.WEXITSTATUS(status)
-    exit_record = {"code": code, "signal": signum}
-    found = look_at_failure(f"{base}.err", program) if status else {}
     kills, limit = memory_kills()
-    memory = {"oom_kills": kills - kills_before, "memory_limit": limit}
-    write_json(f"{record_base}.exit", {**exit_record, **memory, **found})
+    ended = {
+        "code": code,
+        "signal": signum,
+        "oom_kills": kills - kills_before,
+        "memory_limit": limit,
+        **(look_at_failure(f"{base}.err", program) if status else {}),
+    }
+    write_json(f"{record_base}.exit", ended)
     if signum:
         if signum != signal.SIGKILL:
             signal.signal(signum, signal.SIG_DFL)
@@ -128,7 +126,6 @@ def free_record_base(base: str) -> str:
 
 
 def membership(environ: Mapping[str, str]) -> Dict[str, Any]:
-    """Return what torch set in the environment about the other ranks and nodes."""
     info: Dict[str, Any] = {}
     for key, name in (
         ("world_size", "WORLD_SIZE"),
@@ -164,11 +161,10 @@ def memory_kills() -> Tuple[int, int]:
 
 
 def await_end(rank: "Rank") -> int:
-    """Return the wait status of a rank at its end.
+    """Return the wait status of a rank at its end; until then pass on what our parent sends us.
 
-    Until then the rank gets what our parent sends us, and TERM once. It is the only one of its
-    process group that does: its children serve it while it saves. What others send to all
-    processes, as Slurm does, it gets by itself.
+    TERM it gets once, and alone of its process group: its children serve it while it saves. What
+    others send to all processes, as Slurm does, it gets by itself.
     """
     terminated = False
     while True:
@@ -202,16 +198,13 @@ class ExecutedRank:
         self, program: List[str], base: str, mask: Collection[int], *, traced: bool
     ) -> None:
         self.parent = os.getpid()
-        self._reader, writer = os.pipe()  # closed by the exec
+        reader, writer = os.pipe()  # closed by the exec
         self.pid = os.fork()
         if self.pid == 0:
             self._execute(program, base, mask, writer, traced=traced)
         os.close(writer)
         self.start_ticks = start_ticks(self.pid)
-
-    def has_begun(self) -> bool:
-        """Return whether its program could be executed."""
-        return not os.read(self._reader, 1)
+        self.has_begun = not os.read(reader, 1)
 
     def poll(self) -> Optional[int]:
         """Return its wait status, None while it runs."""
@@ -219,7 +212,6 @@ class ExecutedRank:
         return status if pid else None
 
     def send(self, signum: int) -> None:
-        """Send a signal to it alone."""
         os.kill(self.pid, signum)
 
     def _execute(
@@ -258,6 +250,8 @@ class ExecutedRank:
 class ForkedRank:
     """A rank as a child of its keeper, a fork of the server, which ends it without this shim."""
 
+    has_begun = True
+
     def __init__(self, keeper: "_socket.socket", started: Mapping[str, Any]) -> None:
         self._keeper = keeper
         self.pid = int(started["pid"])
@@ -270,7 +264,6 @@ class ForkedRank:
         fcntl.fcntl(keeper, fcntl.F_SETFL, flags | os.O_ASYNC)  # SIGIO: it has a reply
 
     def poll(self) -> Optional[int]:
-        """Return its wait status, None while it runs; it ends with its keeper."""
         try:
             return int(read_reply(self._keeper)["status"])
         except BlockingIOError:
@@ -278,12 +271,7 @@ class ForkedRank:
         except (OSError, ValueError):
             return int(signal.SIGKILL)
 
-    def has_begun(self) -> bool:
-        """Return True."""
-        return True
-
     def send(self, signum: int) -> None:
-        """Send a signal to it alone."""
         with contextlib.suppress(OSError):  # it has ended
             self._keeper.send(bytes([signum]))
 
@@ -349,7 +337,6 @@ def request_fork(
 
 
 def open_streams(base: str) -> List[int]:
-    """Open what a rank has as input, output and errors."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     null = os.open(os.devnull, os.O_RDONLY)
     return [null, open_own(f"{base}.out", flags), open_own(f"{base}.err", flags)]

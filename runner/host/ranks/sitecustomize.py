@@ -1,10 +1,8 @@
 """`sitecustomize` of a run's ranks: lets their supervisor request their Python stacks.
 
-It is a file, first on the ranks' PYTHONPATH, and imports nothing of ours. CPython's faulthandler
-writes the stack of the main thread from a signal handler in C, even during a collective; reading
-other threads from there crashes now and then (python/cpython#116008). It writes to a file in
-memory. Only a process that has this file open is signalled. Like any signal it may end a `poll` or
-`sleep` of compiled code early, if that code does not resume it.
+CPython's faulthandler writes the stack of the main thread from a signal handler in C, even during a
+collective; reading other threads from there crashes now and then (python/cpython#116008). It writes
+to a file in memory. Like any signal it may end a `poll` or `sleep` of compiled code early.
 """
 
 import faulthandler

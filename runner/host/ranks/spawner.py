@@ -19,7 +19,6 @@ FORWARDED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def main(argv: List[str]) -> int:
-    """Start the ranks, and wait for them; return the exit code of one that failed."""
     count = int(argv[0])
     first_rank = int(argv[1])
     ranks: List["subprocess.Popen[bytes]"] = []
@@ -46,7 +45,6 @@ def main(argv: List[str]) -> int:
 
 
 def rank_variables(rank: int, local_rank: int, count: int) -> Dict[str, str]:
-    """Return the variables of one rank, beside those of its node."""
     world_size = os.environ["WORLD_SIZE"]
     variables = {
         "RANK": str(rank),

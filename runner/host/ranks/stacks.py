@@ -18,9 +18,7 @@ from runner.core.wire.paths import (
     DUMP_HEADER,
     PROCESS_HEADER,
     STACKS_LOG,
-    USAGE_LINE,
     RunPaths,
-    rank_source,
 )
 from runner.host.process import bounded_child, procfs
 from runner.host.storage.run_folder import append, read_rank_records
@@ -32,7 +30,6 @@ QUIET_PERIOD_S = 0.05
 POLL_INTERVAL_S = 0.01
 MEMORY_FILES = ("/memfd:runner-stacks", "/dev/shm/runner-stacks")
 MAX_WORKERS = 8  # child processes of a rank that are dumped (workers of data loaders)
-HZ = os.sysconf("SC_CLK_TCK")
 STATE_TEXTS = {
     "R": "it runs",
     "S": "it sleeps",
@@ -48,8 +45,6 @@ class StackTarget(NamedTuple):
     rank: int
     pid: int
     memory_file: str
-    cpu_s: float = 0.0  # what it has used so far
-    printed: int = 0  # bytes of its rank's output so far
 
 
 def start_dump(folder: RunPaths, order: Order, reason: str) -> bounded_child.BoundedChild:
@@ -87,12 +82,7 @@ def _find_targets(folder: RunPaths, order: Order) -> List[StackTarget]:
             continue
         pids = (data["pid"], *procfs.descendants(data["pid"], processes))
         alive = [pid for pid in pids if processes[pid].alive]
-        logs = [folder.stream_log(order.attempt, rank_source(rank), out) for out in ("out", "err")]
-        printed = sum(os.stat(log).st_size for log in logs if os.path.exists(log))
-        found = [
-            StackTarget(rank, pid, find_memory_file(pid), processes[pid].cpu_ticks / HZ, printed)
-            for pid in alive
-        ]
+        found = [StackTarget(rank, pid, find_memory_file(pid)) for pid in alive]
         prepared = [each for each in found if each.memory_file]
         targets += prepared[: 1 + MAX_WORKERS] or found[:1]
     return targets
@@ -105,7 +95,6 @@ def _format_stacks(targets: Sequence[StackTarget]) -> Iterator[str]:
         text = texts.get(target.pid, "")
         source = "faulthandler" if text else f"nothing: {_failure_reason(target)}"
         yield PROCESS_HEADER.format(rank=target.rank, pid=target.pid, program=program, how=source)
-        yield USAGE_LINE.format(cpu_s=target.cpu_s, printed=target.printed)
         if text:
             yield text.rstrip("\n") + "\n"
 
@@ -123,7 +112,6 @@ def _failure_reason(target: StackTarget) -> str:
 
 
 def status_field(pid: int, name: str) -> str:
-    """Return a field of /proc/PID/status, "" for a process that is gone."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/status", encoding="ascii") as file:
         for line in file:
             if line.startswith(f"{name}:"):

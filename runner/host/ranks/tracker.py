@@ -11,7 +11,8 @@ import os
 import re
 import signal
 import time
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set, Tuple
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 from runner.core.wire.codec import decode
 from runner.core.wire.events import RankExited, RanksSignalled, RankStarted
@@ -38,15 +39,24 @@ OOM_KILL = re.compile(
 )
 
 
-class RankProcess(NamedTuple):
+@dataclass
+class RankStart:
     """One start of a rank: its own program, and the shim above it."""
 
+    rank: int
+    number: int
     pid: int
     shim_pid: int
     shim_ticks: int  # when the shim began; -1 where its pid is not one of ours: in a container
     parent_pid: int  # the shim, or a fork server
     nodes: int  # how many the membership has that it was started for
     began_at: float  # monotonic
+    has_ended: bool = False
+
+    @property
+    def shim_is_gone(self) -> bool:
+        ticks = self.shim_ticks
+        return ticks >= 0 and not procfs.is_same_process(self.shim_pid, ticks)
 
 
 class RankRecord(NamedTuple):
@@ -61,7 +71,6 @@ class RankRecord(NamedTuple):
 
     @property
     def key(self) -> Tuple[int, int]:
-        """The rank, and which start of it this is."""
         return self.rank, int(self.data["start"])
 
 
@@ -82,7 +91,6 @@ class RankRecordReader:
             read_rank_records(attempt_folder, self._seen_records)
 
     def read(self) -> List[RankRecord]:
-        """Return the records that were written since the last call, in the order of events."""
         attempt_folder = self._folder.attempt_folder(self._order.attempt)
         records = read_rank_records(attempt_folder, self._seen_records)
         return [self._explain(RankRecord(*record)) for record in records]
@@ -129,9 +137,8 @@ class RankTracker:
     """Every start of every rank of an attempt on this host, recorded as it is found.
 
     `on_failure` is called with the reason and the monotonic time of a rank's failure; not where
-    torchrun may restart the rank, since it ends by itself if it does not. `submit` takes what may
-    wait for a disk. `stopped_at` returns since when the attempt stops: what ended since then did
-    not fail.
+    torchrun may restart the rank, since it ends by itself if it does not. What ended since
+    `stopped_at`, when the attempt began to stop, did not fail.
     """
 
     def __init__(
@@ -152,8 +159,7 @@ class RankTracker:
         self._reader = RankRecordReader(folder, order)
         submit(self._reader.skip_known)
         self._next_scan = 0.0  # inf while a scan goes on
-        self._started: Dict[Tuple[int, int], RankProcess] = {}
-        self._exited: Set[Tuple[int, int]] = set()
+        self._starts: Dict[Tuple[int, int], RankStart] = {}
         self._groups_to_end: Set[int] = set()  # of ranks that have ended
         self._terminated: Set[int] = set()
         self._launcher_ended_at = float("inf")
@@ -162,28 +168,28 @@ class RankTracker:
     @property
     def shim_pids(self) -> Set[int]:
         """The shims of all starts, and the fork servers that tell them how their ranks end."""
-        return {
-            pid for start in self._started.values() for pid in (start.shim_pid, start.parent_pid)
-        }
+        starts = self._starts.values()
+        return {pid for start in starts for pid in (start.shim_pid, start.parent_pid)}
 
     @property
     def running_shims(self) -> Set[int]:
         """The shims of the running ranks, as far as they can be seen."""
-        return {self._started[key].shim_pid for key in self._running} - {0}
+        return {start.shim_pid for start in self._running} - {0}
 
     @property
-    def _running_pids(self) -> Set[int]:
-        return {self._started[key].pid for key in self._running} - {0}
+    def _running(self) -> List[RankStart]:
+        starts = (self._starts[key] for key in sorted(self._starts))
+        return [start for start in starts if not start.has_ended]
 
     def signal(self, signum: int) -> None:
         """Send a signal to the running ranks alone: torchrun would end by it."""
-        reached = procfs.signal_all(self._running_pids, signum)
+        reached = procfs.signal_all({start.pid for start in self._running} - {0}, signum)
         self._journal.append(RanksSignalled(signum, len(reached)))
 
     def running_with_ancestors(self) -> Set[int]:
         """Return the programs of the running ranks, and the processes above them."""
         processes = procfs.table()
-        found = self._running_pids & processes.keys()
+        found = {start.pid for start in self._running} & processes.keys()
         pending = [*found]
         while pending:
             parent = processes[pending.pop()].ppid
@@ -205,14 +211,13 @@ class RankTracker:
         """Look for new records, and for shims that are gone; kill what outlived its grace."""
         now = time.monotonic()
         if now >= self._next_scan:
-            gone = [key for key in self._running if self._shim_is_gone(key)]
+            gone = [start for start in self._running if start.shim_is_gone]
             self.scan_records(lambda: self._record_vanished(gone))
         if now >= self._kill_at:
             self._kill_at = float("inf")
             procfs.signal_all(self._terminated & self._own_ranks().keys(), signal.SIGKILL)
 
     def scan_records(self, then: Callable[[], object]) -> None:
-        """Have new starts and exits recorded; then call `then`."""
         self._next_scan = float("inf")
 
         def take(records: List[RankRecord]) -> None:
@@ -228,49 +233,41 @@ class RankTracker:
         if launcher_ended_at is not None:
             self._launcher_ended_at = launcher_ended_at
         alive = procfs.descendants(os.getpid())
-        self._record_vanished(k for k in self._running if self._started[k].shim_pid not in alive)
+        self._record_vanished([start for start in self._running if start.shim_pid not in alive])
 
-    @property
-    def _running(self) -> List[Tuple[int, int]]:
-        return sorted(self._started.keys() - self._exited)
-
-    def _shim_is_gone(self, key: Tuple[int, int]) -> bool:
-        shim = self._started[key]
-        return shim.shim_ticks >= 0 and not procfs.is_same_process(shim.shim_pid, shim.shim_ticks)
-
-    def _record_vanished(self, keys: Iterable[Tuple[int, int]]) -> None:
-        vanished = [key for key in keys if key not in self._exited]
-        self._exited.update(vanished)
-        self._groups_to_end |= {self._started[key].pid for key in vanished}
+    def _record_vanished(self, starts: List[RankStart]) -> None:
+        vanished = [start for start in starts if not start.has_ended]
+        for start in vanished:
+            start.has_ended = True
+            self._groups_to_end.add(start.pid)
         if vanished:
             report = functools.partial(self._report_vanished, vanished, time.monotonic())
             self._submit(lambda: disk_problem(self._root), report)
 
-    def _report_vanished(
-        self, keys: Iterable[Tuple[int, int]], noticed_at: float, problem: str
-    ) -> None:
+    def _report_vanished(self, starts: List[RankStart], noticed_at: float, problem: str) -> None:
         error = problem and f"ended, and could not record how: {problem}"
         ended_at = min(noticed_at, self._launcher_ended_at) if error else noticed_at
-        for rank, start in keys:
-            body = RankExited(rank, error=error, start=start)
+        for start in starts:
+            body = RankExited(start.rank, error=error, start=start.number)
             self._journal.append(body, mono=ended_at)
             self._report_failure(body, ended_at)
 
     def _take(self, record: RankRecord) -> None:
         rank = record.rank
         data = record.data
-        key = record.key
         if record.kind == "start":
             self._take_start(record)
             return
-        self._exited.add(key)
+        start = self._starts.get(record.key)
         ended_at = float(data["mono"])
         was_stopped = ended_at >= self._stopped_at()
         error = "" if was_stopped else record.reason
         found = {"exception": record.exception, "raised_s": record.raised_s}
         body = self._journal.append_exit(rank, data, error=error, **found)
-        if key in self._started and (was_stopped or data["code"] != 0):
-            self._groups_to_end.add(self._started[key].pid)
+        if start is not None:
+            start.has_ended = True
+            if was_stopped or data["code"] != 0:
+                self._groups_to_end.add(start.pid)
         if data["code"] != 0:
             self._report_failure(body, ended_at)
 
@@ -282,8 +279,8 @@ class RankTracker:
         is_ours = shim_pid in procfs.descendants(os.getpid())
         ticks = procfs.start_ticks_of(shim_pid) if is_ours else -1
         began_at = float(data["mono"])
-        self._started[record.key] = RankProcess(
-            event.pid, shim_pid, ticks, int(data["parent"]), event.nodes, began_at
+        self._starts[record.key] = RankStart(
+            *record.key, event.pid, shim_pid, ticks, int(data["parent"]), event.nodes, began_at
         )
         self._journal.append(event, mono=began_at, wall=float(data["wall"]))
 
@@ -291,15 +288,18 @@ class RankTracker:
         if not self._order.restarts_ranks:
             self._on_failure(body.reason(self._order.node), failed_at)
 
-    def _own_ranks(self) -> Dict[int, RankProcess]:
+    def _own_ranks(self) -> Dict[int, RankStart]:
         """Return the running ranks whose shims descend from us or are in our container.
 
         A number in a record may be that of another process meanwhile, or of another namespace.
         """
         processes = procfs.table()
         ours = self._own_processes(processes)
-        starts = [self._started[key] for key in self._running]
-        return {s.pid: s for s in starts if s.pid in ours and processes[s.pid].ppid == s.parent_pid}
+        return {
+            start.pid: start
+            for start in self._running
+            if start.pid in ours and processes[start.pid].ppid == start.parent_pid
+        }
 
     def _own_processes(self, processes: Dict[int, procfs.Process]) -> Set[int]:
         order = self._order

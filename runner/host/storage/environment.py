@@ -20,24 +20,10 @@ from runner.host.process.bounded_child import find_program
 from runner.host.process.jobs import POLL_S, pause
 from runner.host.process.procfs import list_names
 from runner.host.storage.permissions import private_folder, remove_tree, write_files
-from runner.host.storage.run_folder import mtime, read_order, write_atomic
+from runner.host.storage.run_folder import mtime, read_order
 
 VARIABLE = PREPARED[1:]
 FOLDER = "prepared"
-
-_MAKE = (
-    'exec > >(exec tee "$RUNNER_PREPARED.log") 2>&1; "$0" --norc --noprofile "$1" && '
-    '{ sync -f "$RUNNER_PREPARED" || :; } && : >"$RUNNER_PREPARED.made"'
-)
-"""What is marked as made is on the disk; the user's lines may end their own shell."""
-
-_HEADER = (
-    'cd "$RUNNER_PREPARED" || exit; '
-    "trap '__code=$?; if ((${#BASH_SOURCE[@]} == 1)); then "
-    'echo "line $LINENO ($BASH_COMMAND) ended with exit code $__code" >&2; exit "$__code"; fi\' ERR'
-)
-"""Stands before the user's first line, on the same one. Only failures of his own lines count, not
-those in a function or a file that they read."""
 
 
 def folder_of(prepare: Prepare, environ: Dict[str, str], workdir: str) -> str:
@@ -82,12 +68,6 @@ def lay_out(folder: str, files: Sequence[Tuple[str, int]], contents: bytes) -> N
     """Write the files that the lines read, and nothing else."""
     remove_tree(folder)
     write_files(folder, files, contents)
-
-
-def make_command(folder: str, bash: str, lines: Sequence[str]) -> List[str]:
-    script = f"{folder}.sh"
-    write_atomic(script, "\n".join((f"{_HEADER}; {lines[0]}", *lines[1:], "")))
-    return [bash, "--norc", "--noprofile", "-c", _MAKE, bash, script]
 
 
 def find_unused(workdir: str, cutoff: float) -> List[str]:

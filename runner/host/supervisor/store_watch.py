@@ -38,7 +38,6 @@ class StoreWatch:
                 self._next_at = 0.0
 
     def tick(self, container_pids: Callable[[], Collection[int]]) -> None:
-        """Look, if it is time to."""
         if time.monotonic() < self._next_at:
             return
         has_met = look({*subreaper.own_descendants(), *container_pids()}, self._master)

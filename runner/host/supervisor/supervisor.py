@@ -240,7 +240,7 @@ class Supervisor:
 
     def _show_life(self) -> bool:
         """Show that this supervisor lives, at intervals; return whether one is over."""
-        is_due = self._stall_monitor.is_due()
+        is_due = self._stall_monitor.progress.is_due()
         if is_due:
             self._files.submit(lambda: run_owner.heartbeat(self._args.folder))
         return is_due

@@ -211,7 +211,6 @@ def stacks_as_data(
             }
             for group in report.groups
         ],
-        "moving": report.moving,
         "ended": report.ended,
         "unknown": report.unknown,
         "silent": {problem.subject: problem.message for problem in unreachable},

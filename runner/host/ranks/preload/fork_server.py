@@ -1,10 +1,8 @@
 """Fork server: imports torch once for a host; it becomes torchrun, and a fork of it serves ranks.
 
-torchrun imports torch in any case. Then a fork of it imports what else ranks need, while torchrun
-looks for the other nodes. Nothing is computed and no thread is started there, so that its forks are
-what an exec'd rank would be after its own imports. Each shim that comes gets a fork of its own, the
-keeper, whose fork is the rank. Where that cannot be made sure of, ranks are executed by their
-shims, which say why. It is the standard library until the imports.
+That fork imports what else ranks need; it computes nothing and starts no thread, so that its forks
+are what an exec'd rank would be after its own imports. Each shim that comes gets a fork of its own,
+the keeper, whose fork is the rank. Where that is not certain, shims execute ranks, and say why.
 """
 
 from __future__ import annotations
@@ -43,10 +41,6 @@ OF_RANKS = re.compile(
 """The variables that torchrun or a shim sets for a rank: no import reads them."""
 
 
-class ForkRefusal(Exception):
-    """Why ranks cannot be forked from this process."""
-
-
 def main(argv: Sequence[str]) -> forked_rank.Start:
     """Import torch, fork, and be torchrun; in a forked rank, return how its program starts."""
     listed, hide, program, launcher, *args = argv
@@ -65,13 +59,10 @@ def main(argv: Sequence[str]) -> forked_rank.Start:
         # What torchrun's process group gets is not for us: shims pass on what is for their ranks.
         signal.pthread_sigmask(signal.SIG_BLOCK, {*signal.valid_signals()} - {signal.SIGCHLD})
         forked_rank.die_with_parent(launcher_pid)
-        refusal = ""
         try:
-            import_all(modules)
-            check_process(program, {0, 1, 2, listener.fileno()})
-            check_fork()
-        except ForkRefusal as reason:
-            refusal = str(reason)
+            refusal = import_all(modules)
+            refusal = refusal or check_process(program, {0, 1, 2, listener.fileno()})
+            refusal = refusal or check_fork()
         except Exception as error:  # noqa: BLE001 (ranks are executed, whatever it is)
             refusal = f"{type(error).__name__}: {error}"
         gc.collect()
@@ -96,14 +87,14 @@ def main(argv: Sequence[str]) -> forked_rank.Start:
     sys.exit()
 
 
-def import_all(names: Iterable[str]) -> None:
-    """Import the modules of a user's list, or raise ForkRefusal."""
+def import_all(names: Iterable[str]) -> str:
+    """Import the modules of a user's list; return why one cannot be, "" if all are."""
     for name in names:
         try:
             importlib.import_module(name)
-        except (Exception, SystemExit) as error:
-            why = f"{name} cannot be imported ({type(error).__name__}: {error})"
-            raise ForkRefusal(why) from error
+        except (Exception, SystemExit) as error:  # noqa: BLE001
+            return f"{name} cannot be imported ({type(error).__name__}: {error})"
+    return ""
 
 
 def _end_server(pid: int) -> None:
@@ -111,15 +102,15 @@ def _end_server(pid: int) -> None:
     os.waitpid(pid, 0)
 
 
-def check_process(program: str, own_fds: AbstractSet[int]) -> None:
-    """Raise ForkRefusal if a fork would lack a thread, or share a device or a connection.
+def check_process(program: str, own_fds: AbstractSet[int]) -> str:
+    """Return why a fork would lack a thread, or share a device or a connection, "" if it does not.
 
     OpenBLAS and jemalloc have handlers for forks (tried); OpenBLAS's threads have no own name.
     """
     if not program.startswith("-m") and not (program.endswith(".py") and os.path.isfile(program)):
-        raise ForkRefusal(f"{program} is no .py file")
+        return f"{program} is no .py file"
     if len(threading.enumerate()) > 1:
-        raise ForkRefusal("an imported module has started a thread of Python")
+        return "an imported module has started a thread of Python"
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
         pools = {line.rpartition(" ")[2] for line in file if "openblas" in line}
     known = 1 + len(pools) * ((os.cpu_count() or 1) - 1)
@@ -127,20 +118,21 @@ def check_process(program: str, own_fds: AbstractSet[int]) -> None:
         with open(f"/proc/self/task/{task}/comm", encoding="utf-8", errors="replace") as file:
             known -= file.read() != "jemalloc_bg_thd\n"
     if known < 0:
-        raise ForkRefusal("an imported module has started threads")
+        return "an imported module has started threads"
     for fd in os.listdir("/proc/self/fd"):
         try:
             target = os.readlink(f"/proc/self/fd/{fd}")
         except OSError:
             continue
         if DEVICE_FILES.match(target):
-            raise ForkRefusal(f"an imported module has opened {target}")
+            return f"an imported module has opened {target}"
         if target.startswith("socket:") and int(fd) not in own_fds:
-            raise ForkRefusal("an imported module has opened a connection")
+            return "an imported module has opened a connection"
+    return ""
 
 
-def check_fork() -> None:
-    """Raise ForkRefusal if a fork cannot compute, or finds a device that was in use before it."""
+def check_fork() -> str:
+    """Return why a fork cannot compute, or that a device is in use already; "" if all is well."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -157,9 +149,8 @@ def check_fork() -> None:
             os._exit(code)
     _, status = os.waitpid(pid, 0)
     if os.WIFEXITED(status) and os.WEXITSTATUS(status) == BAD_FORK:
-        raise ForkRefusal("an imported module has used a device")
-    if status:
-        raise ForkRefusal("a fork cannot compute: an imported module has used threads")
+        return "an imported module has used a device"
+    return "a fork cannot compute: an imported module has used threads" if status else ""
 
 
 def find_difference(request: forked_rank.Request, environ: Mapping[str, str]) -> str:
@@ -209,7 +200,6 @@ def serve(
 
 
 def cannot_fork(error: OSError) -> str:
-    """Return why a fork failed."""
     return f"no process can be forked ({error.strerror})"
 
 
@@ -284,6 +274,5 @@ def receive(shim: socket.socket) -> forked_rank.Request:
 
 
 def send(shim: socket.socket, **message: object) -> None:
-    """Send a line to a shim, unless it has ended."""
     with contextlib.suppress(OSError):
         shim.sendall(json.dumps(message).encode() + b"\n")

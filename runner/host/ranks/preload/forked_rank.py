@@ -53,7 +53,6 @@ class Request(NamedTuple):
 
     @property
     def is_module(self) -> bool:
-        """Whether its program is named as a module is."""
         return self.program[2] == "-m"
 
     @property
@@ -141,7 +140,6 @@ def _start_of(request: Request, preloaded: Preloaded) -> Start:
 
 
 def changed(before: Mapping[str, str], now: Mapping[str, str]) -> List[str]:
-    """Return the variables whose values differ."""
     return sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
 
 

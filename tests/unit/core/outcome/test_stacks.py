@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from runner.core.outcome.stacks import (
@@ -11,7 +9,6 @@ from runner.core.outcome.stacks import (
     Stack,
     StackGroup,
     group_stacks,
-    moving_ranks,
     parse_dumps,
     summary,
 )
@@ -22,7 +19,6 @@ C10D = "/opt/venv/lib/python3.11/site-packages/torch/distributed"
 DUMP = f"""\
 === stacks, 2026-11-21T22:51:00+00:00: asked for
 --- rank 0: process 71 (python3.11), by faulthandler
-    so far: 1.25 s of CPU, 310 bytes printed
 Current thread 0x00007f0b (most recent call first):
   File "{C10D}/distributed_c10d.py", line 3252 in all_reduce
   File "{C10D}/c10d_logger.py", line 83 in wrapper
@@ -75,7 +71,7 @@ def test_dumps_are_read_back() -> None:
 
 @pytest.mark.promise(12)
 @pytest.mark.parametrize("number", ["9" * 5000, "1..2", "-1"])
-@pytest.mark.parametrize("honest", ["rank 0", "process 71", "line 3252", "1.25", "310"])
+@pytest.mark.parametrize("honest", ["rank 0", "process 71", "line 3252"])
 def test_numbers_that_are_none_are_skipped(number: str, honest: str) -> None:
     """A host may write anything."""
     (dump,) = parse_dumps(DUMP.replace(honest, f"{honest.rpartition(' ')[0]} {number}".strip()))
@@ -137,20 +133,6 @@ def test_who_waits_for_whom() -> None:
     assert says(waiting(0), waiting(1), silent="b") == (
         "ranks 0-1 wait in all_reduce for ranks 2-3 on b, which sent no stacks"
     )
-
-
-def test_ranks_that_move_accuse_nobody() -> None:
-    """Another place, a line, or computing, which for a GPU may be waiting."""
-    before = [waiting(0), waiting(1), waiting(2), waiting(3)]
-    computing = replace(waiting(2), cpu_s=0.3)
-    after = [waiting(0), waiting(1, line=40), computing, replace(waiting(3), printed=9)]
-
-    assert moving_ranks(before, after, elapsed_s=1.0, backend="gloo") == (1, 2, 3)
-    for backend in ("nccl", "hccl"):
-        assert moving_ranks(before, after, elapsed_s=1.0, backend=backend) == (1, 3)
-    assert moving_ranks(before, before, elapsed_s=1.0, backend="gloo") == ()
-    report = group_stacks(builders.plan(4), {"a": after}, moving=(1, 2, 3))
-    assert summary(report) == "ranks 1-3 are moving, in all_reduce"
 
 
 def everywhere(*stacks: Stack) -> str:

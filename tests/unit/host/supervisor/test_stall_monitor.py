@@ -43,14 +43,16 @@ def test_computing_is_no_progress_while_gpus_only_wait(monkeypatch: pytest.Monke
     """From the look at which all of them began to; any that works is progress."""
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    progress = Progress(40.0)
+    trusting = Progress(40.0, trusts_gpus=True)
+    careful = Progress(40.0, trusts_gpus=False)
     standstills = []
     for busy, used in ((0, 0), (100, 0), (100, 0), (2, 0), (100, 0), (90, 9)):
         now += 10
-        progress.last_sample = progress.last_activity = now  # it computes
-        progress.look_at_gpus([GpuSample(0, utilization=busy, memory_busy=used)])
-        standstills.append(progress.standstill_s(trusts_gpus=True))
-        assert progress.standstill_s(trusts_gpus=False) == 0
+        for progress in (trusting, careful):
+            progress.last_sample = progress.last_activity = now  # it computes
+            progress.look_at_gpus([GpuSample(0, utilization=busy, memory_busy=used)])
+        standstills.append(trusting.standstill_s)
+        assert careful.standstill_s == 0
     assert standstills == [0, 0, 10, 0, 0, 0]
 
 
@@ -59,12 +61,17 @@ class Noted:
 
     def __init__(self) -> None:
         self.bodies: list[Any] = []
+        self.dumps: list[str] = []  # why each was made
         self.now = 1000.0
         self.sizes: dict[str, int] | None = None  # else those on the disk
         self.failures: list[Reason] = []
 
     def append(self, body: Any) -> None:
         self.bodies.append(body)
+
+    def start_dump(self, _folder: RunPaths, _order: Order, reason: str) -> Dump:
+        self.dumps.append(reason)
+        return Dump()
 
     def monotonic(self) -> float:
         return self.now
@@ -94,7 +101,7 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> Noted:
     """A watchdog's surroundings: nothing of them takes time."""
     noted = Noted()
     monkeypatch.setattr(time, "monotonic", noted.monotonic)
-    monkeypatch.setattr(stacks, "start_dump", lambda *_, **__: Dump())
+    monkeypatch.setattr(stacks, "start_dump", noted.start_dump)
     monkeypatch.setattr(stacks, "result", lambda _: ("then", ""))
     monkeypatch.setattr(procfs, "table", dict)
     return noted
@@ -122,8 +129,8 @@ def test_a_run_is_stopped_after_the_others_had_their_time(noted: Noted) -> None:
     for _ in range(9):
         noted.now += 5
         monitor.sample()
-    check(monitor, 45.0)
-    check(monitor, 45.0)
+    for _ in range(3):  # it is noticed, dumped, and told
+        check(monitor, 45.0)
     assert not noted.failures
     noted.now += 5
     noted.sizes = {"rank_0.out": 2}
@@ -154,16 +161,32 @@ def test_what_a_dump_causes_is_no_progress(noted: Noted) -> None:
     for _ in range(8):
         assert sample(prints=False) < 40
     monitor.dump("asked for by ada")
+    check(monitor, 39.0)
     assert sample(prints=True) == 40
     check(monitor, 40.0)
+    check(monitor, 40.0)
     assert sample(prints=True) == 45
-    check(monitor, 45.0)  # both dumps were made at once
+    check(monitor, 45.0)
     noted.now += 2
     check(monitor, 47.0)  # they have settled: what they print from now on is their own
     assert sample(prints=True) == 0
     check(monitor, 0.0)
     assert noted.bodies == [Stalled(40.0, stops_run=True, dump_time="then"), ProgressResumed()]
     assert not noted.failures
+
+
+def test_who_asks_while_stacks_are_dumped_gets_the_next_dump(noted: Noted) -> None:
+    """The one under way may be in the log already; one that waits is for all who ask."""
+    noted.sizes = {}
+    monitor = noted.monitor()
+    monitor.dump("asked by a")
+    check(monitor, 1.0)
+    for name in "bc":
+        monitor.dump(f"asked by {name}")
+    assert not monitor.is_dumping, "no stop waits for that"
+    for _ in range(3):
+        check(monitor, 1.0)
+    assert noted.dumps == ["asked by a", "asked by b"]
 
 
 def test_a_freeze_of_the_machine_is_no_standstill(noted: Noted) -> None:
@@ -180,23 +203,6 @@ def test_a_freeze_of_the_machine_is_no_standstill(noted: Noted) -> None:
     assert monitor.stalled_s == 0
 
 
-def test_where_steps_are_written_down_only_they_count(noted: Noted, tmp_path: Path) -> None:
-    """A rank that prints and computes for ever makes none."""
-    monitor = noted.monitor(str(tmp_path), metrics=("*.jsonl",), cwd=str(tmp_path))
-    log = Path(RunPaths(str(tmp_path), "r", "a").stream_log(0, "rank_0", "out"))
-    log.parent.mkdir(parents=True)
-    (tmp_path / "metrics.jsonl").write_text("1\n")
-    log.write_text("1\n")
-    monitor.sample()
-    noted.now += 9
-    log.write_text("1\n2\n")
-    monitor.sample()
-    assert monitor.stalled_s == 9
-    (tmp_path / "metrics.jsonl").write_text("1\n2\n")
-    monitor.sample()
-    assert monitor.stalled_s == 0
-
-
 def test_what_ranks_write_shows_progress_but_not_their_stacks(noted: Noted, tmp_path: Path) -> None:
     """They are dumped by us."""
     folder = RunPaths(str(tmp_path), "r", "a")
@@ -204,8 +210,8 @@ def test_what_ranks_write_shows_progress_but_not_their_stacks(noted: Noted, tmp_
         log = Path(folder.stream_log(0, source, stream))
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text("1\n")
-    sizes = noted.monitor(str(tmp_path)).progress_sizes()
-    assert {Path(path).name for path in sizes} == {"rank_0.out", "rank_0.metrics"}
+    sizes = noted.monitor(str(tmp_path)).log_sizes()
+    assert {*sizes} == {"rank_0.out", "rank_0.metrics"}
 
 
 NOTIFY = Notify(("true",), "lab", "t", ("a", "b", "c"))

@@ -45,8 +45,7 @@ def test_a_fork_that_cannot_compute(
     torch = SimpleNamespace(cuda=SimpleNamespace(_is_in_bad_fork=is_bad), ones=lambda *_: ones)
     monkeypatch.setitem(sys.modules, "torch", cast(Any, torch))
     monkeypatch.setattr(fork_server, "PROBE_TIMEOUT_S", 1)
-    with pytest.raises(fork_server.ForkRefusal, match=why):
-        fork_server.check_fork()
+    assert why in fork_server.check_fork()
 
 
 PROCESS = """
@@ -54,10 +53,7 @@ import ctypes, sys
 sys.path.insert(0, {root!r})
 from runner.host.ranks.preload import fork_server
 def look(program="-mtrain"):
-    try:
-        fork_server.check_process(program, {{0, 1, 2}})
-    except fork_server.ForkRefusal as refusal:
-        print(refusal)
+    print(fork_server.check_process(program, {{0, 1, 2}}))
 look()
 look("/tmp")
 libc = ctypes.CDLL(None)
@@ -72,6 +68,7 @@ def test_what_a_fork_would_lack() -> None:
     code = PROCESS.format(root=ROOT)
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.splitlines() == [
+        "",
         "/tmp is no .py file",
         "an imported module has started threads",
     ]
