@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from runner.control.code.pool import PushSource
-from runner.control.rpc.session import HostSession, Inbox
+from runner.control.rpc.session import HostSession, Inbox, Window
 from runner.control.rpc.wait import WaitLoop
-from runner.control.rpc.window import Window
 from runner.core.errors import NotReady, Problem
 from runner.core.planning.readiness import free_space_hint
 from runner.core.spec import Spec

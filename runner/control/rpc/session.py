@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import Any
 
 from runner.control.rpc import bootstrap, host_code
-from runner.control.rpc.window import Window
 from runner.core.errors import NotReady
 from runner.core.replies import checked_reply
 from runner.core.spec import Node, Spec
@@ -44,23 +43,69 @@ MIN_PROGRESS_BYTES = 1 << 10
 CLOSE_WAIT_S = 0.1
 """The time that a channel usually takes to close; that of a silent host is left to itself."""
 
-Inbox = queue.SimpleQueue[tuple["HostSession | None", Frame]]
-"""The queue of all sessions. Signal handlers put into it too (session None): put is reentrant."""
+AHEAD_S = 0.5
+MAX_AHEAD = 8 << 20
+"""How far a stream may be ahead: in seconds of its speed, and in bytes."""
+
+MEASURE_S = 0.25
+"""How long the speed of a stream is measured."""
 
 
-class BoundedInbox(Inbox):
-    """An inbox whose sessions know what was taken."""
+class Inbox:
+    """The queue of all sessions; signal handlers put into it too (session None)."""
 
-    def get(self, *args: Any, **kwargs: Any) -> tuple[HostSession | None, Frame]:
-        """Return the next frame, with its session."""
-        session, frame = super().get(*args, **kwargs)
-        if isinstance(session, HostSession):
+    def __init__(self) -> None:
+        self._frames: queue.SimpleQueue[tuple[HostSession | None, Frame]] = queue.SimpleQueue()
+
+    def put(self, item: tuple[HostSession | None, Frame]) -> None:
+        self._frames.put(item)  # which is reentrant
+
+    def get(self, timeout: float) -> tuple[HostSession | None, Frame]:
+        """Return the next frame, and tell its session; raise queue.Empty."""
+        session, frame = self._frames.get(timeout=timeout)
+        if session is not None:
             session.on_taken(frame)
         return session, frame
 
-    def get_nowait(self) -> tuple[HostSession | None, Frame]:
-        """Return it if it is there."""
-        return self.get(block=False)
+    def empty(self) -> bool:
+        return self._frames.empty()
+
+
+class Window:
+    """How many bytes of one stream, up or down, are under way, and how many may be.
+
+    It is ahead by what is taken of it in half a second, so that a stop overtakes the rest.
+    """
+
+    def __init__(self, ahead: int = 0) -> None:
+        self.ahead = ahead
+        self._limit = INITIAL_CREDIT
+        self._taken = 0
+        self._since = time.monotonic()
+
+    @property
+    def room(self) -> int:
+        """How many bytes more may be under way."""
+        return max(0, self._limit - self.ahead)
+
+    def on_taken(self, size: int) -> None:
+        """Note that bytes were written, or shown."""
+        self.ahead = max(0, self.ahead - size)
+        self._taken += size
+        elapsed_s = time.monotonic() - self._since
+        if elapsed_s >= MEASURE_S:
+            limit = int(AHEAD_S * self._taken / elapsed_s)
+            self._limit = min(MAX_AHEAD, max(INITIAL_CREDIT, limit))
+            self._taken = 0
+            self._since += elapsed_s
+
+    def grant(self) -> int:
+        """Return how many bytes more may be sent, which are under way then; 0 while it is few."""
+        size = self.room
+        if size < self._limit // 4:
+            return 0
+        self.ahead += size
+        return size
 
 
 class HostSession:
@@ -139,10 +184,6 @@ class HostSession:
     def closed(self) -> bool:
         """Whether the connection has ended."""
         return self._closed.is_set()
-
-    def redirect(self, inbox: Inbox) -> None:
-        """Put all frames from now on into another inbox."""
-        self._inbox = inbox
 
     def close(self) -> None:
         """Close the connection."""

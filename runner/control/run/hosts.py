@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from runner.control.attempt import observer
 from runner.control.rpc.facts import FactsCollector
-from runner.control.rpc.session import BoundedInbox, Connector, HostSession, Inbox
+from runner.control.rpc.session import Connector, HostSession, Inbox
 from runner.control.rpc.wait import TICK_S, Broadcast, WaitLoop
 from runner.core.errors import NotReady, Problem
 from runner.core.planning.notes import FoldNames
@@ -298,7 +298,7 @@ def signal_pending(inbox: Inbox) -> bool:
     """Return whether a signal came that nothing has taken; empties the inbox."""
     with contextlib.suppress(queue.Empty):
         while True:
-            session, frame = inbox.get_nowait()
+            session, frame = inbox.get(timeout=0)
             if session is None and frame.kind == "signal":
                 return True
     return False
@@ -323,7 +323,7 @@ def workdir_request(spec: Spec, node: Node) -> FactsRequest:
 @contextlib.contextmanager
 def open_host_pool(spec: Spec, console: Console, fold_names: FoldNames) -> Iterator[HostPool]:
     """Open a pool for one verb; at the end it is closed, and the console too."""
-    inbox = BoundedInbox()
+    inbox = Inbox()
     with forward_signals(inbox):
         pool = HostPool(spec, console, inbox, fold_names)
         try:

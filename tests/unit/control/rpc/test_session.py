@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from runner.control.rpc import session
-from runner.control.rpc.session import MAX_BANNER, BoundedInbox, ClockOffset, HostSession, Inbox
+from runner.control.rpc.session import MAX_BANNER, ClockOffset, HostSession, Inbox
 from runner.core.spec import Node
 from runner.core.wire.codec import INITIAL_CREDIT, LENGTHS, MAGIC, Frame, FrameDecoder
 from runner.transport.base import Ending
@@ -50,7 +50,7 @@ class FakeChannel:
 class Wire:
     def __init__(self) -> None:
         self.channel = FakeChannel()
-        self.inbox: Inbox = BoundedInbox()
+        self.inbox = Inbox()
         self.session = HostSession(NODE, self.channel, self.inbox)
 
     def come(self, *chunks: bytes | OSError) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import queue
 import time
 from typing import Any, cast
 
@@ -46,6 +45,9 @@ class FakeSession:
     def hold(self, *, is_held: bool) -> None:
         self.held.append(is_held)
 
+    def on_taken(self, frame: Frame) -> None:
+        """Nothing here counts bytes."""
+
     def reject(self, error: Exception) -> None:
         self.closed = True
         self.rejected = str(error)
@@ -58,7 +60,7 @@ class Recorder(WaitLoop):
     """Waits for a frame of each host, or for what ends the wait for it."""
 
     def __init__(self, *names: str) -> None:
-        inbox: Inbox = queue.SimpleQueue()
+        inbox = Inbox()
         self.hosts = {name: FakeSession(name, inbox) for name in names}
         super().__init__(cast("dict[str, HostSession]", self.hosts), inbox, 5.0)
         self.seen: dict[str, str] = {}
@@ -135,7 +137,7 @@ def test_answers_to_pings_are_no_answer(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(wait, "SLOW_S", 0.05)
     monkeypatch.setattr(wait, "ANSWER_TIMEOUT_S", 0.3)
     monkeypatch.setattr(wait, "WORK_TIMEOUT_S", 0.9)
-    inbox: Inbox = queue.SimpleQueue()
+    inbox = Inbox()
     hosts = {
         "mute": FakeSession("mute", inbox, ping="pong"),
         "liar": FakeSession("liar", inbox, ping="hello"),

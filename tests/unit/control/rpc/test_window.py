@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from runner.control.rpc.window import MAX_AHEAD, Window
+from runner.control.rpc.session import MAX_AHEAD, Window
 from runner.core.wire.codec import INITIAL_CREDIT
 
 
