@@ -154,23 +154,23 @@ class Handler(RequestHandler):
     def on_exec(self, frame: Frame) -> None:
         """Start the command."""
         argv = list(frame.data["argv"])
-        environ = self.context.require_facts().environ
+        environ = self.agent.require_facts().environ
         command = CommandRun(argv, environ, float(frame.data["limit_s"]))
         self._command = command
-        self.context.start(frame, functools.partial(self._pass_on, command))
-        self.context.cache_code()
+        self.agent.start(frame, functools.partial(self._pass_on, command))
+        self.agent.cache_code()
 
     def on_prepare(self, frame: Frame) -> None:
         """Make the environment that the facts named, unless it is made by then."""
-        result = self.context.require_facts()
+        result = self.agent.require_facts()
         prepare = result.prepare
         folder = result.facts.environment
         if prepare is None:
             raise ValueError("no environment was asked for with the facts")
         limit_s = float(frame.data["limit_s"])
-        with environment.locked(self.context.workdir, folder, limit_s):
+        with environment.locked(self.agent.workdir, folder, limit_s):
             if environment.is_made(folder):
-                self.context.answer(frame, "exited", code=0)
+                self.agent.answer(frame, "exited", code=0)
                 return
             environment.lay_out(folder, frame.data["files"], frame.payload)
             lines = (f"{setup.UNDEFINED}; {prepare.lines[0]}", *prepare.lines[1:])
@@ -183,9 +183,9 @@ class Handler(RequestHandler):
             self._pass_on(self._command, frame)
 
     def _pass_on(self, command: CommandRun, frame: Frame) -> None:
-        answer = functools.partial(self.context.answer, frame)
+        answer = functools.partial(self.agent.answer, frame)
         try:
-            report = command.pass_on(self.context.credit, answer)
+            report = command.pass_on(self.agent.credit, answer)
         except BaseException:  # the controller has left
             command.kill()
             command.pass_on(Credit(), lambda *_, **__: None)
