@@ -119,11 +119,6 @@ class AttemptMonitor(WaitLoop):
         is_over = all(node.is_finished for node in self._nodes.values())
         return is_over or (self.detached and self._stop.may_leave)
 
-    def _pinged(self) -> list[HostSession]:
-        sessions = (node.connection.session for node in self._nodes.values())
-        connected = [session for session in sessions if session is not None]
-        return [*connected, *self._detach.standby_sessions(set())]
-
     def _tick(self) -> float:
         now = time.monotonic()
         if now >= self._next_tick:
@@ -217,6 +212,13 @@ class AttemptMonitor(WaitLoop):
     def timed_events(self) -> list[TimedEvent]:
         """The events so far, on our clock."""
         return self._event_log.timed_events
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the end of a node, or of a log, was not seen."""
+        bodies = [timed.event.body for timed in self.timed_events]
+        is_lost = any(isinstance(body, (events.EndUnverified, events.HostLost)) for body in bodies)
+        return is_lost or any(node.tailer.has_error for node in self._nodes.values())
 
     @property
     def port_retry_possible(self) -> bool:

@@ -127,17 +127,19 @@ class NodeMonitor:
         for node in self.nodes.values():
             if node.live_session:
                 node.live_session.hold(is_held=is_full)
+            if is_full and node.supervisor_started:
+                node.last_data = now  # its logs are not asked for
             if may_judge and not node.is_finished:
-                self._check(node, now, logs_paused=is_full)
+                self._check(node, now)
             if may_judge and (self._may_rejoin(node) or not node.is_finished):
                 self._reconnector.reconnect_if_due(node.node, node.connection.backoff, now)
 
-    def _check(self, node: AttemptNode, now: float, *, logs_paused: bool) -> None:
+    def _check(self, node: AttemptNode, now: float) -> None:
         """Carry out what the failure detector says about a node."""
         if reason := self.detector.silent_connection(node):
             self.on_disconnect(node, reason)
         judgement = self.detector.judge(node, now, self.stop.deadline)
-        if judgement is None or (node.has_ended and logs_paused):
+        if judgement is None:
             return
         if judgement.state is NodeState.LOST:
             self._on_lost(node, judgement.reason)
@@ -198,6 +200,8 @@ class NodeMonitor:
         node.connection.disconnect(reason)
         if is_launch:  # an attached controller may itself be the one that is cut off
             self.stop_all(Reason(ReasonKind.LOST, node.name, detail=reason))
+        else:
+            self._observer.message(f"{node.name}: {reason}")
 
     def depart(
         self, node: AttemptNode, reason: str, at: float, remaining: int, *, announce: bool = False
@@ -291,6 +295,7 @@ class NodeMonitor:
         """Take a part of the events or logs of a node; yield the events in it."""
         if error := frame.data.get("error"):
             self.show(f"{node.name}: the end of a log cannot be read: {error}")
+            node.tailer.has_error = True
         yield from node.tailer.on_frame(frame)
         node.last_data = time.monotonic()
         if node.tailer.is_complete:

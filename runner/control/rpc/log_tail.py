@@ -44,13 +44,14 @@ class LogTailer:
     ) -> None:
         self.dropped_events = 0
         self.is_complete = False  # to its end, as far as it is read
+        self.has_error = False  # a log could not be read to its end
         self._event_bytes = 0
         self._node_plan = node_plan
         self._attempt = node_plan.order.attempt
         self._sink = sink
         self._tail = tail
         self._has_others = ranks is None
-        self._once = once
+        self.once = once
         self._ranks: set[int] | None = None  # None: whichever torch assigns
         if ranks is not None:
             self._ranks = {*ranks}
@@ -68,7 +69,7 @@ class LogTailer:
             "offsets": self._offsets,
             "ranks": None if self._ranks is None else sorted(self._ranks),
             "others": self._has_others,
-            "once": self._once,
+            "once": self.once,
         }
         if self._tail is not None and not self._offsets.keys() - {EVENTS_FILE}:
             request["tail"] = self._tail
@@ -79,7 +80,7 @@ class LogTailer:
         if not self.is_complete:
             self._ranks = set()
             self._has_others = False
-            self._once = True
+            self.once = True
             self.start(session)
 
     def reopen(self) -> None:

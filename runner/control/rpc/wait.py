@@ -61,10 +61,6 @@ class WaitLoop:
         """Return whether the wait is over."""
         return not self._pending()
 
-    def _pinged(self) -> list[HostSession]:
-        """Return the sessions to keep alive, in a list: threads may add some meanwhile."""
-        return list(self.sessions.values())
-
     def _tick(self) -> float:
         """Do what is due; return how many seconds to wait for the next frame."""
         return TICK_S
@@ -119,7 +115,7 @@ class WaitLoop:
             if now >= next_ping:  # however busy the inbox is
                 next_ping = now + self.ping_interval_s
                 self._check_silence()
-                for session in self._pinged():
+                for session in list(self.sessions.values()):  # threads may add some meanwhile
                     if not session.closed:
                         session.request("ping")
 

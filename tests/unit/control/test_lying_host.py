@@ -58,7 +58,7 @@ from runner.ui.problems import render_findings, render_problems
 from runner.ui.reports import report, run_table, tables
 from runner.ui.reports.dry_run import render_dry_run
 from runner.ui.top import render_view
-from runner.verbs import logs, stacks, top
+from runner.verbs import stacks, top
 from runner.verbs.check import probe_network
 from runner.verbs.launching.launch_session import launch_warnings
 from runner.verbs.top import HostWatch
@@ -90,7 +90,7 @@ pytestmark = [pytest.mark.promise(12), pytest.mark.promise(13)]
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """Return a new one; it is as it was in the end."""
     monkeypatch.setattr(WaitLoop, "ping_interval_s", 0.003)
-    for module in (wait, monitor, logs):
+    for module in (wait, monitor):
         monkeypatch.setattr(module, "TICK_S", 0.002)
     monkeypatch.setattr(top, "RUNS_S", 0.0)
     world = World(tmp_path / "base")
@@ -171,9 +171,12 @@ def files_of_a_liar(pool: Pool) -> None:
 def logs_of_a_liar(pool: Pool) -> None:
     pool.connect()
     plan = elastic_plan(PLAN) if pool.chance.random() < 0.3 else PLAN
+    observer = RunObserver(lambda _: None, lambda *_: None, shown, MagicMock(is_full=False))
     for share in plan.nodes:
-        node_logs = logs.NodeLogs(pool, share, lambda *_: None, lambda: False)
-        shown(node_logs.show((0, 1), None))
+        alone = replace(plan, nodes=(share,))
+        briefly = Briefly(SPEC, alone, pool.connector, pool.sessions, pool.inbox, observer)
+        briefly.attach(ranks=(0, 1), once=True, read_only=True)
+        briefly.run()
 
 
 def answers_of_a_liar(pool: Pool) -> None:

@@ -34,9 +34,8 @@ class Scene:
         self.events: list[Event] = []
         self.said: list[str] = []
         spec = builders.spec(*(Node(name, name) for name in "abc"), lost_s=15.0, disconnect_s=600.0)
-        observer = RunObserver(
-            self.events.append, lambda *_: None, self.said.append, MagicMock(is_full=False)
-        )
+        self.console = MagicMock(is_full=False)
+        observer = RunObserver(self.events.append, lambda *_: None, self.said.append, self.console)
         self.sessions = {name: FakeSession(name) for name in "abc"}
         sessions = cast("dict[str, HostSession]", self.sessions)
         idle = cast("Reconnector", SimpleNamespace(reconnect_if_due=lambda *_: None))
@@ -185,3 +184,33 @@ def test_hosts_out_of_reach_may_relaunch_where_they_are_enough(
     plan = cast("Any", SimpleNamespace(nodes=shares, spares=spares, min_nodes=min_nodes))
     status = PeerStatus(plan, cast("Any", nodes), lambda name: name in silent)
     assert status.hosts_may_decide is expected
+
+
+def test_logs_that_wait_for_their_reader_are_not_given_up(scene: Scene) -> None:
+    """Nothing was asked for meanwhile: when the console has room again, they have their time."""
+    scene.nodes["a"].move_to(NodeState.ENDED)
+    for is_full in (True, False):
+        scene.console.is_full = is_full
+        scene.nodes["a"].last_data -= LONG * is_full
+        scene.tick()
+    assert scene.nodes["a"].state is NodeState.ENDED
+
+
+@pytest.mark.promise(4)
+def test_logs_as_they_are_now_are_not_awaited_for_ever() -> None:
+    """A run may be silent for long; a host that was asked for what is there may not."""
+    scene = Scene(builders.plan(1))
+    scene.monitor.detector.role = Role.READ_ONLY
+    node = scene.nodes["a"]
+    node.last_data -= LONG
+    scene.tick()
+    assert node.state is NodeState.RUNNING
+    node.tailer.once = True
+    scene.tick()
+    assert (node.state, scene.said) == (NodeState.UNVERIFIED, [f"a: {NO_ANSWER}"])
+    gone = Scene(builders.plan(1))
+    gone.monitor.detector.role = Role.READ_ONLY
+    gone.nodes["a"].tailer.once = True
+    gone.out_of_reach("a", seconds=16)
+    gone.tick()
+    assert (gone.nodes["a"].state, gone.kinds()) == (NodeState.UNVERIFIED, [EndUnverified])
