@@ -33,6 +33,7 @@ class FactsCollector(WaitLoop):
     """
 
     interrupted_message = "interrupted; nothing was started"
+    owes_answers = False
 
     def __init__(
         self,
@@ -116,10 +117,6 @@ class FactsCollector(WaitLoop):
     def _pending(self) -> set[str]:
         names = {node.name for node in self._spec.nodes}
         return names - self._facts.keys() - self._problems.keys()
-
-    def _owes_answer(self, name: str) -> bool:
-        del name
-        return False  # it has a deadline by what it was asked
 
     def _deadline_of(self, name: str) -> float:
         session = self.sessions.get(name)

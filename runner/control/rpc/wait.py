@@ -36,6 +36,7 @@ class WaitLoop:
 
     interrupted_message = "interrupted"
     ping_interval_s = PING_S
+    owes_answers = True  # else a node may be silent up to its deadline
     _deadline = math.inf
 
     def __init__(
@@ -74,7 +75,7 @@ class WaitLoop:
     def _owes_answer(self, name: str) -> bool:
         """Return whether a pending node has something to answer now."""
         del name
-        return True
+        return self.owes_answers
 
     def _on_frame(self, name: str, frame: Frame) -> bool:
         """Take a frame of a pending node; return whether it is an answer that was owed."""
@@ -133,13 +134,14 @@ class WaitLoop:
 
     def _dispatch(self, session: HostSession | None, frame: Frame) -> None:
         if session is None:
-            if frame.kind == "signal":
-                self._on_signal(int(frame.data["signal"]))
-            return  # another kind answers a question of an attempt that is over
+            self._on_signal(int(frame.data["signal"]))
+            return
         name = session.node.name
-        if frame.kind in ("reconnected", "admitted"):  # meant for an attempt that is over
+        current = self.sessions.get(name)
+        is_own = current is session or (current is None and not session.closed_locally)
+        if frame.kind == "reconnected":  # meant for an attempt that is over
             session.close()
-        elif name not in self._pending() or not self._is_current(session):
+        elif name not in self._pending() or not is_own:
             return
         elif frame.kind == "closed":
             self._on_closed(session, str(frame.data["reason"]))
@@ -169,11 +171,6 @@ class WaitLoop:
                 self._show(name, f"its disk has not answered for {disk_wait_s:.0f} s")
             elif now - worked_at > SLOW_S:
                 self._show(name, f"no answer for {now - worked_at:.0f} s; its disk may be slow")
-
-    def _is_current(self, session: HostSession) -> bool:
-        """Return whether a session is the node's own, or one that is about to be."""
-        current = self.sessions.get(session.node.name)
-        return current is session or (current is None and not session.closed_locally)
 
     def _check_silence(self) -> None:
         for name in list(self._pending()):

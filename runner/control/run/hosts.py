@@ -249,6 +249,7 @@ class _Pause(WaitLoop):
     """A wait for a point in time, or for a host where a stop was requested."""
 
     interrupted_message = "interrupted; nothing was started"
+    owes_answers = False
 
     def __init__(self, sessions: Mapping[str, HostSession], inbox: Inbox, seconds: float) -> None:
         super().__init__(sessions, inbox)
@@ -257,10 +258,6 @@ class _Pause(WaitLoop):
 
     def _pending(self) -> Collection[str]:
         return self.sessions.keys()
-
-    def _owes_answer(self, name: str) -> bool:
-        del name
-        return False  # nothing was asked
 
     def _is_finished(self) -> bool:
         return bool(self.stop_requested_on) or time.monotonic() >= self._end

@@ -34,12 +34,12 @@ class CommandRun:
 
     def __init__(self, argv: List[str], environ: Dict[str, str], limit_s: float) -> None:
         """Start it in the user's home; its standard input is empty."""
-        self._offsets = {"out": 0, "err": 0}
-        self._fds: Dict[str, int] = {}
+        self._streams: Dict[int, str] = {}  # by the descriptors of their pipes
         written: List[int] = []
-        for name in self._offsets:
-            self._fds[name], write_fd = os.pipe()
-            os.set_blocking(self._fds[name], False)
+        for stream in ("out", "err"):
+            read_fd, write_fd = os.pipe()
+            os.set_blocking(read_fd, False)
+            self._streams[read_fd] = stream
             written.append(write_fd)
         body = functools.partial(
             _supervise, argv, environ, time.monotonic() + limit_s, os.getpid(), *written
@@ -53,23 +53,22 @@ class CommandRun:
         """Send its output as far as there is credit, full pipes hold it up; return the report."""
         while self._supervisor.code is None:
             room = credit.take(READ_BYTES, wait_s=0)
-            sent = 0
             try:
-                fds = [*self._fds.values()] if room else []
+                fds = [*self._streams, *self._supervisor.pipes] if room else self._supervisor.pipes
                 timeout_s = POLL_S if room else NO_CREDIT_POLL_S
-                ready, _, _ = select.select([*fds, *self._supervisor.pipes], [], [], timeout_s)
-                for name in [name for name, fd in self._fds.items() if fd in ready]:
-                    if sent < room:
-                        sent += self._read(name, room - sent, send)
+                ready, _, _ = select.select(fds, [], [], timeout_s)
+                for fd in [fd for fd in self._streams if fd in ready]:
+                    if room:
+                        room -= self._read(fd, room, send)
             finally:
-                credit.grant(room - sent)
+                credit.grant(room)
             self._supervisor.advance()
-        for name in [*self._fds]:  # the rest of the output, at most what pipes hold
-            while self._read(name, READ_BYTES, send):
+        for fd in [*self._streams]:  # the rest of the output, at most what pipes hold
+            while self._read(fd, READ_BYTES, send):
                 pass
-        for fd in self._fds.values():
+        for fd in self._streams:  # others still hold the other end
             os.close(fd)
-        self._fds = {}
+        self._streams.clear()
         if not self._supervisor.pid:
             return {"refused": self._supervisor.text}
         killed = "its supervising process was killed; parts of it may be left"
@@ -81,17 +80,17 @@ class CommandRun:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._supervisor.pid, signal.SIGTERM)
 
-    def _read(self, name: str, most: int, send: Send) -> int:
+    def _read(self, fd: int, most: int, send: Send) -> int:
         """Pass on what is in a pipe; return how many bytes that was."""
         try:
-            data = os.read(self._fds[name], most) if name in self._fds else b""
+            data = os.read(fd, most)
         except BlockingIOError:
             return 0
         if data:
-            send("data", data, file=name, offset=self._offsets[name])
-            self._offsets[name] += len(data)
-        elif name in self._fds:
-            os.close(self._fds.pop(name))
+            send("data", data, file=self._streams[fd], offset=0)
+        else:
+            del self._streams[fd]
+            os.close(fd)
         return len(data)
 
 

@@ -119,10 +119,9 @@ def test_fault_of_ours_is_no_fault_of_a_host() -> None:
 
 
 def test_a_signal_interrupts() -> None:
-    """Other messages of this machine do not; a connection for an ended attempt is closed."""
+    """A connection that was opened for an ended attempt is closed."""
     loop = Recorder("a")
     stray = FakeSession("b", loop.inbox)
-    loop.inbox.put((None, Frame("admission_failed", {})))
     loop.inbox.put((cast("HostSession", stray), Frame("reconnected", {})))
     loop.inbox.put((None, Frame("signal", {"signal": 15})))
     with pytest.raises(Interrupted) as caught:
