@@ -72,7 +72,7 @@ class RemoteCommand(WaitLoop):
         result.lost = True
         self._show(name, "lost")
 
-    def _on_signal(self, signum: int) -> None:
+    def on_signal(self, signum: int) -> None:
         timeout_s = 0 if self.received_signal else COMMAND_KILL_TIMEOUT_S
         self._deadline = min(self._deadline, time.monotonic() + timeout_s)
         self.received_signal = signum

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 from runner.control.rpc.session import HostSession
 from runner.core.wire.codec import Frame, FrameError
 from runner.core.wire.events import Event, RankExited, RankStarted, parse
-from runner.core.wire.paths import EVENTS_FILE, RANK_LOG, RUN_LOGS, STREAMS
+from runner.core.wire.paths import EVENTS_FILE, log_order
 from runner.core.wire.plan import NodePlan
 
 STREAM_KINDS = ("events", "data", "streamed")
@@ -98,7 +98,8 @@ class LogTailer:
         file = EVENTS_FILE
         if frame.kind == "data":
             file = frame.data["file"]
-            self._check_wanted(file)
+            if log_order(file, self._ranks, has_others=self._has_others) is None:
+                raise FrameError(f"a log that nobody asked for: {file[:80]!r}")
         self._check_offset(file, offset)
         self._offsets[file] = offset + len(frame.payload)
         if frame.kind == "events":
@@ -109,16 +110,6 @@ class LogTailer:
         elif frame.payload:
             source, _, stream = file.rpartition(".")
             self._sink(source, stream, offset, frame.payload)
-
-    def _check_wanted(self, file: str) -> None:
-        """Refuse a log that was not asked for."""
-        match = RANK_LOG.fullmatch(file)
-        is_wanted = self._has_others and file in RUN_LOGS
-        if match is not None:
-            is_rank_wanted = self._ranks is None or int(match[1]) in self._ranks
-            is_wanted = is_rank_wanted and (self._has_others or match[2] in STREAMS)
-        if not is_wanted:
-            raise FrameError(f"a log that nobody asked for: {file[:80]!r}")
 
     def _check_offset(self, file: str, offset: int) -> None:
         """Refuse bytes that do not follow the last ones, and more files than there can be."""

@@ -94,7 +94,7 @@ class WaitLoop:
     def _on_lost(self, name: str, reason: str) -> None:
         """Handle a pending node that will say nothing more."""
 
-    def _on_signal(self, signum: int) -> None:
+    def on_signal(self, signum: int) -> None:
         """Handle a signal to the controller: raise Interrupted, or what a subclass does."""
         raise Interrupted(128 + signum, self.interrupted_message)
 
@@ -134,7 +134,7 @@ class WaitLoop:
 
     def _dispatch(self, session: HostSession | None, frame: Frame) -> None:
         if session is None:
-            self._on_signal(int(frame.data["signal"]))
+            self.on_signal(int(frame.data["signal"]))
             return
         name = session.node.name
         current = self.sessions.get(name)

@@ -47,34 +47,30 @@ class Handler(RequestHandler):
 
     _watch: Optional[Job] = None
     _stream: Optional[Job] = None
-    _is_joining = False  # what is asked meanwhile is about a run that is not followed yet
+    _join: Optional[Job] = None  # while it lives, what is asked is about a run to be followed
 
     def on_follow(self, frame: Frame) -> None:
         """Follow a run that another agent started, or was to start."""
         self.end_stream()
-        self._is_joining = True
-        self.agent.start(frame, self._join)
+        self._join = self.agent.start(frame, self._follow_found)
 
-    def _join(self, frame: Frame) -> None:
-        try:
-            order = decode(Order, frame.data["order"])
-            folder = RunPaths(order.workdir, order.run_id, order.node)
-            read_only = bool(frame.data.get("read_only"))
-            by_launch = bool(frame.data.get("by_launch"))
-            if frame.data.get("claim") and reserve_attempt(folder, order.attempt):
-                raise ValueError("its order had not arrived")
-            if not os.path.isdir(folder.root):
-                raise ValueError(f"there is no run {order.run_id} in {order.workdir}")
-            if not os.path.isdir(folder.attempt_folder(order.attempt)):
-                raise ValueError(f"attempt {order.attempt} of it has not begun here")
-            if not read_only:
-                run_owner.require_local(folder)
-            run = FollowedRun(RunSocket(folder), order, read_only=read_only, by_launch=by_launch)
-            run.ended = _is_superseded(folder, order)  # a stop reaches the later attempt as well
-            in_loop(lambda: self.follow(run))
-            self.agent.answer(frame, "following")
-        finally:
-            self._is_joining = False
+    def _follow_found(self, frame: Frame) -> None:
+        order = decode(Order, frame.data["order"])
+        folder = RunPaths(order.workdir, order.run_id, order.node)
+        read_only = bool(frame.data.get("read_only"))
+        by_launch = bool(frame.data.get("by_launch"))
+        if frame.data.get("claim") and reserve_attempt(folder, order.attempt):
+            raise ValueError("its order had not arrived")
+        if not os.path.isdir(folder.root):
+            raise ValueError(f"there is no run {order.run_id} in {order.workdir}")
+        if not os.path.isdir(folder.attempt_folder(order.attempt)):
+            raise ValueError(f"attempt {order.attempt} of it has not begun here")
+        if not read_only:
+            run_owner.require_local(folder)
+        run = FollowedRun(RunSocket(folder), order, read_only=read_only, by_launch=by_launch)
+        run.ended = _is_superseded(folder, order)  # a stop reaches the later attempt as well
+        in_loop(lambda: self.follow(run))
+        self.agent.answer(frame, "following")
 
     def follow(self, run: FollowedRun) -> None:
         """Follow a run from now on."""
@@ -86,6 +82,10 @@ class Handler(RequestHandler):
         limit_s = run.order.disconnect_s
         if limit_s:  # by then the supervisor has given up the controller, too
             agent.controller_timeout_s = min(agent.controller_timeout_s, limit_s)
+
+    @property
+    def _is_joining(self) -> bool:
+        return self._join is not None and self._join.is_alive()
 
     def _followed(self) -> FollowedRun:
         """Return the run that is followed; raise RuntimeError if there is none."""

@@ -12,18 +12,10 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
 
 from runner.core.wire.codec import INITIAL_CREDIT
 from runner.core.wire.files import CHUNK
-from runner.core.wire.paths import (
-    EVENTS_FILE,
-    METRICS_STREAM,
-    RANK_LOG,
-    RUN_LOGS,
-    STREAMS,
-    RunPaths,
-)
+from runner.core.wire.paths import EVENTS_FILE, RUN_LOGS, RunPaths, log_order
 from runner.host.process.jobs import POLL_S, checkpoint, pause
 
 MAX_EVENTS_READ = 1 << 20
-_ALL_STREAMS = (*STREAMS, METRICS_STREAM)
 BUSY_POLL_S = 0.02
 IDLE_AFTER_S = 1.0  # without new data, files are looked at less often
 Send = Callable[..., None]  # takes the kind of a reply, bytes, and what they are
@@ -123,17 +115,12 @@ class LogStream:
             names = os.listdir(self._folder)
         except OSError:
             return []
-        found: Dict[str, Tuple[int, int]] = {}  # by rank and stream
+        places: Dict[str, Tuple[int, int]] = {}
         for name in names:
-            match = RANK_LOG.fullmatch(name)
-            if match is None:
-                if self._has_others and name in RUN_LOGS:
-                    found[name] = (-1, 0)
-            elif self._ranks is None or int(match[1]) in self._ranks:
-                stream = match[2]
-                if self._has_others or stream in STREAMS:
-                    found[name] = (int(match[1]), _ALL_STREAMS.index(stream))
-        return sorted(found, key=lambda name: found[name])
+            place = log_order(name, self._ranks, has_others=self._has_others)
+            if place is not None:
+                places[name] = place
+        return sorted(places, key=lambda name: places[name])
 
     def _path(self, name: str) -> str:
         return self._events_path if name == EVENTS_FILE else os.path.join(self._folder, name)
