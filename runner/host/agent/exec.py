@@ -147,17 +147,11 @@ def _supervise(
 class Handler(RequestHandler):
     """One command at a time, in the environment that the setup lines left."""
 
-    at_once = frozenset({"exec", "kill"})
+    at_once = frozenset({"kill"})
     _command: Optional[CommandRun] = None
 
     def on_exec(self, frame: Frame) -> None:
-        """Start the command."""
-        argv = list(frame.data["argv"])
-        environ = self.agent.require_facts().environ
-        command = CommandRun(argv, environ, float(frame.data["limit_s"]))
-        self._command = command
-        self.agent.start(frame, functools.partial(self._pass_on, command))
-        self.agent.cache_code()
+        self._run(frame, list(frame.data["argv"]), self.agent.require_facts().environ)
 
     def on_prepare(self, frame: Frame) -> None:
         """Make the environment that the facts named, unless it is made by then."""
@@ -166,8 +160,7 @@ class Handler(RequestHandler):
         folder = result.facts.environment
         if prepare is None:
             raise ValueError("no environment was asked for with the facts")
-        limit_s = float(frame.data["limit_s"])
-        with environment.locked(self.agent.workdir, folder, limit_s):
+        with environment.locked(self.agent.workdir, folder, float(frame.data["limit_s"])):
             if environment.is_made(folder):
                 self.agent.answer(frame, "exited", code=0)
                 return
@@ -177,11 +170,15 @@ class Handler(RequestHandler):
             if "/" in prepare.python:
                 environ["UV_PYTHON"] = os.path.expanduser(prepare.python)
             bash = find_program("bash", environ) or "bash"
-            argv = environment.make_command(folder, bash, lines)
-            self._command = in_loop(lambda: CommandRun(argv, environ, limit_s))
-            self._pass_on(self._command, frame)
+            self._run(frame, environment.make_command(folder, bash, lines), environ)
 
-    def _pass_on(self, command: CommandRun, frame: Frame) -> None:
+    def _run(self, frame: Frame, argv: List[str], environ: Dict[str, str]) -> None:
+        def begin() -> CommandRun:
+            self._command = CommandRun(argv, environ, float(frame.data["limit_s"]))
+            self.agent.cache_code()
+            return self._command
+
+        command = in_loop(begin)
         answer = functools.partial(self.agent.answer, frame)
         try:
             report = command.pass_on(self.agent.credit, answer)
@@ -194,6 +191,8 @@ class Handler(RequestHandler):
         answer("exited", **report)
 
     def on_kill(self, _: Frame) -> None:
-        """End the command early."""
+        """End the command early, or have none begin."""
         if self._command is not None:
             self._command.kill()
+        else:
+            self.agent.cancel_all(ValueError("interrupted"))
