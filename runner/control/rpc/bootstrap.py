@@ -40,7 +40,6 @@ leaves them out.
 
 
 def boot_input(setup: Sequence[str]) -> bytes:
-    """Return what the boot command reads: the lines of `cluster.setup`, then the boot line."""
     return _setup_text(setup) + boot_line()
 
 

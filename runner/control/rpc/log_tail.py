@@ -76,7 +76,6 @@ class LogTailer:
         self._request_id = session.request("stream", request)
 
     def stop(self, session: HostSession) -> None:
-        """Have nothing more streamed: nobody reads it."""
         if not self.is_complete:
             self._ranks = set()
             self._has_others = False
@@ -112,7 +111,6 @@ class LogTailer:
             self._sink(source, stream, offset, frame.payload)
 
     def _check_offset(self, file: str, offset: int) -> None:
-        """Refuse bytes that do not follow the last ones, and more files than there can be."""
         known = self._offsets.get(file, offset if self._tail is not None else 0)
         if offset != known:
             raise FrameError(f"bytes of {file} that do not follow the last ones")

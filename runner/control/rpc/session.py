@@ -85,11 +85,9 @@ class Window:
 
     @property
     def room(self) -> int:
-        """How many bytes more may be under way."""
         return max(0, self._limit - self.ahead)
 
     def on_taken(self, size: int) -> None:
-        """Note that bytes were written, or shown."""
         self.ahead = max(0, self.ahead - size)
         self._taken += size
         elapsed_s = time.monotonic() - self._since
@@ -140,7 +138,6 @@ class HostSession:
             threading.Thread(target=work, daemon=True, name=f"{work.__name__} {node.name}").start()
 
     def request(self, kind: str, data: dict[str, Any] | None = None, payload: bytes = b"") -> int:
-        """Queue a request; return the id that its reply will carry."""
         request_id = next(self._ids)
         if kind == "ping":
             self.clock.on_ping(request_id)
@@ -166,7 +163,6 @@ class HostSession:
         self.grant()
 
     def grant(self) -> None:
-        """Let the host stream more, if there is room for it."""
         if not self.is_held and (size := self._window.grant()):
             self.request("credit", {"bytes": size})
 
@@ -182,11 +178,9 @@ class HostSession:
 
     @property
     def closed(self) -> bool:
-        """Whether the connection has ended."""
         return self._closed.is_set()
 
     def close(self) -> None:
-        """Close the connection."""
         self.closed_locally = True
         self._closed.set()
         self._stop_writing()
@@ -293,7 +287,6 @@ class ClockOffset:
         self._best_rtt_s = float("inf")
 
     def on_ping(self, ping_id: int) -> None:
-        """Note when a ping was sent."""
         self._pings[ping_id] = time.monotonic()
 
     def to_local(self, mono: float, wall: float) -> float:
@@ -352,7 +345,6 @@ class Connector:
         return HostSession(node, channel, inbox, boot_input)
 
     def transport(self, kind: str) -> Transport:
-        """Return the transport of that kind."""
         with self._lock:
             if kind not in self._transports:
                 self._transports[kind] = self._make_transport(kind)

@@ -55,11 +55,9 @@ class WaitLoop:
         self._worked_at: dict[str, float] = {}  # when a host reported progress, or was sent a lot
 
     def _pending(self) -> Collection[str]:
-        """Return the nodes that are still waited for."""
         raise NotImplementedError
 
     def _is_finished(self) -> bool:
-        """Return whether the wait is over."""
         return not self._pending()
 
     def _tick(self) -> float:
@@ -73,7 +71,6 @@ class WaitLoop:
         return min(self._deadline, worked_at + ANSWER_TIMEOUT_S, answered_at + WORK_TIMEOUT_S)
 
     def _owes_answer(self, name: str) -> bool:
-        """Return whether a pending node has something to answer now."""
         del name
         return self.owes_answers
 
@@ -83,11 +80,9 @@ class WaitLoop:
         return False
 
     def _on_closed(self, session: HostSession, reason: str) -> None:
-        """Handle the end of the connection to a pending node."""
         self._on_lost(session.node.name, f"the connection to it broke: {reason}")
 
     def _on_late(self, name: str) -> None:
-        """Handle a pending node whose deadline has passed."""
         self.sessions[name].close()  # nobody is to wait for it again
         self._on_lost(name, NO_ANSWER)
 

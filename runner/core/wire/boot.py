@@ -37,7 +37,6 @@ class Archive:
         self.programs = programs
 
     def pack(self) -> bytes:
-        """Return it as one message."""
         content = marshal.dumps(vars(self), 2)
         return b"%08x" % zlib.crc32(content) + content
 
@@ -54,7 +53,6 @@ class Archive:
 
 
 def unpack(data: bytes) -> Archive:
-    """Return what a message holds that arrived whole."""
     return Archive(**marshal.loads(memoryview(data)[8:]))  # noqa: S302 (our own)
 
 
@@ -81,7 +79,6 @@ _inherited: List[Tuple[int, int]] = []
 
 
 def raise_to_hard() -> None:
-    """Let this process open as many files as it may."""
     _inherited[:] = [inherited()]
     with contextlib.suppress(ValueError, OSError):  # unlimited, but for the kernel
         hard = inherited()[1]

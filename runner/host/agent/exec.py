@@ -75,7 +75,6 @@ class CommandRun:
         return self._supervisor.report() or {"error": self._supervisor.text or killed}
 
     def kill(self) -> None:
-        """End all of it now; the report follows."""
         if self._supervisor.code is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._supervisor.pid, signal.SIGTERM)

@@ -28,8 +28,6 @@ SAMPLE_POLL_S = 0.02
 
 
 class Handler(RequestHandler):
-    """Reports the facts, and keeps them for the requests that follow."""
-
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
         self._pin_fd: Optional[int] = None
@@ -38,7 +36,6 @@ class Handler(RequestHandler):
         self._sampler: Optional[Sampler] = None  # its child ends with us
 
     def on_facts(self, frame: Frame) -> None:
-        """Collect the facts, and look for what a start would find here."""
         agent = self.agent
         request = decode(FactsRequest, frame.data["request"])
         if agent.facts is not None:  # of an attempt that did not start
@@ -100,7 +97,6 @@ class Handler(RequestHandler):
         self.agent.answer(frame, "listening", port=port, error=error)
 
     def on_probe(self, frame: Frame) -> None:
-        """Dial the other hosts; the answer is what became of each."""
         node = frame.data["node"]
         token = str(frame.data["token"]).encode()
         targets = [decode(Target, target) for target in frame.data["targets"]]

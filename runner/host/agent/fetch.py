@@ -26,8 +26,6 @@ FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Handler(RequestHandler):
-    """Lists the files of a run, and sends them."""
-
     def on_inventory(self, frame: Frame) -> None:
         """List the files of a run: those of the kinds, and the outputs that `patterns` name."""
         folder = self.agent.run_folder(frame)
@@ -47,7 +45,6 @@ class Handler(RequestHandler):
         )
 
     def on_fetch(self, frame: Frame) -> None:
-        """Send files from an offset to a size, one after the other."""
         folder = self.agent.run_folder(frame)
         output_folder, _ = working_folder(folder)
         for kind, path, offset, size, mtime_ns in frame.data["files"]:
@@ -132,7 +129,6 @@ class Inventory:
                 self._add(kind, path, status)
 
     def _find_outputs(self, base: str, patterns: Sequence[str]) -> None:
-        """Find what matches, as deep as the patterns lead."""
         base = os.path.realpath(base)
         states = {base: files.compile_globs(patterns)}
         for folder, subfolders, names, folder_fd in os.fwalk(base, onerror=self._on_error):
@@ -200,11 +196,7 @@ def working_folder(folder: RunPaths) -> Tuple[str, Tuple[str, ...]]:
 
 
 def open_below(base: str, path: str) -> int:
-    """Open a file below a folder without following links.
-
-    Raises:
-        OSError: It does not exist, or a part of the path is a link.
-    """
+    """Open a file below a folder; raise OSError, also if a part of the path is a link."""
     dir_fd = os.open(base, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         *parents, name = path.split("/")

@@ -41,8 +41,6 @@ SEND_TIMEOUT_S = 1.0  # for a supervisor whose buffer is full: it is stopped, or
 
 
 class Handler(RequestHandler):
-    """The run that this agent's controller follows."""
-
     at_once = frozenset({"follow", "stream", "command"})
 
     _watch: Optional[Job] = None
@@ -73,7 +71,6 @@ class Handler(RequestHandler):
         self.agent.answer(frame, "following")
 
     def follow(self, run: FollowedRun) -> None:
-        """Follow a run from now on."""
         if self._watch is not None:
             self._watch.is_cancelled = True
         agent = self.agent
@@ -211,7 +208,6 @@ class FollowedRun:
         return True
 
     def renew_lease(self) -> None:
-        """Renew the controller lease, if the supervisor can be reached now."""
         connection = self._connection
         if connection is not None and not self._read_only:
             with contextlib.suppress(OSError):

@@ -32,8 +32,6 @@ PREDECESSOR_TIMEOUT_S = 10.0  # for the supervisor of an earlier attempt, a spar
 
 
 class Handler(RequestHandler):
-    """The push of one controller, and the start of its run."""
-
     at_once = frozenset({"chunk", "finish"})
     _stream: Optional["queue.SimpleQueue[Frame]"] = None  # what the push under way is to take
 
@@ -95,7 +93,6 @@ class Handler(RequestHandler):
             self._stream.put(frame)
 
     def on_finish(self, frame: Frame) -> None:
-        """Take the end of the stream."""
         if self._stream is None:
             raise RuntimeError("no release is being pushed")
         self._stream.put(frame)

@@ -19,8 +19,6 @@ from runner.host.supervisor.recovery import find_leftovers, recover_unfinished
 
 
 class Handler(RequestHandler):
-    """Answers from run folders alone."""
-
     def on_runs(self, frame: Frame) -> None:
         """List the runs of this host, or one of them; `others` are asked, too."""
         node = frame.data["node"]
@@ -30,7 +28,6 @@ class Handler(RequestHandler):
         self.agent.answer(frame, "runs", **list_runs(workdir, node, others, run_id))
 
     def on_run(self, frame: Frame) -> None:
-        """Send the order, and what is on record of the whole run."""
         folder = self.agent.run_folder(frame)
         if not os.path.isdir(folder.root):
             raise ValueError(f"there is no run {frame.data['run_id']} in {self.agent.workdir}")

@@ -82,7 +82,6 @@ class Agent:
     # What request handlers need
 
     def handler(self, kind: str) -> Any:
-        """Return the handler that answers a kind of request."""
         name = REQUEST_MODULES[kind]
         if name not in self._handlers:
             module: Any = importlib.import_module(f"runner.host.agent.{name}")
@@ -146,13 +145,11 @@ class Agent:
         return self.require_facts().facts.workdir
 
     def run_folder(self, frame: Frame) -> RunPaths:
-        """Return the folder of the run that a request names."""
         return validated_paths(self.workdir, frame.data["run_id"], frame.data["node"])
 
     # The loop
 
     def serve(self) -> None:
-        """Answer until the controller goes away."""
         for descriptor in (self._in_fd, self._out_fd):
             os.set_blocking(descriptor, False)
         self._unsent += MAGIC
@@ -248,12 +245,10 @@ class RequestHandler:
 
 
 def clocks() -> Dict[str, float]:
-    """Return both clocks of this host."""
     return {"mono": time.monotonic(), "wall": time.time()}
 
 
 def error_text(error: BaseException) -> str:
-    """Return an error as a message for the user."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}{f' ({error.filename})' if error.filename else ''}"
     return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"

@@ -73,7 +73,6 @@ class LogStream:
         self._errors: Dict[str, str] = {}  # of disks that may recover
 
     def send_once(self) -> None:
-        """Send the logs as they are now, one after the other."""
         for name in self._names():
             while self._send_log(name, self._credit.take(CHUNK)):
                 pass
@@ -110,7 +109,6 @@ class LogStream:
         self._send_errors()
 
     def _names(self) -> List[str]:
-        """Return the logs that are wanted, rank after rank."""
         try:
             names = os.listdir(self._folder)
         except OSError:
