@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from runner.core.wire.boot import HostCode
 from runner.core.wire.codec import Frame
 from runner.core.wire.files import Entry, Manifest, release_hash
 from runner.core.wire.paths import content_file, release_file
@@ -95,7 +94,7 @@ class AgentInMemory(Agent):
     def __init__(
         self, workdir: Path, take_reply: Callable[[str, dict[str, Any], bytes], None]
     ) -> None:
-        super().__init__(-1, -1, HostCode({}))
+        super().__init__(-1, -1, {}, b"", "")
         self._workdir = str(workdir)
         self._take_reply = take_reply
 

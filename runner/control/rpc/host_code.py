@@ -19,7 +19,7 @@ from pathlib import Path
 from types import CodeType
 
 import runner
-from runner.core.wire.boot import FOLDER, SOURCE, Archive, code_blob
+from runner.core.wire.boot import FOLDER, SOURCE, code_blob, pack
 from runner.core.wire.paths import PRELOAD_MODULES, USUAL_WORKDIR
 
 KEY = MAGIC_NUMBER.hex()
@@ -92,7 +92,7 @@ class Importer:
 sys.dont_write_bytecode = True
 sys.meta_path.insert(0, Importer())
 from runner.host.agent import server
-server.main(server.HostCode(content["programs"], d, place))
+server.main(content["programs"], d, place)
 """
 """The first program of ours on a host; any Python 3 gets far enough to report that it is too old.
 
@@ -139,7 +139,7 @@ def _archive_for(key: str) -> bytes:
         modules[name] = (is_package, data)
     texts = {Path(name).stem: _sources()[_PACKAGE / "host" / f"{name}.py"] for name in PROGRAMS}
     programs = {stem: zlib.compress(text) for stem, text in texts.items()}
-    data = Archive(key, modules, programs).pack()
+    data = pack(key, modules, programs)
     return b"%d\n" % len(data) + data
 
 

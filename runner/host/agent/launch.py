@@ -121,7 +121,7 @@ class Handler(RequestHandler):
             reserved_ports=reported.reserved,
             token=str(frame.data.get("token", "")).encode(),
             record=record,
-            programs=agent.code.programs,
+            programs=agent.programs,
         )
 
         def spawn(log_fd: int) -> int:

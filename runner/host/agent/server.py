@@ -14,6 +14,7 @@ import select
 import signal
 import sys
 import time
+import zlib
 from collections import deque
 from typing import (
     TYPE_CHECKING,
@@ -22,13 +23,13 @@ from typing import (
     Deque,
     Dict,
     FrozenSet,
+    Mapping,
     NoReturn,
     Optional,
 )
 
 from runner.core.wire import boot
-from runner.core.wire.boot import HostCode
-from runner.core.wire.codec import MAGIC, PROTOCOL, STAYS, Frame, FrameDecoder
+from runner.core.wire.codec import MAGIC, STAYS, Frame, FrameDecoder
 from runner.core.wire.paths import RunPaths, validated_paths
 from runner.core.wire.timing import CONTROLLER_TIMEOUT_S
 from runner.host.agent.stream import Credit
@@ -60,10 +61,19 @@ LEAVE_TIMEOUT_S = 60.0  # for a job that was cancelled to get on, such as on a f
 
 
 class Agent:
-    """One conversation with one controller about one node."""
+    """One conversation with one controller about one node, on purpose all that requests share.
 
-    def __init__(self, in_fd: int, out_fd: int, code: HostCode) -> None:
-        self.code = code
+    `programs` are the texts of those of our files that become files here, by stem. The archive of
+    our code is to be kept at `place`, "" for nowhere: no host keeps it before a user has it write
+    something.
+    """
+
+    def __init__(
+        self, in_fd: int, out_fd: int, programs: Mapping[str, str], archive: bytes, place: str
+    ) -> None:
+        self.programs = programs
+        self._archive = archive
+        self._place = place
         self.jobs = Jobs()
         self.credit = Credit()
         self.controller_timeout_s = CONTROLLER_TIMEOUT_S  # after such silence the agent exits
@@ -131,11 +141,11 @@ class Agent:
 
     def cache_code(self) -> None:
         """Have this host cache our code, once."""
-        if self.code.place:
+        if self._place:
             from runner.host.storage.code_cache import store  # noqa: PLC0415 (once per version)
 
-            self.jobs.start(functools.partial(store, self.code.place, self.code.archive))
-            self.code.place = ""
+            self.jobs.start(functools.partial(store, self._place, self._archive))
+            self._place = ""
 
     @property
     def workdir(self) -> str:
@@ -153,7 +163,7 @@ class Agent:
         for descriptor in (self._in_fd, self._out_fd):
             os.set_blocking(descriptor, False)
         self._unsent += MAGIC
-        self.reply("hello", {"protocol": PROTOCOL, "pid": os.getpid(), **clocks()})
+        self.reply("hello", clocks())
         decoder = FrameDecoder()
         try:
             while self._poll_once(decoder):
@@ -254,7 +264,7 @@ def error_text(error: BaseException) -> str:
     return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
 
 
-def main(code: HostCode) -> NoReturn:
+def main(programs: Mapping[str, bytes], archive: bytes, place: str) -> NoReturn:
     """Take over the standard streams and serve; nothing else may write to them."""
     in_fd = os.dup(0)
     out_fd = os.dup(1)
@@ -264,7 +274,8 @@ def main(code: HostCode) -> NoReturn:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored, it hides how children end
     boot.raise_to_hard()
-    agent = Agent(in_fd, out_fd, code)
+    texts = {name: zlib.decompress(text).decode() for name, text in programs.items()}
+    agent = Agent(in_fd, out_fd, texts, archive, place)
     stays = STAYS in sys.argv
     if stays:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

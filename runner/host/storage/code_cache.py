@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from runner.core.wire.boot import unpack
+from runner.core.wire.boot import compiled
 from runner.host.storage.permissions import private_folder
 from runner.host.storage.run_folder import mtime, write_atomic
 
@@ -26,7 +26,7 @@ def store(place: str, archive: bytes) -> None:
     with contextlib.suppress(OSError):
         private_folder(*os.path.split(folder))
         key = name.rpartition("-")[2]
-        write_atomic(place, unpack(archive).compiled(key).pack())
+        write_atomic(place, compiled(archive, key))
         others = [os.path.join(folder, each) for each in os.listdir(folder) if each != name]
         for path in sorted(others, key=mtime, reverse=True)[MAX_ARCHIVES - 1 :]:
             os.unlink(path)

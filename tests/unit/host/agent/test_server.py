@@ -28,7 +28,7 @@ from tests.lab.waiting import PATIENCE, wait_until
 AGENT = """
 from runner.host.agent import server
 server.LEAVE_TIMEOUT_S = 0.2
-server.main(server.HostCode({}))
+server.main({}, b"", "")
 """
 
 
