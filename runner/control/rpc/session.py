@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from runner.control.rpc import bootstrap, host_code
+from runner.control.rpc import bootstrap
 from runner.core.errors import NotReady
 from runner.core.replies import checked_reply
 from runner.core.spec import Node, Spec
@@ -227,7 +227,7 @@ class HostSession:
             chunk = self._channel.read()
             if b"\0" in chunk and time.monotonic() < setup_deadline:  # `bootstrap`: a setup runs
                 self.last_heard = time.monotonic()
-            buffer = host_code.BOOT_ANSWER.sub(self._on_boot_answer, buffer + chunk)
+            buffer = bootstrap.BOOT_ANSWER.sub(self._on_boot_answer, buffer + chunk)
             if bootstrap.SHELL_STARTED in buffer:
                 self.has_shell = True
                 buffer = buffer.replace(bootstrap.SHELL_STARTED, b"")
@@ -262,7 +262,7 @@ class HostSession:
             if self._boot_input:
                 self._send_now(self._boot_input)
                 if key := self._boot_answers.get():
-                    self._send_now(host_code.archive_for(key))
+                    self._send_now(bootstrap.archive_for(key))
             while (parts := self._outbox.get()) is not None:
                 for data in parts:
                     self._send_now(data)

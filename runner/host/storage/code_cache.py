@@ -1,7 +1,7 @@
 """Code cache of a host: archives of our own code, from which later connections start.
 
 They lie in the usual workdir, each by its hash and a version of Python. Only their owner can write
-there; `control/rpc/host_code.py` checks that and the checksum before it executes one.
+there; `control/rpc/bootstrap.py` checks that and the checksum before it executes one.
 """
 
 from __future__ import annotations
