@@ -127,7 +127,7 @@ class HostSession:
         self._outbox: queue.SimpleQueue[tuple[bytes, ...] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._unread_bytes = 0  # of the frames in the inbox
-        self.is_held = False  # what it streams waits to be shown
+        self._is_held = False  # what it streams waits to be shown
         self._window = Window(INITIAL_CREDIT)
         self._ids = itertools.count(1)
         self.clock = ClockOffset()
@@ -155,15 +155,15 @@ class HostSession:
             self._unread_bytes -= frame.size
         if frame.kind == "data":
             self._window.on_taken(len(frame.payload))
-            self.grant()
+            self._grant()
 
     def hold(self, *, is_held: bool) -> None:
         """Have the host stream no more than is under way, or go on."""
-        self.is_held = is_held
-        self.grant()
+        self._is_held = is_held
+        self._grant()
 
-    def grant(self) -> None:
-        if not self.is_held and (size := self._window.grant()):
+    def _grant(self) -> None:
+        if not self._is_held and (size := self._window.grant()):
             self.request("credit", {"bytes": size})
 
     @property
