@@ -30,6 +30,7 @@ class RemoteCommand(WaitLoop):
     data: Mapping[str, Any] = MappingProxyType({})
     payload = b""
     received_signal = 0  # the last one that asked to end it
+    owes_answers = False
 
     def run(
         self,
@@ -55,10 +56,6 @@ class RemoteCommand(WaitLoop):
     def _pending(self) -> list[str]:
         return [name for name, result in self.results.items() if not result.is_done]
 
-    def _owes_answer(self, name: str) -> bool:
-        del name
-        return False  # a command may be silent up to its own limit
-
     def _tick(self) -> float:
         is_full = self._is_full()
         for session in self.sessions.values():
@@ -75,7 +72,7 @@ class RemoteCommand(WaitLoop):
         result.lost = True
         self._show(name, "lost")
 
-    def _on_signal(self, signum: int) -> None:
+    def on_signal(self, signum: int) -> None:
         timeout_s = 0 if self.received_signal else COMMAND_KILL_TIMEOUT_S
         self._deadline = min(self._deadline, time.monotonic() + timeout_s)
         self.received_signal = signum
@@ -94,14 +91,14 @@ class RemoteCommand(WaitLoop):
             buffer += frame.payload[:space]
             result.truncated |= space < len(frame.payload)
         elif frame.kind == "exited":
-            self._on_exit(result, frame.data)
+            self._on_exited(result, frame.data)
             self._show(name, "ended")
         elif frame.kind == "refused":
             result.problem = f"cannot be started: {frame.data['reason']}"
             self._show(name, "failed")
         return False  # its own limit is its only deadline
 
-    def _on_exit(self, result: CommandResult, reply: Mapping[str, Any]) -> None:
+    def _on_exited(self, result: CommandResult, reply: Mapping[str, Any]) -> None:
         result.exit_code = reply["code"]
         if survivors := reply["survivors"]:
             result.unverified = True

@@ -93,11 +93,7 @@ REPLIES: dict[str, dict[str, Field]] = {
 
 
 def checked_reply(frame: Frame) -> Frame:
-    """Return a frame of an agent with its fields decoded, and no others.
-
-    Raises:
-        FrameError: It is of no known kind, or has not the fields of its kind.
-    """
+    """Return a frame of an agent with the fields of its kind, decoded; raise FrameError."""
     if frame.kind not in REPLIES:
         raise FrameError(f"an unknown reply {abbreviate(frame.kind)}")
     data = {}

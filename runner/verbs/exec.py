@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from runner.control.remote_exec import RemoteCommand
-from runner.control.run.hosts import enqueue_signal, workdir_request
+from runner.control.run.hosts import workdir_request
 from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, Problem
 from runner.core.planning.readiness import setup_problems
 from runner.core.results import CommandResult
@@ -83,14 +83,11 @@ def exec_(
         )
         console.phase("running")
         remote = RemoteCommand(pool.sessions, pool.inbox, spec.lost_s, console.node_status)
-        was_gone = False
 
         def show_output(node: str, stream: str, data: bytes) -> None:
-            nonlocal was_gone
             console.rank_output(node, NO_RANK, stream, data)
-            if console.reader_gone and not was_gone:
-                was_gone = True
-                enqueue_signal(pool.inbox, signal.SIGPIPE)
+            if console.reader_gone and not remote.received_signal:
+                remote.on_signal(signal.SIGPIPE)
 
         if json_ or quiet_equal:
             remote.run(argv, timeout_s)

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import signal
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import click
 
 from runner.control.attempt.monitor import AttemptMonitor
-from runner.control.rpc.log_tail import STREAM_KINDS, LogSink, LogTailer
-from runner.control.rpc.wait import TICK_S, WaitLoop
 from runner.control.run.found_run import FoundRun
 from runner.control.run.hosts import (
     FLUSH_TIMEOUT_S,
-    HostPool,
     deadline,
     enqueue_signal,
     leave_on_signal,
     signal_pending,
 )
-from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, Interrupted, NotReady, Problem
-from runner.core.wire.codec import Frame, encode
-from runner.core.wire.events import EndUnverified
+from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, NotReady, Problem
 from runner.core.wire.paths import source_rank
-from runner.core.wire.plan import NodePlan, Plan
+from runner.core.wire.plan import Plan
 from runner.core.wire.text import format_ranges
 from runner.verbs.shared.selection import Selection, open_run_finder
 from runner.verbs.shared.verb import run_option, verb
@@ -99,64 +94,6 @@ def select_ranks(plan: Plan, rank: str, node: str) -> list[int]:
     return sorted(chosen & requested)
 
 
-class NodeLogs(WaitLoop):
-    """The logs of a node as they are now; `sink` takes (source, stream, offset, bytes).
-
-    `is_full` returns whether it can take no more for now.
-    """
-
-    def __init__(
-        self, pool: HostPool, share: NodePlan, sink: LogSink, is_full: Callable[[], bool]
-    ) -> None:
-        super().__init__(pool.sessions, pool.inbox, pool.spec.lost_s, pool.console.node_status)
-        self._share = share
-        self._session = pool.sessions[share.node]
-        self._sink = sink
-        self._is_full = is_full
-        self._problem = ""
-
-    def show(self, ranks: Collection[int], tail: int | None) -> str:
-        """Show what these ranks wrote until now; return why it is incomplete, or "".
-
-        Raises Interrupted by a signal.
-        """
-        self._tailer = LogTailer(self._share, self._sink, tail=tail, ranks=ranks, once=True)
-        order = encode(self._share.order)
-        self._session.request("follow", {"order": order, "read_only": True})
-        self._tailer.start(self._session)
-        self.wait()
-        self._session.hold(is_held=False)
-        return self._problem
-
-    def _pending(self) -> list[str]:
-        return [] if self._tailer.is_complete else [self._share.node]
-
-    def _owes_answer(self, name: str) -> bool:
-        del name
-        return not self._session.is_held
-
-    def _tick(self) -> float:
-        self._session.hold(is_held=self._is_full())
-        return TICK_S
-
-    def _on_frame(self, name: str, frame: Frame) -> bool:
-        if frame.kind == "refused":
-            self._on_lost(name, frame.data["reason"])
-            return True
-        if frame.kind not in STREAM_KINDS:
-            return False
-        if error := frame.data.get("error"):
-            self._problem = f"the end of a log cannot be read: {error}"
-        for _ in self._tailer.on_frame(frame):
-            pass
-        return True
-
-    def _on_lost(self, name: str, reason: str) -> None:
-        del name
-        self._problem = reason
-        self._tailer.is_complete = True
-
-
 class RankLogs:
     """The logs of some ranks of a run, each from its beginning or its last `tail` lines."""
 
@@ -164,43 +101,41 @@ class RankLogs:
         self._run = run
         self._rank = rank
         self._node = node
-        self._tail = tail or None
+        self._tail = tail
+        self._signals: list[int] = []
         self._has_output = False
 
     def dump(self) -> int:
         """Show what was written until now, rank after rank; return 0, or 3 if some is missing."""
         plan = self._run.plan
         console = self._run.console
-        pool = self._run.finder.pool
         if plan.attempt:
             last = f"attempt {plan.attempt + 1}, the last one"
             console.message(f"{last}; pull brings those before it, too")
         ranks = select_ranks(plan, self._rank, self._node)
-        problems: dict[str, str] = {}
+        unreached: dict[str, Problem] = {}
+        is_cut = False
         for share in plan.nodes:
             chosen = {*ranks} & {*(share.ranks or ranks)}
             if not chosen or self._node not in ("", share.node):
                 continue
-            if share.node not in pool.sessions or pool.sessions[share.node].closed:
-                unreached = self._run.finder.unreachable.get(share.node)
-                problems[share.node] = unreached.message if unreached else "not reached"
+            if problem := self._run.finder.unreachable.get(share.node):
+                unreached[share.node] = problem
                 continue
-            sink = functools.partial(self._show_log, share.node)
-            node_logs = NodeLogs(pool, share, sink, lambda: console.is_full)
-            try:
-                problem = node_logs.show(chosen, self._tail)
-            except Interrupted as error:  # nothing was begun that would need a message
-                return error.exit_code
-            if problem:
-                problems[share.node] = problem
-        for name, problem in problems.items():
-            console.message(f"{name}: {problem}")
-        if not (problems or self._has_output):
+            monitor = self._look(replace(plan, nodes=(share,)), chosen, self._tail, once=True)
+            if self._signals:
+                return SIGNAL_EXIT_BASE + self._signals[0]
+            is_cut = is_cut or monitor.is_cut
+        for name, problem in unreached.items():
+            console.message(f"{name}: {problem.message}")
+        if is_cut or unreached:
+            return NotReady.exit_code
+        if not self._has_output:
             is_chosen = self._rank or self._node
             told = f"{format_ranges(ranks)} wrote nothing" if is_chosen else "nothing was written"
             where = f" on {self._node}" if self._node else ""
             console.message(f"run {plan.run_id}: {told}{where}")
-        return NotReady.exit_code if problems else 0
+        return 0
 
     def follow(self) -> int:
         """Show the logs as they are written, to the end of the run.
@@ -209,7 +144,6 @@ class RankLogs:
         """
         run = self._run
         first = run.plan.attempt
-        signals: list[int] = []
 
         def follow_attempt() -> AttemptMonitor:
             ranks = select_ranks(run.plan, self._rank, self._node)
@@ -217,10 +151,7 @@ class RankLogs:
             if run.plan.attempt > first:
                 run.console.message(f"attempt {run.plan.attempt + 1}")
             run.show_participants()
-            monitor = run.finder.pool.monitor(run.plan, log=self._show_log)
-            leave_on_signal(monitor, signals)
-            monitor.attach(tail=tail, ranks=ranks, read_only=True)
-            monitor.run()
+            monitor = self._look(run.plan, ranks, tail)
             run.console.reset_lines()
             return monitor
 
@@ -231,11 +162,19 @@ class RankLogs:
                 raise
             run.console.message(str(error))
             return 0
-        if signals:
-            return SIGNAL_EXIT_BASE + signals[0]
-        bodies = (timed.event.body for timed in monitor.timed_events)
-        is_cut = any(isinstance(body, EndUnverified) for body in bodies)
-        return NotReady.exit_code if is_cut else 0
+        if self._signals:
+            return SIGNAL_EXIT_BASE + self._signals[0]
+        return NotReady.exit_code if monitor.is_cut else 0
+
+    def _look(
+        self, plan: Plan, ranks: Collection[int], tail: int | None, *, once: bool = False
+    ) -> AttemptMonitor:
+        """Show the logs of all nodes at once, as they grow or `once`; a signal ends that."""
+        monitor = self._run.finder.pool.monitor(plan, log=self._show_log)
+        leave_on_signal(monitor, self._signals)
+        monitor.attach(tail=tail, ranks=ranks, once=once, read_only=True)
+        monitor.run()
+        return monitor
 
     def _show_log(self, node: str, source: str, stream: str, _: int, data: bytes) -> None:
         self._has_output = True

@@ -172,9 +172,9 @@ def _import_runner() -> None:
             importlib.import_module(module.name)
     for name in USED_LATER:
         importlib.import_module(name)
-    host_code = importlib.import_module("runner.control.rpc.host_code")
-    host_code.boot_line()
-    host_code.archive_for(host_code.KEY)
+    bootstrap = importlib.import_module("runner.control.rpc.bootstrap")
+    bootstrap.boot_line()
+    bootstrap.archive_for(bootstrap.KEY)
     gc.collect()
     gc.freeze()  # or every child would copy the pages of its first collection
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runner.control.rpc.facts import FactsCollector
-from runner.control.rpc.session import BoundedInbox, Connector
+from runner.control.rpc.session import Connector, Inbox
 from runner.core.spec import Cluster, Spec
 from runner.core.wire.facts import FactsRequest
 from tests.lab.lab import Lab
@@ -130,7 +130,7 @@ def test_gateway_that_wants_a_terminal(place: Place, then: str) -> None:
     collector = FactsCollector(
         spec,
         connector,
-        BoundedInbox(),
+        Inbox(),
         request=lambda node: FactsRequest(node.name),
         show=lambda *_: None,
     )

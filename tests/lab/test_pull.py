@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from runner.control.rpc.session import BoundedInbox
+from runner.control.rpc.session import Inbox
 from runner.control.run import download
 from runner.control.run.download import pull
 from runner.control.run.hosts import HostPool, workdir_request
@@ -74,7 +74,7 @@ class Cluster:
         console: Any = SimpleNamespace(
             phase=lambda _: None, message=lambda _: None, node_status=self._note
         )
-        pool = HostPool(spec, console, BoundedInbox())
+        pool = HostPool(spec, console, Inbox())
         self._pools.append(pool)
         pool.collect_available_facts(lambda node: workdir_request(spec, node))
         return pool

@@ -186,6 +186,9 @@ def test_whoever_joins_a_run_ends_with_it(lab: Lab, on_lab: Launcher, detached: 
     assert joined.out.count("] over") == 1
     followed = on_lab("logs", "--follow", "--run", run_id, "--cluster", "lab")
     assert followed.code == 3, followed
+    looked = on_lab("logs", "--run", run_id, "--cluster", "lab")
+    assert (looked.code, looked.out.count("] over")) == (3, 1), looked
+    assert "node2: " in looked.err
     lab["node2"].plug()
 
 

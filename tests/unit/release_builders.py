@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from runner.control.code.pool import Release
-from runner.core.wire.boot import HostCode
 from runner.core.wire.codec import Frame
 from runner.core.wire.files import Entry, Manifest, release_hash
 from runner.core.wire.paths import content_file, release_file
-from runner.host.agent import push
-from runner.host.agent.server import AgentContext
+from runner.host.agent import launch
+from runner.host.agent.server import Agent
 from runner.host.storage.pool import Upload
 
 
@@ -106,6 +105,24 @@ def left_in(workdir: Path, folder: str = "releases") -> list[str]:
     return sorted(path.name for path in (workdir / folder).iterdir())
 
 
+class AgentInMemory(Agent):
+    """An agent without a connection; `take_reply` takes its answers."""
+
+    def __init__(
+        self, workdir: Path, take_reply: Callable[[str, dict[str, Any], bytes], None]
+    ) -> None:
+        super().__init__(-1, -1, {}, b"", "")
+        self._workdir = str(workdir)
+        self._take_reply = take_reply
+
+    @property
+    def workdir(self) -> str:
+        return self._workdir
+
+    def reply(self, kind: str, data: dict[str, Any], payload: bytes = b"") -> None:
+        self._take_reply(kind, data, payload)
+
+
 class PushTaker:
     """The host's end of a push; `reply` takes its answers.
 
@@ -117,10 +134,9 @@ class PushTaker:
         self._moved = threading.Event()
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
-        context = AgentContext(self._on_reply, repr, HostCode({}), followed_workdir=str(workdir))
-        self.handler = push.Handler(context)
+        self.handler = launch.Handler(AgentInMemory(workdir, self._on_reply))
 
-    def _on_reply(self, kind: str, data: dict[str, Any], payload: bytes = b"") -> None:
+    def _on_reply(self, kind: str, data: dict[str, Any], payload: bytes) -> None:
         self._reply(kind, data, payload)
         self._moved.set()
 

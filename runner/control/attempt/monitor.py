@@ -110,11 +110,6 @@ class AttemptMonitor(NodeMonitor):
         is_over = all(node.is_finished for node in self.nodes.values())
         return is_over or (self.detached and self.stop.may_leave)
 
-    def _pinged(self) -> list[HostSession]:
-        sessions = (node.connection.session for node in self.nodes.values())
-        connected = [session for session in sessions if session is not None]
-        return [*connected, *self._standby_sessions()]
-
     def _standby_sessions(self) -> list[HostSession]:
         names = self._order_sender.standby_orders if self._order_sender else ()
         return [self.sessions[name] for name in names if name in self.sessions]
@@ -165,7 +160,7 @@ class AttemptMonitor(NodeMonitor):
                 data = {"command": "signal_ranks", "signal": signum}
                 node.live_session.request("command", data)
 
-    def _on_signal(self, signum: int) -> None:
+    def on_signal(self, signum: int) -> None:
         """Stop everything for the user, and kill it the second time."""
         if self.on_interrupt is not None and not self.on_interrupt(signum):
             return
@@ -193,6 +188,13 @@ class AttemptMonitor(NodeMonitor):
     def interrupted(self) -> bool:
         """Whether the user asked for the stop by a signal."""
         return self.stop.signal_count > 0
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the end of a node, or of a log, was not seen."""
+        bodies = [timed.event.body for timed in self.timed_events]
+        is_lost = any(isinstance(body, (events.EndUnverified, events.HostLost)) for body in bodies)
+        return is_lost or any(node.tailer.has_error for node in self.nodes.values())
 
     def duration(self, began_at: float) -> float:
         """Return how long the run took or takes; `began_at` is in seconds since 1970.

@@ -125,15 +125,15 @@ class NodeFailureDetector:
             return 0.0 if gone else FOREVER
         if any(other.is_reachable for other in self._others(node)):
             return FOREVER
-        if not node.supervisor_started:
+        if node.tailer.once or not node.supervisor_started:
             return self._spec.lost_s
         if len(self._nodes) > 1 and all(other.is_finished for other in self._others(node)):
             return max(self._spec.lost_s, LAST_HOST_TIMEOUT_S)
         return ATTACH_TIMEOUT_S
 
     def _give_up(self, node: AttemptNode, now: float, silence_s: float) -> Judgement | None:
-        is_joining = not node.supervisor_started and node.live_session
-        if is_joining and now > node.last_data + ANSWER_TIMEOUT_S:
+        owes_answer = node.live_session and (node.tailer.once or not node.supervisor_started)
+        if owes_answer and now > node.last_data + ANSWER_TIMEOUT_S:
             return Judgement(NodeState.UNVERIFIED, NO_ANSWER, show=True, record=True)
         backoff = node.connection.backoff
         is_unanswered = node.connection.is_unanswered

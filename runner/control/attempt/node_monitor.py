@@ -114,8 +114,10 @@ class NodeMonitor(WaitLoop):
         for node in self.nodes.values():
             if node.live_session:
                 node.live_session.hold(is_held=is_full)
+            if is_full and node.supervisor_started:
+                node.last_data = now  # its logs are not asked for
             if may_judge and not node.is_finished:
-                self._check(node, now, logs_paused=is_full)
+                self._check(node, now)
             is_awaited = may_judge and (self._may_rejoin(node) or not node.is_finished)
             backoff = node.connection.backoff
             if is_awaited and backoff is not None and backoff.is_due:
@@ -135,11 +137,11 @@ class NodeMonitor(WaitLoop):
         else:
             self.inbox.put((session, Frame("reconnected")))
 
-    def _check(self, node: AttemptNode, now: float, *, logs_paused: bool) -> None:
+    def _check(self, node: AttemptNode, now: float) -> None:
         if reason := self.detector.silent_connection(node):
             self.disconnect(node, reason)
         judgement = self.detector.judge(node, now, self.stop.deadline)
-        if judgement is None or (node.has_ended and logs_paused):
+        if judgement is None:
             return
         if judgement.state is NodeState.LOST:
             self._declare_lost(node, judgement.reason)
@@ -154,7 +156,7 @@ class NodeMonitor(WaitLoop):
 
     def _dispatch(self, session: HostSession | None, frame: Frame) -> None:
         if session is None:
-            self._on_signal(int(frame.data["signal"]))
+            self.on_signal(int(frame.data["signal"]))
             return
         name = session.node.name
         node = self.nodes.get(name)
@@ -190,6 +192,7 @@ class NodeMonitor(WaitLoop):
     def _on_stream(self, node: AttemptNode, session: HostSession, frame: Frame) -> None:
         if error := frame.data.get("error"):
             self.attempt.say(f"{node.name}: the end of a log cannot be read: {error}")
+            node.tailer.has_error = True
         for event in node.tailer.on_frame(frame):
             self._on_event(node, session, event)
         node.last_data = time.monotonic()
@@ -313,6 +316,8 @@ class NodeMonitor(WaitLoop):
         node.connection.disconnect(reason)
         if is_launch:  # an attached controller may itself be the one that is cut off
             self.stop_all(Reason(ReasonKind.LOST, node.name, detail=reason))
+        else:
+            self.attempt.say(f"{node.name}: {reason}")
 
     def depart(
         self, node: AttemptNode, reason: str, at: float, remaining: int, *, announce: bool = False

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runner.control.code.pool import Release
-from runner.control.rpc.session import HostSession, Inbox
+from runner.control.rpc.session import HostSession, Inbox, Window
 from runner.control.rpc.wait import WaitLoop
-from runner.control.rpc.window import Window
 from runner.core.errors import NotReady, Problem
 from runner.core.planning.readiness import free_space_hint
 from runner.core.spec import Spec

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from runner.control.rpc.bootstrap import boot_limit_s, boot_problem
 from runner.control.rpc.session import Connector, HostSession, Inbox
 from runner.control.rpc.wait import WaitLoop
-from runner.core.errors import NotReady, Problem, RunnerError
+from runner.core.errors import Problem, RunnerError
 from runner.core.spec import Node, Spec
 from runner.core.wire.codec import Frame, encode
 from runner.core.wire.facts import Facts, FactsRequest
@@ -33,6 +33,7 @@ class FactsCollector(WaitLoop):
     """
 
     interrupted_message = "interrupted; nothing was started"
+    owes_answers = False
 
     def __init__(
         self,
@@ -83,23 +84,17 @@ class FactsCollector(WaitLoop):
         self._show(name, "connecting")
         try:
             session = self._open_sessions.get(name) or self._connector.open(node, self.inbox)
-        except NotReady as error:
-            self._fail(name, error.problems[0], "not reached")
+            self._connected_at[name] = time.monotonic()
+            self.sessions[name] = session  # pinged from now on
+            request = self._request(node)
+        except RunnerError as error:
+            self._fail(
+                name, error.problems[0], "failed" if name in self.sessions else "not reached"
+            )
             return
         except Exception as error:  # noqa: BLE001 (an error in this thread must not hang the wait)
-            message = f"could not be reached: {type(error).__name__}: {error}"
+            message = f"could not be asked: {type(error).__name__}: {error}"
             self._fail(name, Problem(name, message, BUG_HINT))
-            return
-        self._connected_at[name] = time.monotonic()
-        self.sessions[name] = session  # pinged from now on
-        try:
-            request = self._request(node)
-        except RunnerError as error:  # of this machine, such as a file that cannot be read
-            self._fail(name, error.problems[0])
-            return
-        except Exception as error:  # noqa: BLE001 (as above)
-            message = f"could not be prepared: {type(error).__name__}: {error}"
-            self._fail(name, Problem("deploy", message, BUG_HINT))
             return
         if request.container:  # which may take minutes
             self._show(name, "waiting for its container engine")
@@ -116,10 +111,6 @@ class FactsCollector(WaitLoop):
     def _pending(self) -> set[str]:
         names = {node.name for node in self._spec.nodes}
         return names - self._facts.keys() - self._problems.keys()
-
-    def _owes_answer(self, name: str) -> bool:
-        del name
-        return False  # it has a deadline by what it was asked
 
     def _deadline_of(self, name: str) -> float:
         session = self.sessions.get(name)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 from runner.control.rpc.session import HostSession
 from runner.core.wire.codec import Frame, FrameError
 from runner.core.wire.events import Event, RankExited, RankStarted, parse
-from runner.core.wire.paths import EVENTS_FILE, RANK_LOG, RUN_LOGS, STREAMS
+from runner.core.wire.paths import EVENTS_FILE, log_order
 from runner.core.wire.plan import NodePlan
 
 STREAM_KINDS = ("events", "data", "streamed")
@@ -44,13 +44,14 @@ class LogTailer:
     ) -> None:
         self.dropped_events = 0
         self.is_complete = False  # to its end, as far as it is read
+        self.has_error = False  # a log could not be read to its end
         self._event_bytes = 0
         self._node_plan = node_plan
         self._attempt = node_plan.order.attempt
         self._sink = sink
         self._tail = tail
         self._has_others = ranks is None
-        self._once = once
+        self.once = once
         self._ranks: set[int] | None = None  # None: whichever torch assigns
         if ranks is not None:
             self._ranks = {*ranks}
@@ -68,18 +69,17 @@ class LogTailer:
             "offsets": self._offsets,
             "ranks": None if self._ranks is None else sorted(self._ranks),
             "others": self._has_others,
-            "once": self._once,
+            "once": self.once,
         }
         if self._tail is not None and not self._offsets.keys() - {EVENTS_FILE}:
             request["tail"] = self._tail
         self._request_id = session.request("stream", request)
 
     def stop(self, session: HostSession) -> None:
-        """Have nothing more streamed: nobody reads it."""
         if not self.is_complete:
             self._ranks = set()
             self._has_others = False
-            self._once = True
+            self.once = True
             self.start(session)
 
     def reopen(self) -> None:
@@ -97,7 +97,8 @@ class LogTailer:
         file = EVENTS_FILE
         if frame.kind == "data":
             file = frame.data["file"]
-            self._check_wanted(file)
+            if log_order(file, self._ranks, has_others=self._has_others) is None:
+                raise FrameError(f"a log that nobody asked for: {file[:80]!r}")
         self._check_offset(file, offset)
         self._offsets[file] = offset + len(frame.payload)
         if frame.kind == "events":
@@ -109,18 +110,7 @@ class LogTailer:
             source, _, stream = file.rpartition(".")
             self._sink(source, stream, offset, frame.payload)
 
-    def _check_wanted(self, file: str) -> None:
-        """Refuse a log that was not asked for."""
-        match = RANK_LOG.fullmatch(file)
-        is_wanted = self._has_others and file in RUN_LOGS
-        if match is not None:
-            is_rank_wanted = self._ranks is None or int(match[1]) in self._ranks
-            is_wanted = is_rank_wanted and (self._has_others or match[2] in STREAMS)
-        if not is_wanted:
-            raise FrameError(f"a log that nobody asked for: {file[:80]!r}")
-
     def _check_offset(self, file: str, offset: int) -> None:
-        """Refuse bytes that do not follow the last ones, and more files than there can be."""
         known = self._offsets.get(file, offset if self._tail is not None else 0)
         if offset != known:
             raise FrameError(f"bytes of {file} that do not follow the last ones")

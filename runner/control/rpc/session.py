@@ -15,8 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from runner.control.rpc import bootstrap, host_code
-from runner.control.rpc.window import Window
+from runner.control.rpc import bootstrap
 from runner.core.errors import NotReady
 from runner.core.replies import checked_reply
 from runner.core.spec import Node, Spec
@@ -44,23 +43,67 @@ MIN_PROGRESS_BYTES = 1 << 10
 CLOSE_WAIT_S = 0.1
 """The time that a channel usually takes to close; that of a silent host is left to itself."""
 
-Inbox = queue.SimpleQueue[tuple["HostSession | None", Frame]]
-"""The queue of all sessions. Signal handlers put into it too (session None): put is reentrant."""
+AHEAD_S = 0.5
+MAX_AHEAD = 8 << 20
+"""How far a stream may be ahead: in seconds of its speed, and in bytes."""
+
+MEASURE_S = 0.25
+"""How long the speed of a stream is measured."""
 
 
-class BoundedInbox(Inbox):
-    """An inbox whose sessions know what was taken."""
+class Inbox:
+    """The queue of all sessions; signal handlers put into it too (session None)."""
 
-    def get(self, *args: Any, **kwargs: Any) -> tuple[HostSession | None, Frame]:
-        """Return the next frame, with its session."""
-        session, frame = super().get(*args, **kwargs)
-        if isinstance(session, HostSession):
+    def __init__(self) -> None:
+        self._frames: queue.SimpleQueue[tuple[HostSession | None, Frame]] = queue.SimpleQueue()
+
+    def put(self, item: tuple[HostSession | None, Frame]) -> None:
+        self._frames.put(item)  # which is reentrant
+
+    def get(self, timeout: float) -> tuple[HostSession | None, Frame]:
+        """Return the next frame, and tell its session; raise queue.Empty."""
+        session, frame = self._frames.get(timeout=timeout)
+        if session is not None:
             session.on_taken(frame)
         return session, frame
 
-    def get_nowait(self) -> tuple[HostSession | None, Frame]:
-        """Return it if it is there."""
-        return self.get(block=False)
+    def empty(self) -> bool:
+        return self._frames.empty()
+
+
+class Window:
+    """How many bytes of one stream, up or down, are under way, and how many may be.
+
+    It is ahead by what is taken of it in half a second, so that a stop overtakes the rest.
+    """
+
+    def __init__(self, ahead: int = 0) -> None:
+        self.ahead = ahead
+        self._limit = INITIAL_CREDIT
+        self._taken = 0
+        self._since = time.monotonic()
+
+    @property
+    def room(self) -> int:
+        return max(0, self._limit - self.ahead)
+
+    def on_taken(self, size: int) -> None:
+        self.ahead = max(0, self.ahead - size)
+        self._taken += size
+        elapsed_s = time.monotonic() - self._since
+        if elapsed_s >= MEASURE_S:
+            limit = int(AHEAD_S * self._taken / elapsed_s)
+            self._limit = min(MAX_AHEAD, max(INITIAL_CREDIT, limit))
+            self._taken = 0
+            self._since += elapsed_s
+
+    def grant(self) -> int:
+        """Return how many bytes more may be sent, which are under way then; 0 while it is few."""
+        size = self.room
+        if size < self._limit // 4:
+            return 0
+        self.ahead += size
+        return size
 
 
 class HostSession:
@@ -84,7 +127,7 @@ class HostSession:
         self._outbox: queue.SimpleQueue[tuple[bytes, ...] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._unread_bytes = 0  # of the frames in the inbox
-        self.is_held = False  # what it streams waits to be shown
+        self._is_held = False  # what it streams waits to be shown
         self._window = Window(INITIAL_CREDIT)
         self._ids = itertools.count(1)
         self.clock = ClockOffset()
@@ -95,7 +138,6 @@ class HostSession:
             threading.Thread(target=work, daemon=True, name=f"{work.__name__} {node.name}").start()
 
     def request(self, kind: str, data: dict[str, Any] | None = None, payload: bytes = b"") -> int:
-        """Queue a request; return the id that its reply will carry."""
         request_id = next(self._ids)
         if kind == "ping":
             self.clock.on_ping(request_id)
@@ -113,16 +155,15 @@ class HostSession:
             self._unread_bytes -= frame.size
         if frame.kind == "data":
             self._window.on_taken(len(frame.payload))
-            self.grant()
+            self._grant()
 
     def hold(self, *, is_held: bool) -> None:
         """Have the host stream no more than is under way, or go on."""
-        self.is_held = is_held
-        self.grant()
+        self._is_held = is_held
+        self._grant()
 
-    def grant(self) -> None:
-        """Let the host stream more, if there is room for it."""
-        if not self.is_held and (size := self._window.grant()):
+    def _grant(self) -> None:
+        if not self._is_held and (size := self._window.grant()):
             self.request("credit", {"bytes": size})
 
     @property
@@ -137,15 +178,9 @@ class HostSession:
 
     @property
     def closed(self) -> bool:
-        """Whether the connection has ended."""
         return self._closed.is_set()
 
-    def redirect(self, inbox: Inbox) -> None:
-        """Put all frames from now on into another inbox."""
-        self._inbox = inbox
-
     def close(self) -> None:
-        """Close the connection."""
         self.closed_locally = True
         self._closed.set()
         self._stop_writing()
@@ -192,7 +227,7 @@ class HostSession:
             chunk = self._channel.read()
             if b"\0" in chunk and time.monotonic() < setup_deadline:  # `bootstrap`: a setup runs
                 self.last_heard = time.monotonic()
-            buffer = host_code.BOOT_ANSWER.sub(self._on_boot_answer, buffer + chunk)
+            buffer = bootstrap.BOOT_ANSWER.sub(self._on_boot_answer, buffer + chunk)
             if bootstrap.SHELL_STARTED in buffer:
                 self.has_shell = True
                 buffer = buffer.replace(bootstrap.SHELL_STARTED, b"")
@@ -227,7 +262,7 @@ class HostSession:
             if self._boot_input:
                 self._send_now(self._boot_input)
                 if key := self._boot_answers.get():
-                    self._send_now(host_code.archive_for(key))
+                    self._send_now(bootstrap.archive_for(key))
             while (parts := self._outbox.get()) is not None:
                 for data in parts:
                     self._send_now(data)
@@ -252,7 +287,6 @@ class ClockOffset:
         self._best_rtt_s = float("inf")
 
     def on_ping(self, ping_id: int) -> None:
-        """Note when a ping was sent."""
         self._pings[ping_id] = time.monotonic()
 
     def to_local(self, mono: float, wall: float) -> float:
@@ -311,7 +345,6 @@ class Connector:
         return HostSession(node, channel, inbox, boot_input)
 
     def transport(self, kind: str) -> Transport:
-        """Return the transport of that kind."""
         with self._lock:
             if kind not in self._transports:
                 self._transports[kind] = self._make_transport(kind)

@@ -36,6 +36,7 @@ class WaitLoop:
 
     interrupted_message = "interrupted"
     ping_interval_s = PING_S
+    owes_answers = True  # else a node may be silent up to its deadline
     _deadline = math.inf
 
     def __init__(
@@ -54,16 +55,10 @@ class WaitLoop:
         self._worked_at: dict[str, float] = {}  # when a host reported progress, or was sent a lot
 
     def _pending(self) -> Collection[str]:
-        """Return the nodes that are still waited for."""
         raise NotImplementedError
 
     def _is_finished(self) -> bool:
-        """Return whether the wait is over."""
         return not self._pending()
-
-    def _pinged(self) -> list[HostSession]:
-        """Return the sessions to keep alive, in a list: threads may add some meanwhile."""
-        return list(self.sessions.values())
 
     def _tick(self) -> float:
         """Do what is due; return how many seconds to wait for the next frame."""
@@ -76,9 +71,8 @@ class WaitLoop:
         return min(self._deadline, worked_at + ANSWER_TIMEOUT_S, answered_at + WORK_TIMEOUT_S)
 
     def _owes_answer(self, name: str) -> bool:
-        """Return whether a pending node has something to answer now."""
         del name
-        return True
+        return self.owes_answers
 
     def _on_frame(self, name: str, frame: Frame) -> bool:
         """Take a frame of a pending node; return whether it is an answer that was owed."""
@@ -86,18 +80,16 @@ class WaitLoop:
         return False
 
     def _on_closed(self, session: HostSession, reason: str) -> None:
-        """Handle the end of the connection to a pending node."""
         self._on_lost(session.node.name, f"the connection to it broke: {reason}")
 
     def _on_late(self, name: str) -> None:
-        """Handle a pending node whose deadline has passed."""
         self.sessions[name].close()  # nobody is to wait for it again
         self._on_lost(name, NO_ANSWER)
 
     def _on_lost(self, name: str, reason: str) -> None:
         """Handle a pending node that will say nothing more."""
 
-    def _on_signal(self, signum: int) -> None:
+    def on_signal(self, signum: int) -> None:
         """Handle a signal to the controller: raise Interrupted, or what a subclass does."""
         raise Interrupted(128 + signum, self.interrupted_message)
 
@@ -119,7 +111,7 @@ class WaitLoop:
             if now >= next_ping:  # however busy the inbox is
                 next_ping = now + self.ping_interval_s
                 self._check_silence()
-                for session in self._pinged():
+                for session in list(self.sessions.values()):  # threads may add some meanwhile
                     if not session.closed:
                         session.request("ping")
 
@@ -137,13 +129,14 @@ class WaitLoop:
 
     def _dispatch(self, session: HostSession | None, frame: Frame) -> None:
         if session is None:
-            if frame.kind == "signal":
-                self._on_signal(int(frame.data["signal"]))
-            return  # another kind answers a question of an attempt that is over
+            self.on_signal(int(frame.data["signal"]))
+            return
         name = session.node.name
-        if frame.kind in ("reconnected", "admitted"):  # meant for an attempt that is over
+        current = self.sessions.get(name)
+        is_own = current is session or (current is None and not session.closed_locally)
+        if frame.kind == "reconnected":  # meant for an attempt that is over
             session.close()
-        elif name not in self._pending() or not self._is_current(session):
+        elif name not in self._pending() or not is_own:
             return
         elif frame.kind == "closed":
             self._on_closed(session, str(frame.data["reason"]))
@@ -173,11 +166,6 @@ class WaitLoop:
                 self._show(name, f"its disk has not answered for {disk_wait_s:.0f} s")
             elif now - worked_at > SLOW_S:
                 self._show(name, f"no answer for {now - worked_at:.0f} s; its disk may be slow")
-
-    def _is_current(self, session: HostSession) -> bool:
-        """Return whether a session is the node's own, or one that is about to be."""
-        current = self.sessions.get(session.node.name)
-        return current is session or (current is None and not session.closed_locally)
 
     def _check_silence(self) -> None:
         for name in list(self._pending()):

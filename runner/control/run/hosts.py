@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from runner.control.attempt import attempt
 from runner.control.rpc.facts import FactsCollector
-from runner.control.rpc.session import BoundedInbox, Connector, HostSession, Inbox
+from runner.control.rpc.session import Connector, HostSession, Inbox
 from runner.control.rpc.wait import TICK_S, Broadcast, WaitLoop
 from runner.core.errors import NotReady, Problem
 from runner.core.planning.build_plan import FoldNames
@@ -243,6 +243,7 @@ class HostPool:
 
 class _Pause(WaitLoop):
     interrupted_message = "interrupted; nothing was started"
+    owes_answers = False
 
     def __init__(self, sessions: Mapping[str, HostSession], inbox: Inbox, seconds: float) -> None:
         super().__init__(sessions, inbox)
@@ -251,10 +252,6 @@ class _Pause(WaitLoop):
 
     def _pending(self) -> Collection[str]:
         return self.sessions.keys()
-
-    def _owes_answer(self, name: str) -> bool:
-        del name
-        return False  # nothing was asked
 
     def _is_finished(self) -> bool:
         return bool(self.stop_requested_on) or time.monotonic() >= self._end
@@ -276,7 +273,7 @@ def signal_pending(inbox: Inbox) -> bool:
     """Return whether a signal came that nothing has taken; empties the inbox."""
     with contextlib.suppress(queue.Empty):
         while True:
-            session, frame = inbox.get_nowait()
+            session, frame = inbox.get(timeout=0)
             if session is None and frame.kind == "signal":
                 return True
     return False
@@ -300,7 +297,7 @@ def workdir_request(spec: Spec, node: Node) -> FactsRequest:
 @contextlib.contextmanager
 def open_host_pool(spec: Spec, console: Console, fold_names: FoldNames) -> Iterator[HostPool]:
     """Open a pool for one verb, in whose inbox the signals that ask this process to end arrive."""
-    inbox = BoundedInbox()
+    inbox = Inbox()
     previous_handlers = {
         signum: signal.signal(signum, lambda number, _: enqueue_signal(inbox, number))
         for signum in SIGNALS

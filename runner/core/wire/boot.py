@@ -14,7 +14,7 @@ import marshal
 import resource
 import zlib
 from types import CodeType
-from typing import Dict, List, Mapping, Optional, Tuple
+from typing import List, Mapping, Optional, Tuple
 
 FOLDER = "code"
 """The folder of the usual workdir in which hosts keep archives, each by its hash and its key."""
@@ -23,65 +23,38 @@ SOURCE = ""
 """The key of an archive of sources; a compiled one has that of the version: its magic number."""
 
 
-class Archive:
-    """What an archive holds: modules of one `key`, and programs of ours by that of a file.
+def pack(
+    key: str, modules: Mapping[str, Tuple[bool, bytes]], programs: Mapping[str, bytes]
+) -> bytes:
+    """Return the archive of modules of one `key`, and of programs of ours by the stem of a file.
 
     Of each module there is whether it is a package, and its compressed source or code.
     """
-
-    def __init__(
-        self, key: str, modules: Dict[str, Tuple[bool, bytes]], programs: Dict[str, bytes]
-    ) -> None:
-        self.key = key
-        self.modules = modules
-        self.programs = programs
-
-    def pack(self) -> bytes:
-        """Return it as one message."""
-        content = marshal.dumps(vars(self), 2)
-        return b"%08x" % zlib.crc32(content) + content
-
-    def compiled(self, key: str) -> Archive:
-        """Return it for hosts with this version of Python, whose key it is, and for no others."""
-        if self.key == key:
-            return self
-        modules = {}
-        for name, (is_package, blob) in self.modules.items():
-            file = f"{name.replace('.', '/')}.py"
-            code = compile(zlib.decompress(blob), file, "exec", dont_inherit=True)
-            modules[name] = (is_package, code_blob(code))
-        return Archive(key, modules, self.programs)
+    content = marshal.dumps({"key": key, "modules": modules, "programs": programs}, 2)
+    return b"%08x" % zlib.crc32(content) + content
 
 
-def unpack(data: bytes) -> Archive:
-    """Return what a message holds that arrived whole."""
-    return Archive(**marshal.loads(memoryview(data)[8:]))  # noqa: S302 (our own)
+def compiled(archive: bytes, key: str) -> bytes:
+    """Return an archive for hosts with one version of Python, whose key it is, and no others."""
+    content = marshal.loads(memoryview(archive)[8:])  # noqa: S302 (our own)
+    if content["key"] == key:
+        return archive
+    modules = {}
+    for name, (is_package, blob) in content["modules"].items():
+        file = f"{name.replace('.', '/')}.py"
+        code = compile(zlib.decompress(blob), file, "exec", dont_inherit=True)
+        modules[name] = (is_package, code_blob(code))
+    return pack(key, modules, content["programs"])
 
 
 def code_blob(code: Optional[CodeType]) -> bytes:
     return zlib.compress(marshal.dumps(code))
 
 
-class HostCode:
-    """Our code, as a program on a host passes it on.
-
-    `programs` are the texts of those of our files that become files here, by stem. The archive is
-    to be kept at `place`, "" for nowhere: no host keeps it before a user has it write something.
-    """
-
-    def __init__(
-        self, programs: Mapping[str, bytes], archive: bytes = b"", place: str = ""
-    ) -> None:
-        self.programs = {name: zlib.decompress(text).decode() for name, text in programs.items()}
-        self.archive = archive
-        self.place = place
-
-
 _inherited: List[Tuple[int, int]] = []
 
 
 def raise_to_hard() -> None:
-    """Let this process open as many files as it may."""
     _inherited[:] = [inherited()]
     with contextlib.suppress(ValueError, OSError):  # unlimited, but for the kernel
         hard = inherited()[1]

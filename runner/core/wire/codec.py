@@ -49,10 +49,7 @@ def matching(pattern: Pattern[str]) -> Dict[str, Any]:
 
 
 def parsed_by(parser: Callable[[str], object]) -> Dict[str, Any]:
-    """Return the metadata of a field whose decoded texts are legal where a parser raises nothing.
-
-    It raises ValueError for others.
-    """
+    """Return the metadata of a field for whose decoded texts a parser raises no ValueError."""
     return {"parser": parser}
 
 
@@ -82,8 +79,7 @@ def encode(value: Any) -> Any:
 def decode(cls: Type[T], data: Any) -> T:
     """Build the dataclass `cls` from JSON data; fields it does not know are ignored.
 
-    Raises:
-        ValueError: The data does not have the shape of `cls`, or a field is out of its limits.
+    Raise ValueError for data of another shape, and for a field that is out of its limits.
     """
     if not isinstance(data, dict):
         raise ValueError(f"{cls.__name__}: expected an object, got {type(data).__name__}")
@@ -112,10 +108,9 @@ def _fields(cls: Hashable) -> List[Tuple[str, Any, Mapping[str, Any], bool]]:
 
 
 def decode_field(hint: Any, metadata: Mapping[str, Any], data: Any) -> Any:
-    """Return a value of the type `hint`; it, or each of several, is within the limits of a field.
+    """Return a value of the type `hint`, each of several within the limits of a field.
 
-    Raises:
-        ValueError: It is not.
+    Raise ValueError if it is not.
     """
     value = _decode(hint, data)
     items = value if isinstance(value, tuple) else () if value is None else (value,)
@@ -171,7 +166,6 @@ def _decode_scalar(hint: Any, value: Any) -> Any:
 
 
 def abbreviate(value: Any) -> str:
-    """Return a decoded value for a message: short, and of anything nested only its type."""
     is_scalar = value is None or type(value) in _NOUNS
     return f"{value!r:.80}" if is_scalar else type(value).__name__
 
@@ -201,8 +195,6 @@ class FrameError(ValueError):
 
 @dataclass(frozen=True)
 class Frame:
-    """One message: its kind, its fields, and raw bytes."""
-
     kind: str
     data: Dict[str, Any] = field(default_factory=dict)
     payload: bytes = b""
@@ -224,11 +216,7 @@ class FrameDecoder:
         self._buffer = bytearray()
 
     def feed(self, chunk: bytes) -> Iterator[Frame]:
-        """Yield every frame that a chunk completes.
-
-        Raises:
-            FrameError: The bytes cannot be a frame.
-        """
+        """Yield every frame that a chunk completes; raise FrameError for what cannot be one."""
         self._buffer += chunk
         while len(self._buffer) >= LENGTHS.size:
             header_size, payload_size = LENGTHS.unpack_from(self._buffer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from typing import AbstractSet, Optional, Tuple
 
 from runner.core.wire.codec import bounded, matching
 
@@ -143,3 +144,19 @@ def content_file(workdir: str, digest: str) -> str:
 def kept_folder(workdir: str, place: str, name: str) -> str:
     """Return the folder on a host to which the link `name` of a task leads that keeps it."""
     return posixpath.join(workdir, KEEP, place, name)
+
+
+def log_order(
+    name: str, ranks: Optional[AbstractSet[int]], *, has_others: bool
+) -> Optional[Tuple[int, int]]:
+    """Return the place of a log, rank after rank, among those of some ranks (None: of all).
+
+    None is for what does not belong there. With `has_others`, their metrics and `RUN_LOGS` do.
+    """
+    match = RANK_LOG.fullmatch(name)
+    if match is None:
+        return (-1, 0) if has_others and name in RUN_LOGS else None
+    rank = int(match[1])
+    streams = (*STREAMS, METRICS_STREAM) if has_others else STREAMS
+    is_wanted = match[2] in streams and (ranks is None or rank in ranks)
+    return (rank, streams.index(match[2])) if is_wanted else None

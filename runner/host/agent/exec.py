@@ -33,12 +33,12 @@ class CommandRun:
 
     def __init__(self, argv: List[str], environ: Dict[str, str], limit_s: float) -> None:
         """Start it in the user's home; its standard input is empty."""
-        self._offsets = {"out": 0, "err": 0}
-        self._fds: Dict[str, int] = {}
+        self._streams: Dict[int, str] = {}  # by the descriptors of their pipes
         written: List[int] = []
-        for name in self._offsets:
-            self._fds[name], write_fd = os.pipe()
-            os.set_blocking(self._fds[name], False)
+        for stream in ("out", "err"):
+            read_fd, write_fd = os.pipe()
+            os.set_blocking(read_fd, False)
+            self._streams[read_fd] = stream
             written.append(write_fd)
         body = functools.partial(
             _supervise, argv, environ, time.monotonic() + limit_s, os.getpid(), *written
@@ -52,45 +52,43 @@ class CommandRun:
         """Send its output as far as there is credit, full pipes hold it up; return the report."""
         while self._supervisor.code is None:
             room = credit.take(READ_BYTES, wait_s=0)
-            sent = 0
             try:
-                fds = [*self._fds.values()] if room else []
+                fds = [*self._streams, *self._supervisor.pipes] if room else self._supervisor.pipes
                 timeout_s = POLL_S if room else NO_CREDIT_POLL_S
-                ready, _, _ = select.select([*fds, *self._supervisor.pipes], [], [], timeout_s)
-                for name in [name for name, fd in self._fds.items() if fd in ready]:
-                    if sent < room:
-                        sent += self._read(name, room - sent, send)
+                ready, _, _ = select.select(fds, [], [], timeout_s)
+                for fd in [fd for fd in self._streams if fd in ready]:
+                    if room:
+                        room -= self._read(fd, room, send)
             finally:
-                credit.grant(room - sent)
+                credit.grant(room)
             self._supervisor.advance()
-        for name in [*self._fds]:  # the rest of the output, at most what pipes hold
-            while self._read(name, READ_BYTES, send):
+        for fd in [*self._streams]:  # the rest of the output, at most what pipes hold
+            while self._read(fd, READ_BYTES, send):
                 pass
-        for fd in self._fds.values():
+        for fd in self._streams:  # others still hold the other end
             os.close(fd)
-        self._fds = {}
+        self._streams.clear()
         if not self._supervisor.pid:
             return {"refused": self._supervisor.text}
         killed = "its supervising process was killed; parts of it may be left"
         return self._supervisor.report() or {"error": self._supervisor.text or killed}
 
     def kill(self) -> None:
-        """End all of it now; the report follows."""
         if self._supervisor.code is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._supervisor.pid, signal.SIGTERM)
 
-    def _read(self, name: str, most: int, send: Send) -> int:
+    def _read(self, fd: int, most: int, send: Send) -> int:
         """Pass on what is in a pipe; return how many bytes that was."""
         try:
-            data = os.read(self._fds[name], most) if name in self._fds else b""
+            data = os.read(fd, most)
         except BlockingIOError:
             return 0
         if data:
-            send("data", data, file=name, offset=self._offsets[name])
-            self._offsets[name] += len(data)
-        elif name in self._fds:
-            os.close(self._fds.pop(name))
+            send("data", data, file=self._streams[fd], offset=0)
+        else:
+            del self._streams[fd]
+            os.close(fd)
         return len(data)
 
 
@@ -146,43 +144,40 @@ def _supervise(
 class Handler(RequestHandler):
     """One command at a time, in the environment that the setup lines left."""
 
-    at_once = frozenset({"exec", "kill"})
+    at_once = frozenset({"kill"})
     _command: Optional[CommandRun] = None
 
     def on_exec(self, frame: Frame) -> None:
-        """Start the command."""
-        argv = list(frame.data["argv"])
-        environ = self.context.require_facts().environ
-        command = CommandRun(argv, environ, float(frame.data["limit_s"]))
-        self._command = command
-        self.context.start(frame, functools.partial(self._pass_on, command))
-        self.context.cache_code()
+        self._run(frame, list(frame.data["argv"]), self.agent.require_facts().environ)
 
     def on_prepare(self, frame: Frame) -> None:
         """Make the environment that the facts named, unless it is made by then."""
-        result = self.context.require_facts()
+        result = self.agent.require_facts()
         prepare = result.prepare
         folder = result.facts.environment
         if prepare is None:
             raise ValueError("no environment was asked for with the facts")
-        limit_s = float(frame.data["limit_s"])
-        with environment.locked(self.context.workdir, folder, limit_s):
+        with environment.locked(self.agent.workdir, folder, float(frame.data["limit_s"])):
             if environment.is_made(folder):
-                self.context.answer(frame, "exited", code=0)
+                self.agent.answer(frame, "exited", code=0)
                 return
             environment.lay_out(folder, frame.data["files"], frame.payload)
             environ = {**result.environ, **frame.data["secrets"], environment.VARIABLE: folder}
             if "/" in prepare.python:
                 environ["UV_PYTHON"] = os.path.expanduser(prepare.python)
             bash = find_program("bash", environ) or "bash"
-            argv = setup.make_command(folder, bash, prepare.lines)
-            self._command = in_loop(lambda: CommandRun(argv, environ, limit_s))
-            self._pass_on(self._command, frame)
+            self._run(frame, setup.make_command(folder, bash, prepare.lines), environ)
 
-    def _pass_on(self, command: CommandRun, frame: Frame) -> None:
-        answer = functools.partial(self.context.answer, frame)
+    def _run(self, frame: Frame, argv: List[str], environ: Dict[str, str]) -> None:
+        def begin() -> CommandRun:
+            self._command = CommandRun(argv, environ, float(frame.data["limit_s"]))
+            self.agent.cache_code()
+            return self._command
+
+        command = in_loop(begin)
+        answer = functools.partial(self.agent.answer, frame)
         try:
-            report = command.pass_on(self.context.credit, answer)
+            report = command.pass_on(self.agent.credit, answer)
         except BaseException:  # the controller has left
             command.kill()
             command.pass_on(Credit(), lambda *_, **__: None)
@@ -192,6 +187,8 @@ class Handler(RequestHandler):
         answer("exited", **report)
 
     def on_kill(self, _: Frame) -> None:
-        """End the command early."""
+        """End the command early, or have none begin."""
         if self._command is not None:
             self._command.kill()
+        else:
+            self.agent.cancel_all(ValueError("interrupted"))

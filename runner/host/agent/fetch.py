@@ -27,11 +27,9 @@ FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Handler(RequestHandler):
-    """Lists the files of a run, and sends them."""
-
     def on_inventory(self, frame: Frame) -> None:
         """List the files of a run: those of the kinds, and the outputs that `patterns` name."""
-        folder = self.context.run_folder(frame)
+        folder = self.agent.run_folder(frame)
         if not os.path.isdir(folder.root):
             raise ValueError(f"there is no run {frame.data['run_id']} ({folder.root})")
         inventory = Inventory(folder, frame.data["kinds"], frame.data["patterns"])
@@ -39,7 +37,7 @@ class Handler(RequestHandler):
         skipped = inventory.skipped
         if inventory.skip_count > len(skipped):
             skipped.append(f"and {inventory.skip_count - len(skipped)} more")
-        self.context.answer(
+        self.agent.answer(
             frame,
             "inventory",
             zlib.compress(rows, 1),
@@ -48,8 +46,7 @@ class Handler(RequestHandler):
         )
 
     def on_fetch(self, frame: Frame) -> None:
-        """Send files from an offset to a size, one after the other."""
-        folder = self.context.run_folder(frame)
+        folder = self.agent.run_folder(frame)
         outputs = Outputs.of(folder)
         for kind, path, offset, size, mtime_ns in frame.data["files"]:
             try:
@@ -65,8 +62,8 @@ class Handler(RequestHandler):
                     os.close(descriptor)
             except (OSError, ValueError) as error:
                 reason = error_text(error)
-                self.context.answer(frame, "data", file=path, offset=0, error=reason, eof=True)
-        self.context.answer(frame, "streamed")
+                self.agent.answer(frame, "data", file=path, offset=0, error=reason, eof=True)
+        self.agent.answer(frame, "streamed")
 
     def _send_file(
         self,
@@ -86,15 +83,15 @@ class Handler(RequestHandler):
             version = (status.st_size, status.st_mtime_ns)
             if mtime_ns is not None and version != (size, mtime_ns):
                 raise ValueError("it changed meanwhile")
-            room = self.context.credit.take(min(CHUNK, size - offset))
+            room = self.agent.credit.take(min(CHUNK, size - offset))
             sent = 0
             try:
                 data = os.pread(descriptor, room, offset)
                 is_last = offset + len(data) >= size or not data
-                self.context.answer(frame, "data", data, file=path, offset=offset, eof=is_last)
+                self.agent.answer(frame, "data", data, file=path, offset=offset, eof=is_last)
                 sent = len(data)
             finally:
-                self.context.credit.grant(room - sent)
+                self.agent.credit.grant(room - sent)
             offset += sent
 
 
@@ -237,11 +234,7 @@ def _read_json(path: str) -> Dict[str, Any]:
 
 
 def open_below(base: str, path: str) -> int:
-    """Open a file below a folder without following links.
-
-    Raises:
-        OSError: It does not exist, or a part of the path is a link.
-    """
+    """Open a file below a folder; raise OSError, also if a part of the path is a link."""
     dir_fd = os.open(base, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         *parents, name = path.split("/")

@@ -41,60 +41,56 @@ SEND_TIMEOUT_S = 1.0  # for a supervisor whose buffer is full: it is stopped, or
 
 
 class Handler(RequestHandler):
-    """The run that this agent's controller follows."""
-
     at_once = frozenset({"follow", "stream", "command"})
 
-    _run: Optional[FollowedRun] = None
     _watch: Optional[Job] = None
     _stream: Optional[Job] = None
-    _is_joining = False  # what is asked meanwhile is about a run that is not followed yet
+    _join: Optional[Job] = None  # while it lives, what is asked is about a run to be followed
 
     def on_follow(self, frame: Frame) -> None:
         """Follow a run that another agent started, or was to start."""
         self.end_stream()
-        self._is_joining = True
-        self.context.start(frame, self._join)
+        self._join = self.agent.start(frame, self._follow_found)
 
-    def _join(self, frame: Frame) -> None:
-        try:
-            order = decode(Order, frame.data["order"])
-            folder = RunPaths(order.workdir, order.run_id, order.node)
-            read_only = bool(frame.data.get("read_only"))
-            by_launch = bool(frame.data.get("by_launch"))
-            if frame.data.get("claim") and reserve_attempt(folder, order.attempt):
-                raise ValueError("its order had not arrived")
-            if not os.path.isdir(folder.root):
-                raise ValueError(f"there is no run {order.run_id} in {order.workdir}")
-            if not os.path.isdir(folder.attempt_folder(order.attempt)):
-                raise ValueError(f"attempt {order.attempt} of it has not begun here")
-            if not read_only:
-                run_owner.require_local(folder)
-            run = FollowedRun(RunSocket(folder), order, read_only=read_only, by_launch=by_launch)
-            run.ended = _is_superseded(folder, order)  # a stop reaches the later attempt as well
-            in_loop(lambda: self.follow(run, order))
-            self.context.answer(frame, "following")
-        finally:
-            self._is_joining = False
+    def _follow_found(self, frame: Frame) -> None:
+        order = decode(Order, frame.data["order"])
+        folder = RunPaths(order.workdir, order.run_id, order.node)
+        read_only = bool(frame.data.get("read_only"))
+        by_launch = bool(frame.data.get("by_launch"))
+        if frame.data.get("claim") and reserve_attempt(folder, order.attempt):
+            raise ValueError("its order had not arrived")
+        if not os.path.isdir(folder.root):
+            raise ValueError(f"there is no run {order.run_id} in {order.workdir}")
+        if not os.path.isdir(folder.attempt_folder(order.attempt)):
+            raise ValueError(f"attempt {order.attempt} of it has not begun here")
+        if not read_only:
+            run_owner.require_local(folder)
+        run = FollowedRun(RunSocket(folder), order, read_only=read_only, by_launch=by_launch)
+        run.ended = _is_superseded(folder, order)  # a stop reaches the later attempt as well
+        in_loop(lambda: self.follow(run))
+        self.agent.answer(frame, "following")
 
-    def follow(self, run: FollowedRun, order: Order) -> None:
-        """Follow a run from now on."""
+    def follow(self, run: FollowedRun) -> None:
         if self._watch is not None:
             self._watch.is_cancelled = True
-        self._run = run
-        self._watch = self.context.jobs.start(run.watch)
-        context = self.context
-        context.followed_workdir = order.workdir
-        if order.disconnect_s:  # by then the supervisor has given up the controller, too
-            context.controller_timeout_s = min(context.controller_timeout_s, order.disconnect_s)
+        agent = self.agent
+        agent.followed = run
+        self._watch = agent.jobs.start(run.watch)
+        limit_s = run.order.disconnect_s
+        if limit_s:  # by then the supervisor has given up the controller, too
+            agent.controller_timeout_s = min(agent.controller_timeout_s, limit_s)
+
+    @property
+    def _is_joining(self) -> bool:
+        return self._join is not None and self._join.is_alive()
 
     def _followed(self) -> FollowedRun:
         """Return the run that is followed; raise RuntimeError if there is none."""
         while self._is_joining:
             pause(POLL_S)
-        if self._run is None:
+        if self.agent.followed is None:
             raise RuntimeError("this agent follows no run yet")
-        return self._run
+        return self.agent.followed
 
     def on_stream(self, frame: Frame) -> None:
         """Send the logs as they are, if `once`; else the events and logs as they grow.
@@ -102,56 +98,46 @@ class Handler(RequestHandler):
         It takes the place of the stream before.
         """
         self.end_stream()
-        self._stream = self.context.start(frame, self._send_stream, has_answer=False)
+        self._stream = self.agent.start(frame, self._send_stream, has_answer=False)
 
     def _send_stream(self, frame: Frame) -> None:
         run = self._followed()
-        send = functools.partial(self.context.answer, frame)
-        stream = LogStream(run.folder, frame.data, self.context.credit, send)
+        send = functools.partial(self.agent.answer, frame)
+        stream = LogStream(run.folder, frame.data, self.agent.credit, send)
         if frame.data["once"]:
             stream.send_once()
         else:
             stream.follow(lambda: run.ended)
-        self.context.answer(frame, "streamed")
+        self.agent.answer(frame, "streamed")
 
     def end_stream(self) -> None:
-        """Stream no more."""
         if self._stream is not None:
             self._stream.is_cancelled = True
 
     def on_command(self, frame: Frame) -> None:
         """Pass a command to the supervisor; a stop before the start cancels that."""
-        is_early = self._run is None and not self._is_joining and frame.data["command"] != "detach"
-        stop = ValueError("a stop was requested before its start")
-        if is_early and self.context.cancel_all(stop):
-            self.context.answer(frame, "command_sent")
+        is_early = self.agent.followed is None and not self._is_joining
+        may_cancel = is_early and frame.data["command"] != "detach"
+        error = ValueError("a stop was requested before its start")
+        if may_cancel and self.agent.cancel_all(error):
+            self.agent.answer(frame, "command_sent")
             return
-        self.context.start(frame, self._pass_on, has_answer=False)
+        self.agent.start(frame, self._pass_on, has_answer=False)
 
     def _pass_on(self, frame: Frame) -> None:
         fields = {name: frame.data[name] for name in COMMAND_FIELDS if name in frame.data}
         if self._followed().send(frame.data["command"], **fields):
-            self.context.answer(frame, "command_sent")
-
-    @property
-    def disk_wait_s(self) -> float:
-        """For how long the disk has not answered the supervisor."""
-        return self._run.disk_wait_s if self._run is not None else 0.0
-
-    def renew_lease(self) -> None:
-        """Renew the controller lease of the run, unless it is only read."""
-        if self._run is not None:
-            self._run.renew_lease()
+            self.agent.answer(frame, "command_sent")
 
     def on_dump_stacks(self, frame: Frame) -> None:
         """Have the stacks of a run's ranks dumped; the answer is empty for one that has ended.
 
         It is what the supervisor adds to its log: it knows then what its dump disturbs.
         """
-        folder = self.context.run_folder(frame)
+        folder = self.agent.run_folder(frame)
         order = read_order(folder)
         if order is None:
-            raise ValueError(f"there is no run {frame.data['run_id']} in {self.context.workdir}")
+            raise ValueError(f"there is no run {frame.data['run_id']} in {self.agent.workdir}")
         text = ""
         if not has_ended(folder, order):
             log = folder.stream_log(order.attempt, STACKS_LOG, "out")
@@ -165,7 +151,7 @@ class Handler(RequestHandler):
                     raise ValueError("its supervisor dumped no stacks in time")
                 pause(DUMP_POLL_S)
                 text = procfs.read_text(log)[before:]
-        self.context.answer(frame, "stacks_dumped", text.encode())
+        self.agent.answer(frame, "stacks_dumped", text.encode())
 
 
 class FollowedRun:
@@ -187,7 +173,7 @@ class FollowedRun:
         self.folder = run_socket.folder
         self.disk_wait_s = 0.0
         self.ended = False
-        self._order = order
+        self.order = order
         self._read_only = read_only
         self._by_launch = by_launch  # the controller started the run, and is to tell of its end
         self._run_socket = run_socket
@@ -206,9 +192,9 @@ class FollowedRun:
         if command in ("stop", "kill") and decode(Reason, fields["reason"]).is_by_user:
             self._user_stop = True
         if command == "stop" and self._kill_at is None:
-            self._kill_at = now + self._order.grace_s + _unresponsive_s(self._order)
+            self._kill_at = now + self.order.grace_s + _unresponsive_s(self.order)
         elif command == "kill":
-            deadline = now + _unresponsive_s(self._order)
+            deadline = now + _unresponsive_s(self.order)
             self._kill_at = min(self._kill_at or deadline, deadline)
         line = self._line(command, **fields)
         self._untaken.append(command)
@@ -222,14 +208,13 @@ class FollowedRun:
         return True
 
     def renew_lease(self) -> None:
-        """Renew the controller lease, if the supervisor can be reached now."""
         connection = self._connection
         if connection is not None and not self._read_only:
             with contextlib.suppress(OSError):
                 connection.send(self._line("renew_lease"))
 
     def _line(self, command: str, **fields: Any) -> bytes:
-        message = {"command": command, "attempt": self._order.attempt, "by_launch": self._by_launch}
+        message = {"command": command, "attempt": self.order.attempt, "by_launch": self._by_launch}
         return json.dumps({**message, **fields}).encode() + b"\n"
 
     def watch(self) -> None:
@@ -273,10 +258,10 @@ class FollowedRun:
         with contextlib.suppress(OSError):  # a disk may fail for a moment
             lock = run_owner.take_over(self.folder) if alone else None
             if lock is None:
-                return _is_superseded(self.folder, self._order) and not self._untaken
+                return _is_superseded(self.folder, self.order) and not self._untaken
             with lock:
-                if not self._read_only and not has_ended(self.folder, self._order):
-                    recover_orphaned(self.folder, self._order)
+                if not self._read_only and not has_ended(self.folder, self.order):
+                    recover_orphaned(self.folder, self.order)
             return True
         return False
 
@@ -289,14 +274,14 @@ class FollowedRun:
         now = time.monotonic()
         if self._kill_at is None or now < self._kill_at:
             return
-        self._kill_at = now + _unresponsive_s(self._order)
+        self._kill_at = now + _unresponsive_s(self.order)
         if self.disk_wait_s:
             self.disk_wait_s = 0.0  # it reacts, and waits for its disk; it has to say so again
         else:
             self._signal_owner(signal.SIGKILL)
 
     def _signal_owner(self, signum: signal.Signals) -> None:
-        if not self._user_stop and is_relaunch_pending(self.folder, self._order):
+        if not self._user_stop and is_relaunch_pending(self.folder, self.order):
             return  # its attempt has ended; it waits for other hosts
         pids = run_owner.live_owner_pids(self.folder)
         processes = procfs.table()

@@ -14,8 +14,8 @@ import select
 import signal
 import sys
 import time
+import zlib
 from collections import deque
-from dataclasses import dataclass
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -23,34 +23,32 @@ from typing import (
     Deque,
     Dict,
     FrozenSet,
+    Mapping,
     NoReturn,
     Optional,
 )
 
 from runner.core.wire import boot
-from runner.core.wire.boot import HostCode
-from runner.core.wire.codec import MAGIC, PROTOCOL, STAYS, Frame, FrameDecoder
+from runner.core.wire.codec import MAGIC, STAYS, Frame, FrameDecoder
 from runner.core.wire.paths import RunPaths, validated_paths
 from runner.core.wire.timing import CONTROLLER_TIMEOUT_S
 from runner.host.agent.stream import Credit
 from runner.host.process.jobs import Job, Jobs, checkpoint
 
 if TYPE_CHECKING:
+    from runner.host.agent.follow import FollowedRun
     from runner.host.facts.collect import FactsResult
+    from runner.host.storage.run_owner import RunSocket
 
 MAX_UNSENT = 256 << 10  # bytes taken of a stream while the controller has not taken others
 IN_ORDER = ("data", "streamed", "exited")  # what is sent in its order, and after all else
 REQUEST_MODULES = {
-    "facts": "facts",
-    **dict.fromkeys(("offer", "manifest", "chunk", "finish"), "push"),
-    "start": "launch",
+    **dict.fromkeys(("facts", "sample", "listen", "probe"), "facts"),
+    **dict.fromkeys(("offer", "manifest", "chunk", "finish", "start"), "launch"),
     **dict.fromkeys(("follow", "stream", "command", "dump_stacks"), "follow"),
     **dict.fromkeys(("exec", "prepare", "kill"), "exec"),
     **dict.fromkeys(("inventory", "fetch"), "fetch"),
-    **dict.fromkeys(("runs", "run", "mark_relaunch_pending"), "runs"),
-    **dict.fromkeys(("kill_leftovers", "clean"), "clean"),
-    "sample": "sample",
-    **dict.fromkeys(("listen", "probe"), "between_hosts"),
+    **dict.fromkeys(("runs", "run", "mark_relaunch_pending", "clean", "kill_leftovers"), "runs"),
 }
 """The module beside this one whose `Handler` answers each kind of request, by `on_KIND`.
 
@@ -62,20 +60,49 @@ PROGRESS_INTERVAL_S = 1.0  # how often the controller is told that a request is 
 LEAVE_TIMEOUT_S = 60.0  # for a job that was cancelled to get on, such as on a frozen disk
 
 
-@dataclass
-class AgentContext:
-    """One conversation with one controller, as the request handlers see it."""
+class Agent:
+    """One conversation with one controller about one node, on purpose all that requests share.
 
-    reply: Callable[..., None]  # takes the kind of an answer, its data, and perhaps raw bytes
-    get_handler: Callable[[str], Any]  # returns that of a kind of request, loading it if need be
-    code: HostCode  # ours
-    controller_timeout_s: float = CONTROLLER_TIMEOUT_S  # after such silence the agent exits
-    facts: Optional[FactsResult] = None
-    followed_workdir: str = ""  # of the run that is followed
+    `programs` are the texts of those of our files that become files here, by stem. The archive of
+    our code is to be kept at `place`, "" for nowhere: no host keeps it before a user has it write
+    something.
+    """
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self, in_fd: int, out_fd: int, programs: Mapping[str, str], archive: bytes, place: str
+    ) -> None:
+        self.programs = programs
+        self._archive = archive
+        self._place = place
         self.jobs = Jobs()
         self.credit = Credit()
+        self.controller_timeout_s = CONTROLLER_TIMEOUT_S  # after such silence the agent exits
+        self.facts: Optional[FactsResult] = None
+        self.followed: Optional[FollowedRun] = None
+        self.started: Optional[RunSocket] = None  # of the supervisor that was started here
+        self._in_fd = in_fd
+        self._out_fd = out_fd
+        self._urgent: Deque[bytes] = deque()
+        self._stream: Deque[bytes] = deque()  # at most what the controller has granted
+        self._unsent = bytearray()
+        self._last_received = time.monotonic()
+        self._last_progress = self._last_received
+        self._handlers: Dict[str, Any] = {}  # by the names of their modules
+
+    # What request handlers need
+
+    def handler(self, kind: str) -> Any:
+        name = REQUEST_MODULES[kind]
+        if name not in self._handlers:
+            module: Any = importlib.import_module(f"runner.host.agent.{name}")
+            self._handlers[name] = module.Handler(self)
+        return self._handlers[name]
+
+    def reply(self, kind: str, data: Dict[str, Any], payload: bytes = b"") -> None:
+        """Queue a frame, in any thread."""
+        queue = self._stream if kind in IN_ORDER else self._urgent
+        queue.append(Frame(kind, data, payload).pack())
+        self.jobs.wake()
 
     def answer(self, frame: Frame, kind: str, payload: bytes = b"", /, **data: Any) -> None:
         """Queue the answer to a request, unless nobody waits for it any more."""
@@ -83,7 +110,6 @@ class AgentContext:
         self.reply(kind, {"id": frame.data["id"], **data}, payload)
 
     def refuse(self, frame: Frame, error: BaseException) -> None:
-        """Answer that something could not be done."""
         self.reply("refused", {"id": frame.data.get("id"), "reason": error_text(error)})
 
     def start(
@@ -115,109 +141,66 @@ class AgentContext:
 
     def cache_code(self) -> None:
         """Have this host cache our code, once."""
-        if self.code.place:
+        if self._place:
             from runner.host.storage.pool import store_archive  # noqa: PLC0415 (once per version)
 
-            self.jobs.start(functools.partial(store_archive, self.code.place, self.code.archive))
-            self.code.place = ""
+            self.jobs.start(functools.partial(store_archive, self._place, self._archive))
+            self._place = ""
 
     @property
     def workdir(self) -> str:
         """Where runs are kept on this host, by the run that is followed or by the facts."""
-        return self.followed_workdir or self.require_facts().facts.workdir
+        if self.followed is not None:
+            return self.followed.order.workdir
+        return self.require_facts().facts.workdir
 
     def run_folder(self, frame: Frame) -> RunPaths:
-        """Return the folder of the run that a request names."""
         return validated_paths(self.workdir, frame.data["run_id"], frame.data["node"])
 
-
-class RequestHandler:
-    """The requests that one module answers, each by its method `on_KIND`, which takes the frame.
-
-    It is called in a thread of its own, or by the loop for the kinds `at_once`.
-    """
-
-    at_once: FrozenSet[str] = frozenset()
-
-    def __init__(self, context: AgentContext) -> None:
-        self.context = context
-
-    def close(self) -> None:
-        """Clean up: the controller left."""
-
-
-class AgentServer:
-    """One conversation with one controller about one node."""
-
-    def __init__(self, in_fd: int, out_fd: int, code: HostCode) -> None:
-        self._in_fd = in_fd
-        self._out_fd = out_fd
-        self._decoder = FrameDecoder()
-        self._urgent: Deque[bytes] = deque()
-        self._stream: Deque[bytes] = deque()  # at most what the controller has granted
-        self._unsent = bytearray()
-        self._last_received = time.monotonic()
-        self._last_progress = self._last_received
-        self._context = AgentContext(self._reply, self._load, code)
-        self._loaded: Dict[str, Any] = {}  # handlers, by the names of their modules
-
-    def _load(self, kind: str) -> Any:
-        """Return the handler that answers a kind of request."""
-        name = REQUEST_MODULES[kind]
-        if name not in self._loaded:
-            module: Any = importlib.import_module(f"runner.host.agent.{name}")
-            self._loaded[name] = module.Handler(self._context)
-        return self._loaded[name]
+    # The loop
 
     def serve(self) -> None:
-        """Answer until the controller goes away."""
         for descriptor in (self._in_fd, self._out_fd):
             os.set_blocking(descriptor, False)
         self._unsent += MAGIC
-        self._reply("hello", {"protocol": PROTOCOL, "pid": os.getpid(), **clocks()})
+        self.reply("hello", clocks())
+        decoder = FrameDecoder()
         try:
-            while self._poll_once():
-                self._context.jobs.deliver()
+            while self._poll_once(decoder):
+                self.jobs.deliver()
         finally:
-            for handler in self._loaded.values():
+            for handler in self._handlers.values():
                 handler.close()
-            self._context.jobs.finish(LEAVE_TIMEOUT_S)
+            self.jobs.finish(LEAVE_TIMEOUT_S)
 
-    def await_supervisor(self) -> None:
-        """Return once the supervisor that was started here has ended."""
-        handler: Any = self._loaded.get("launch")
-        while handler is not None and handler.has_supervisor:
-            time.sleep(STAY_POLL_S)
-
-    def _poll_once(self) -> bool:
+    def _poll_once(self, decoder: FrameDecoder) -> bool:
         """Sleep until there is something to do; return False when the controller has left."""
         now = time.monotonic()
-        if now - self._last_received >= self._context.controller_timeout_s:
+        if now - self._last_received >= self.controller_timeout_s:
             return False
         if now - self._last_progress >= PROGRESS_INTERVAL_S:
-            self._report_progress(now)
-        self._wait()
+            for job in self.jobs.running:
+                if job.request and job.moved_at >= self._last_progress and not job.is_cancelled:
+                    self.reply("in_progress", {"id": job.request.data.get("id")})
+            self._last_progress = now
+        poll = select.poll()
+        poll.register(self._in_fd, select.POLLIN)
+        poll.register(self.jobs.wake_fd, select.POLLIN)
+        if self._unsent or self._urgent or self._stream:
+            poll.register(self._out_fd, select.POLLOUT)
+        poll.poll(1000 * PROGRESS_INTERVAL_S)
         try:
             self._send()  # before what was posted after it is done
             try:
                 chunk = os.read(self._in_fd, 1 << 18)
             except BlockingIOError:
                 return True
-            for frame in self._decoder.feed(chunk):
+            for frame in decoder.feed(chunk):
                 self._dispatch(frame)
         except OSError:
             return False
         self._last_received = time.monotonic()  # an answer may have taken long
         return bool(chunk)
-
-    def _wait(self) -> None:
-        """Wait for a descriptor, or until progress is to be told."""
-        poll = select.poll()
-        poll.register(self._in_fd, select.POLLIN)
-        poll.register(self._context.jobs.wake_fd, select.POLLIN)
-        if self._unsent or self._urgent or self._stream:
-            poll.register(self._out_fd, select.POLLOUT)
-        poll.poll(1000 * PROGRESS_INTERVAL_S)
 
     def _send(self) -> None:
         """Send what the controller takes now; raise OSError if it has left."""
@@ -232,56 +215,56 @@ class AgentServer:
                 return
             del self._unsent[:sent]
 
-    def _report_progress(self, now: float) -> None:
-        """Tell which requests got on."""
-        for job in self._context.jobs.running:
-            if job.request and job.moved_at >= self._last_progress and not job.is_cancelled:
-                self._reply("in_progress", {"id": job.request.data.get("id")})
-        self._last_progress = now
-
     def _dispatch(self, frame: Frame) -> None:
         kind = frame.kind
         try:
             if kind == "ping":
-                disk_wait_s = self._context.jobs.wait_s
-                if "follow" in self._loaded:
-                    self._loaded["follow"].renew_lease()
-                    disk_wait_s = max(disk_wait_s, self._loaded["follow"].disk_wait_s)
-                self._context.answer(frame, "pong", **clocks(), disk_wait_s=round(disk_wait_s, 1))
+                disk_wait_s = self.jobs.wait_s
+                if self.followed is not None:
+                    self.followed.renew_lease()
+                    disk_wait_s = max(disk_wait_s, self.followed.disk_wait_s)
+                self.answer(frame, "pong", **clocks(), disk_wait_s=round(disk_wait_s, 1))
             elif kind == "credit":
-                self._context.credit.grant(int(frame.data["bytes"]))
+                self.credit.grant(int(frame.data["bytes"]))
             elif kind in REQUEST_MODULES:
-                handler = self._load(kind)
+                handler = self.handler(kind)
                 answer = getattr(handler, f"on_{kind}")
                 if kind in handler.at_once:
                     answer(frame)
                 else:
-                    self._context.start(frame, answer)
+                    self.start(frame, answer)
             else:
                 raise ValueError(f"this agent knows no request {kind!r}")
         except Exception as error:  # noqa: BLE001 (the controller hears of it, whatever it is)
-            self._context.refuse(frame, error)
+            self.refuse(frame, error)
 
-    def _reply(self, kind: str, data: Dict[str, Any], payload: bytes = b"") -> None:
-        """Queue a frame, in any thread."""
-        queue = self._stream if kind in IN_ORDER else self._urgent
-        queue.append(Frame(kind, data, payload).pack())
-        self._context.jobs.wake()
+
+class RequestHandler:
+    """The requests that one module answers, each by its method `on_KIND`, which takes the frame.
+
+    It is called in a thread of its own, or by the loop for the kinds `at_once`.
+    """
+
+    at_once: FrozenSet[str] = frozenset()
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+
+    def close(self) -> None:
+        """Clean up: the controller left."""
 
 
 def clocks() -> Dict[str, float]:
-    """Return both clocks of this host."""
     return {"mono": time.monotonic(), "wall": time.time()}
 
 
 def error_text(error: BaseException) -> str:
-    """Return an error as a message for the user."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}{f' ({error.filename})' if error.filename else ''}"
     return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
 
 
-def main(code: HostCode) -> NoReturn:
+def main(programs: Mapping[str, bytes], archive: bytes, place: str) -> NoReturn:
     """Take over the standard streams and serve; nothing else may write to them."""
     in_fd = os.dup(0)
     out_fd = os.dup(1)
@@ -291,11 +274,12 @@ def main(code: HostCode) -> NoReturn:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored, it hides how children end
     boot.raise_to_hard()
-    server = AgentServer(in_fd, out_fd, code)
-    if STAYS in sys.argv:
+    texts = {name: zlib.decompress(text).decode() for name, text in programs.items()}
+    agent = Agent(in_fd, out_fd, texts, archive, place)
+    stays = STAYS in sys.argv
+    if stays:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        server.serve()
-        server.await_supervisor()
-    else:
-        server.serve()
+    agent.serve()
+    while stays and agent.started is not None and agent.started.is_held:
+        time.sleep(STAY_POLL_S)
     os._exit(0)  # whatever thread still waits for a disk

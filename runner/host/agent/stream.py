@@ -12,18 +12,10 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
 
 from runner.core.wire.codec import INITIAL_CREDIT
 from runner.core.wire.files import CHUNK
-from runner.core.wire.paths import (
-    EVENTS_FILE,
-    METRICS_STREAM,
-    RANK_LOG,
-    RUN_LOGS,
-    STREAMS,
-    RunPaths,
-)
+from runner.core.wire.paths import EVENTS_FILE, RUN_LOGS, RunPaths, log_order
 from runner.host.process.jobs import POLL_S, checkpoint, pause
 
 MAX_EVENTS_READ = 1 << 20
-_ALL_STREAMS = (*STREAMS, METRICS_STREAM)
 BUSY_POLL_S = 0.02
 IDLE_AFTER_S = 1.0  # without new data, files are looked at less often
 Send = Callable[..., None]  # takes the kind of a reply, bytes, and what they are
@@ -69,7 +61,7 @@ class LogStream:
         self, folder: RunPaths, request: Mapping[str, Any], credit: Credit, send: Send
     ) -> None:
         self._folder = folder.attempt_folder(int(request["attempt"]))
-        self._events = folder.events
+        self._events_path = folder.events
         self._offsets: Dict[str, int] = {name: int(at) for name, at in request["offsets"].items()}
         self._ranks: Optional[Set[int]] = None
         if request["ranks"] is not None:
@@ -81,9 +73,8 @@ class LogStream:
         self._errors: Dict[str, str] = {}  # of disks that may recover
 
     def send_once(self) -> None:
-        """Send the logs as they are now, one after the other."""
         for name in self._names():
-            while self._send_part(name, self._credit.take(CHUNK)):
+            while self._send_log(name, self._credit.take(CHUNK)):
                 pass
         self._send_errors()
 
@@ -93,7 +84,9 @@ class LogStream:
         first = 0  # whose turn it is
         while True:
             is_last = has_ended()
-            has_grown = self._send_events()
+            has_grown = False
+            while self._send_part(EVENTS_FILE, MAX_EVENTS_READ):
+                has_grown = True
             is_blocked = False
             names = self._names()
             first = (first + 1) % max(1, len(names))
@@ -102,7 +95,7 @@ class LogStream:
                 if not credit:
                     is_blocked = is_blocked or self._has_more(name)
                     continue
-                has_grown = self._send_part(name, credit) or has_grown
+                has_grown = self._send_log(name, credit) > 0 or has_grown
             self._tail = None
             now = time.monotonic()
             if has_grown:
@@ -116,81 +109,69 @@ class LogStream:
         self._send_errors()
 
     def _names(self) -> List[str]:
-        """Return the logs that are wanted, rank after rank."""
         try:
             names = os.listdir(self._folder)
         except OSError:
             return []
-        found: Dict[str, Tuple[int, int]] = {}  # by rank and stream
+        places: Dict[str, Tuple[int, int]] = {}
         for name in names:
-            match = RANK_LOG.fullmatch(name)
-            if match is None:
-                if self._has_others and name in RUN_LOGS:
-                    found[name] = (-1, 0)
-            elif self._ranks is None or int(match[1]) in self._ranks:
-                stream = match[2]
-                if self._has_others or stream in STREAMS:
-                    found[name] = (int(match[1]), _ALL_STREAMS.index(stream))
-        return sorted(found, key=lambda name: found[name])
+            place = log_order(name, self._ranks, has_others=self._has_others)
+            if place is not None:
+                places[name] = place
+        return sorted(places, key=lambda name: places[name])
 
-    def _send_events(self) -> bool:
-        has_grown = False
-        for data in iter(lambda: self._read(EVENTS_FILE, self._events, MAX_EVENTS_READ), b""):
-            self._pass_on("events", EVENTS_FILE, data)
-            has_grown = True
-        return has_grown
+    def _path(self, name: str) -> str:
+        return self._events_path if name == EVENTS_FILE else os.path.join(self._folder, name)
 
     def _has_more(self, name: str) -> bool:
         try:
-            return os.stat(os.path.join(self._folder, name)).st_size > self._offsets.get(name, 0)
+            return os.stat(self._path(name)).st_size > self._offsets.get(name, 0)
         except OSError:
             return False
 
-    def _send_part(self, name: str, credit: int) -> bool:
-        """Send what follows of a log, at most `credit`; return whether there was anything."""
+    def _send_log(self, name: str, credit: int) -> int:
+        """Send what follows of a log, at most `credit`; return how many bytes that was."""
         sent = 0
         try:
-            data = self._read(name, os.path.join(self._folder, name), credit)
-            if data:
-                self._pass_on("data", name, data)
-            sent = len(data)
+            sent = self._send_part(name, credit)
         finally:
             self._credit.grant(credit - sent)
-        return sent > 0
+        return sent
 
-    def _pass_on(self, kind: str, name: str, data: bytes) -> None:
-        self._send(kind, data, file=name, offset=self._offsets[name])
-        self._offsets[name] += len(data)
-
-    def _read(self, name: str, path: str, size: int) -> bytes:
+    def _send_part(self, name: str, size: int) -> int:
         checkpoint()
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a rank may make a FIFO
+        try:  # without waiting: a rank may make a FIFO
+            descriptor = os.open(self._path(name), os.O_RDONLY | os.O_NONBLOCK)
+            try:
+                if name not in self._offsets:
+                    self._begin(name, descriptor)
+                data = os.pread(descriptor, size, self._offsets[name])
+            finally:
+                os.close(descriptor)
         except FileNotFoundError:
-            return b""
+            return 0
         except OSError as error:
             self._errors[name] = os.strerror(error.errno or 0)
-            return b""
-        try:
-            if name not in self._offsets:
-                self._offsets[name] = 0
-                if self._tail is not None and name not in (EVENTS_FILE, RUN_LOGS[-1]):
-                    self._offsets[name] = _tail_offset(descriptor, self._tail)
-                    self._send("data", b"", file=name, offset=self._offsets[name])
-            data = os.pread(descriptor, size, self._offsets[name])
-        except OSError as error:
-            self._errors[name] = os.strerror(error.errno or 0)
-            return b""
-        else:
-            self._errors.pop(name, None)
-            return data
-        finally:
-            os.close(descriptor)
+            return 0
+        self._errors.pop(name, None)
+        if data:
+            self._send_as(name, data)
+            self._offsets[name] += len(data)
+        return len(data)
+
+    def _begin(self, name: str, descriptor: int) -> None:
+        self._offsets[name] = 0
+        if self._tail is not None and name not in (EVENTS_FILE, RUN_LOGS[-1]):
+            self._offsets[name] = _tail_offset(descriptor, self._tail)
+            self._send_as(name, b"")
+
+    def _send_as(self, name: str, data: bytes, **more: str) -> None:
+        kind = "events" if name == EVENTS_FILE else "data"
+        self._send(kind, data, file=name, offset=self._offsets.get(name, 0), **more)
 
     def _send_errors(self) -> None:
         for name, error in self._errors.items():
-            kind = "events" if name == EVENTS_FILE else "data"
-            self._send(kind, b"", file=name, offset=self._offsets.get(name, 0), error=error)
+            self._send_as(name, b"", error=error)
 
 
 def _tail_offset(descriptor: int, lines: int) -> int:

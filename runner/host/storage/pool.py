@@ -17,7 +17,7 @@ import time
 from collections import deque
 from typing import Any, BinaryIO, Dict, List, Optional, Set, Tuple
 
-from runner.core.wire.boot import unpack
+from runner.core.wire.boot import compiled
 from runner.core.wire.files import Entry, Manifest, release_hash, tasks_digest
 from runner.core.wire.paths import POOL, RELEASES, content_file, release_file, tasks_folder
 from runner.host.process.jobs import checkpoint
@@ -279,13 +279,13 @@ def store_archive(place: str, archive: bytes) -> None:
 
     It is compiled for the version of Python that the name of its place ends with, by the first
     connection with that version. Where it cannot be stored, it is sent again next time. Before one
-    is executed, its owner and checksum are checked (`control/rpc/host_code.py`).
+    is executed, its owner and checksum are checked (`control/rpc/bootstrap.py`).
     """
     folder, name = os.path.split(place)
     with contextlib.suppress(OSError):
         private_folder(*os.path.split(folder))
         key = name.rpartition("-")[2]
-        write_atomic(place, unpack(archive).compiled(key).pack())
+        write_atomic(place, compiled(archive, key))
         others = [os.path.join(folder, each) for each in os.listdir(folder) if each != name]
         for path in sorted(others, key=mtime, reverse=True)[MAX_ARCHIVES - 1 :]:
             os.unlink(path)

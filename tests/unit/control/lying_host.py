@@ -387,7 +387,7 @@ class Pool(HostPool):
     def __init__(self, chance: random.Random | None, folder: Path) -> None:
         console = MagicMock()
         console.message = shown
-        super().__init__(replace(SPEC, lost_s=5.0), console, queue.SimpleQueue())
+        super().__init__(replace(SPEC, lost_s=5.0), console, Inbox())
         self.connector = OneVisit(chance)
         self.chance = chance or random.Random()  # noqa: S311
         self.folder = folder

@@ -57,7 +57,7 @@ from runner.ui.problems import render_findings, render_problems
 from runner.ui.reports import report, run_table, tables
 from runner.ui.reports.report import render_dry_run
 from runner.ui.top import render_view
-from runner.verbs import logs, stacks, top
+from runner.verbs import stacks, top
 from runner.verbs.check import probe_network
 from runner.verbs.launching.launch_session import launch_warnings
 from runner.verbs.top import HostWatch
@@ -89,7 +89,7 @@ pytestmark = [pytest.mark.promise(12), pytest.mark.promise(13)]
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """Return a new one; it is as it was in the end."""
     monkeypatch.setattr(WaitLoop, "ping_interval_s", 0.003)
-    for module in (wait, monitor, logs):
+    for module in (wait, monitor):
         monkeypatch.setattr(module, "TICK_S", 0.002)
     monkeypatch.setattr(top, "RUNS_S", 0.0)
     world = World(tmp_path / "base")
@@ -173,9 +173,13 @@ def files_of_a_liar(pool: Pool) -> None:
 def logs_of_a_liar(pool: Pool) -> None:
     pool.connect()
     plan = elastic_plan(PLAN) if pool.chance.random() < 0.3 else PLAN
-    for share in plan.nodes:
-        node_logs = logs.NodeLogs(pool, share, lambda *_: None, lambda: False)
-        shown(node_logs.show((0, 1), None))
+    alone = replace(plan, nodes=(plan.node(LIAR),))
+    console = MagicMock(is_full=False)
+    skip: Callable[..., None] = lambda *_: None  # noqa: E731
+    attempt = Attempt(SPEC, alone, pool.sessions, console, skip, skip, shown)
+    briefly = Briefly(attempt, pool.connector, pool.inbox)
+    briefly.attach(ranks=(0, 1), once=True, read_only=True)
+    briefly.run()
 
 
 def answers_of_a_liar(pool: Pool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -10,7 +9,7 @@ import pytest
 
 from runner.control import remote_exec
 from runner.control.remote_exec import OutputSink, RemoteCommand
-from runner.control.rpc.session import HostSession
+from runner.control.rpc.session import HostSession, Inbox
 from runner.core.replies import checked_reply
 from runner.core.wire.codec import Frame
 from tests.unit.control.rpc.test_wait import FakeSession
@@ -18,10 +17,11 @@ from tests.unit.control.rpc.test_wait import FakeSession
 LOST_S = 15.0
 
 
-class Story(queue.SimpleQueue[tuple[HostSession | None, Frame]]):
+class Story(Inbox):
     """An inbox that never waits, and ends a test that would."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.looks = 0
         self.at: dict[int, Callable[[], None]] = {}
 
@@ -29,7 +29,7 @@ class Story(queue.SimpleQueue[tuple[HostSession | None, Frame]]):
         self.looks += 1
         assert self.looks < 1000, "this never ends"
         self.at.get(self.looks, lambda: None)()
-        return self.get_nowait()
+        return self._frames.get_nowait()
 
 
 class Run:

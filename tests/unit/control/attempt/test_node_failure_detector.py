@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -16,7 +15,7 @@ from runner.control.attempt.attempt import Attempt, Role
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.attempt.node import Backoff, NodeState
 from runner.control.attempt.peer_status import PeerStatus
-from runner.control.rpc.session import HostSession
+from runner.control.rpc.session import HostSession, Inbox
 from runner.control.rpc.wait import NO_ANSWER
 from runner.core.spec import Node
 from runner.core.wire.events import EndUnverified, Event, HostLost, HubJoined
@@ -36,16 +35,17 @@ class Scene:
         self.said: list[str] = []
         spec = builders.spec(*(Node(name, name) for name in "abc"), lost_s=15.0, disconnect_s=600.0)
         self.sessions = {name: FakeSession(name) for name in "abc"}
+        self.console = MagicMock(is_full=False)
         self.attempt = Attempt(
             spec=spec,
             plan=plan or builders.plan(1, 1, 1),
             sessions=cast("dict[str, HostSession]", self.sessions),
-            console=MagicMock(is_full=False),
+            console=self.console,
             record=self.events.append,
             log=lambda *_: None,
             say=self.said.append,
         )
-        self.monitor = AttemptMonitor(self.attempt, MagicMock(), queue.SimpleQueue())
+        self.monitor = AttemptMonitor(self.attempt, MagicMock(), Inbox())
         self.monitor.add_planned_nodes()
         self.nodes = self.monitor.nodes
         self.stop = self.monitor.stop
@@ -188,3 +188,33 @@ def test_hosts_out_of_reach_may_relaunch_where_they_are_enough(
     plan = SimpleNamespace(nodes=shares, spares=spares, min_nodes=min_nodes)
     attempt = SimpleNamespace(plan=plan, nodes=nodes, is_silent=lambda name: name in silent)
     assert PeerStatus(cast("Any", attempt)).hosts_may_decide is expected
+
+
+def test_logs_that_wait_for_their_reader_are_not_given_up(scene: Scene) -> None:
+    """Nothing was asked for meanwhile: when the console has room again, they have their time."""
+    scene.nodes["a"].move_to(NodeState.ENDED)
+    for is_full in (True, False):
+        scene.console.is_full = is_full
+        scene.nodes["a"].last_data -= LONG * is_full
+        scene.tick()
+    assert scene.nodes["a"].state is NodeState.ENDED
+
+
+@pytest.mark.promise(4)
+def test_logs_as_they_are_now_are_not_awaited_for_ever() -> None:
+    """A run may be silent for long; a host that was asked for what is there may not."""
+    scene = Scene(builders.plan(1))
+    scene.attempt.role = Role.READ_ONLY
+    node = scene.nodes["a"]
+    node.last_data -= LONG
+    scene.tick()
+    assert node.state is NodeState.RUNNING
+    node.tailer.once = True
+    scene.tick()
+    assert (node.state, scene.said) == (NodeState.UNVERIFIED, [f"a: {NO_ANSWER}"])
+    gone = Scene(builders.plan(1))
+    gone.attempt.role = Role.READ_ONLY
+    gone.nodes["a"].tailer.once = True
+    gone.out_of_reach("a", seconds=16)
+    gone.tick()
+    assert (gone.nodes["a"].state, gone.kinds()) == (NodeState.UNVERIFIED, [EndUnverified])

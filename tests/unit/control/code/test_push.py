@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import queue
 import threading
 import time
 from collections import deque
@@ -15,7 +14,7 @@ import pytest
 
 from runner.control.code import push as code_push
 from runner.control.code.push import CodePush
-from runner.control.rpc import window
+from runner.control.rpc import session
 from runner.control.rpc.session import HostSession, Inbox
 from runner.core.errors import NotReady
 from runner.core.replies import checked_reply
@@ -101,10 +100,11 @@ class Host(HostSession):
         self._inbox.put((self, checked_reply(frame)))
 
 
-class Turns(queue.SimpleQueue[tuple[HostSession | None, Frame]]):
+class Turns(Inbox):
     """An inbox: whoever looks into it lets every host take a frame first, and never waits."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.hosts: list[Host] = []
         self.looks = 0
 
@@ -113,7 +113,7 @@ class Turns(queue.SimpleQueue[tuple[HostSession | None, Frame]]):
         assert self.looks < 5000, "this never ends"
         for host in self.hosts:
             host.take()
-        return self.get_nowait()
+        return self._frames.get_nowait()
 
 
 class Push:
@@ -172,8 +172,8 @@ def test_hosts_are_sent_what_they_lack_and_files_are_read_once(push: Push) -> No
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let little be on its way to a host."""
-    monkeypatch.setattr(window, "INITIAL_CREDIT", 100)
-    monkeypatch.setattr(window, "MAX_AHEAD", 100)
+    monkeypatch.setattr(session, "INITIAL_CREDIT", 100)
+    monkeypatch.setattr(session, "MAX_AHEAD", 100)
     monkeypatch.setattr(code_push, "CHUNK", 20)
 
 

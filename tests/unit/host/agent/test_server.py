@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
 
 from runner.core.wire.codec import INITIAL_CREDIT, MAGIC, Frame, FrameDecoder, encode
-from runner.core.wire.facts import FactsRequest
+from runner.core.wire.facts import FactsRequest, Prepare
 from runner.core.wire.order import Order
 from runner.core.wire.paths import RunPaths
 from runner.host.agent.exec import CommandRun
@@ -25,7 +28,7 @@ from tests.lab.waiting import PATIENCE, wait_until
 AGENT = """
 from runner.host.agent import server
 server.LEAVE_TIMEOUT_S = 0.2
-server.main(server.HostCode({}))
+server.main({}, b"", "")
 """
 
 
@@ -35,7 +38,7 @@ class Agent:
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
-        self.process = process
+        self.facts: dict[str, Any] = {}
         self._input: IO[bytes] = process.stdin
         self._output = process.stdout.fileno()
         self._decoder = FrameDecoder()
@@ -61,31 +64,52 @@ class Agent:
         self._input.close()
 
 
-@pytest.mark.promise(11)
-def test_a_disk_that_hangs_holds_up_no_ping_and_keeps_no_agent_alive(tmp_path: Path) -> None:
-    """Of another request, the answer comes as well."""
-    folder = tmp_path / "runs/r1/n1"
-    folder.mkdir(parents=True)
-    os.mkfifo(folder / "order.json")
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Agent]:
+    """It has reported its facts, with those of an environment to make, and ends by itself."""
     pipe = subprocess.PIPE
     words = [sys.executable, "-c", AGENT]
     with subprocess.Popen(words, stdin=pipe, stdout=pipe) as process:
         try:
             agent = Agent(process)
             request = FactsRequest("n1", workdir=str(tmp_path), skip_launch_facts=True)
-            agent.ask(1, "facts", request=encode(request))
-            agent.answer("facts")
-            agent.ask(2, "run", run_id="r1", node="n1")
-            waited_s = 0.0
-            while waited_s < 0.3:
-                agent.ask(3, "ping")
-                waited_s = agent.answer("pong").data["disk_wait_s"]
-            agent.ask(4, "mark_relaunch_pending", run_id="r1", node="n1")
-            assert agent.answer("relaunch_pending").data["id"] == 4
+            agent.ask(1, "facts", request=encode(replace(request, prepare=Prepare(("true",)))))
+            agent.facts = agent.answer("facts").data["facts"]
+            yield agent
             agent.leave()
             assert process.wait(20 * PATIENCE) == 0
         finally:
             process.kill()
+
+
+@pytest.mark.promise(11)
+def test_a_disk_that_hangs_holds_up_no_ping_and_keeps_no_agent_alive(
+    agent: Agent, tmp_path: Path
+) -> None:
+    """Of another request, the answer comes as well."""
+    folder = tmp_path / "runs/r1/n1"
+    folder.mkdir(parents=True)
+    os.mkfifo(folder / "order.json")
+    agent.ask(2, "run", run_id="r1", node="n1")
+    waited_s = 0.0
+    while waited_s < 0.3:
+        agent.ask(3, "ping")
+        waited_s = agent.answer("pong").data["disk_wait_s"]
+    agent.ask(4, "mark_relaunch_pending", run_id="r1", node="n1")
+    assert agent.answer("relaunch_pending").data["id"] == 4
+
+
+@pytest.mark.promise(2)
+def test_a_command_that_has_not_begun_is_interrupted_too(agent: Agent, tmp_path: Path) -> None:
+    """Another process makes the environment: it is waited for no longer."""
+    folder = agent.facts["environment"]
+    (tmp_path / "prepared").mkdir(mode=0o700)
+    with Path(f"{folder}.log").open("ab") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
+        agent.ask(2, "prepare", limit_s=600.0, files=[], secrets={})
+        agent.answer("in_progress")
+        agent.ask(3, "kill")
+        assert agent.answer("refused").data == {"id": 2, "reason": "interrupted"}
 
 
 SUPERVISOR = """
@@ -152,12 +176,10 @@ def test_output_waits_for_credit_and_a_kill_does_not() -> None:
     """A command whose output nobody shows waits; it can be ended all the same."""
     credit = Credit()
     sizes: list[int] = []
-    offsets: list[int] = []
 
     def send(kind: str, data: bytes, *, file: str, offset: int) -> None:
-        assert (kind, file) == ("data", "out")
+        assert (kind, file, offset) == ("data", "out", 0)
         sizes.append(len(data))
-        offsets.append(offset)
 
     command = CommandRun(["yes"], dict(os.environ), 60)
     reports: list[dict[str, Any]] = []
@@ -169,4 +191,3 @@ def test_output_waits_for_credit_and_a_kill_does_not() -> None:
     command.kill()
     passing.join(60)
     assert reports[0]["code"] == -9
-    assert offsets == [sum(sizes[:number]) for number in range(len(sizes))]

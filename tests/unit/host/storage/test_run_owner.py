@@ -14,19 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.wire.boot import HostCode
 from runner.core.wire.codec import Frame, encode
 from runner.core.wire.events import Ended, ProgramStarted
 from runner.core.wire.order import Order
 from runner.core.wire.paths import RunPaths
 from runner.core.wire.states import State
-from runner.host.agent.clean import Handler
-from runner.host.agent.server import AgentContext
+from runner.host.agent.runs import Handler
 from runner.host.storage import run_folder, run_owner
 from runner.host.storage.run_folder import EventLog, read_events
 from runner.host.storage.run_list import read_run
 from runner.host.storage.run_owner import RunOwner, RunSocket
 from runner.host.supervisor.recovery import recover_unfinished
+from tests.unit.release_builders import AgentInMemory
 
 PROGRAMS = dict.fromkeys(("shim", "rank_facts", "sitecustomize"), "#")
 
@@ -39,9 +38,8 @@ class Host:
         self.order = Order("r1", "n1", 0, self.workdir, "/")
         self.folder = RunPaths(self.workdir, "r1", "n1")
         self.told: list[dict[str, object]] = []
-        wire = AgentContext(lambda _, data, __=b"": self.told.append(data), repr, HostCode({}))
-        wire.followed_workdir = self.workdir
-        self.keeping = Handler(wire)
+        agent = AgentInMemory(workdir, lambda _, data, __: self.told.append(data))
+        self.keeping = Handler(agent)
 
     def begin(self) -> None:
         run_folder.create_run_folder(self.folder, self.order, PROGRAMS, {})
