@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,33 @@ QUOTED = re.compile(r"""(['"])((?:\\.|(?!\1)[^\\])*)\1""", re.DOTALL)
 
 MISSING_TEXT = "${oc.decode:'\"???\"'}"
 """The text `???`, which alone means in OmegaConf that a value is missing."""
+
+CONTACT_KEYS = (
+    "cluster.scheduler",
+    "cluster.transport",
+    "cluster.nodes",
+    "cluster.only",
+    "cluster.exclude",
+    "cluster.ssh",
+    "cluster.python",
+    "cluster.host_python",
+    "cluster.setup",
+    "cluster.project",
+    "cluster.workdir",
+    "run_id",
+    "run_dir",
+    "rerun",
+    "ui",
+    "console_ranks",
+    "grace_s",
+    "lost_s",
+    "disconnect_s",
+    "pull_outputs",
+    "progress.pattern",
+)
+"""What reaches the hosts of a run, and says how it is stopped and shown."""
+
+NODE_ENV = re.compile(r"cluster\.nodes\..+\.env(\..*)?")
 
 NODES_PREFIX = "cluster.nodes."
 ARGS_PREFIX = "task.args."
@@ -66,6 +93,36 @@ def path_of(key: str) -> tuple[str, ...]:
 def chosen_cluster(words: Sequence[str]) -> str:
     """Return what the last of the words that choose a cluster chooses, as typed, or ""."""
     return next((w.partition("=")[2] for w in reversed(words) if key_of(w) == "cluster"), "")
+
+
+def is_among(key: str, keys: Collection[str]) -> bool:
+    """Return whether a key is one of these, leads to one or stands below one."""
+    is_near = any(
+        f"{wanted}.".startswith(f"{key}.") or f"{key}.".startswith(f"{wanted}.") for wanted in keys
+    )
+    return is_near and not NODE_ENV.fullmatch(key)
+
+
+def is_ignored(word: str, taken: Collection[str]) -> bool:
+    """Return whether a word sets a key of ours that is none of these, and above or below none."""
+    key = key_of(word)
+    return re.split(r"[./]", key)[0] in keys_of(Spec) and not is_among(key, taken)
+
+
+def contact_words(typed: Sequence[str], cluster: str) -> tuple[str, ...]:
+    """Return those of a launch's words by which a verb reaches the same hosts.
+
+    Task and environment of the launch are not among them.
+    """
+    kept = [
+        word
+        for word in typed
+        if key_of(word) not in ("cluster", "run_id") and not is_ignored(word, CONTACT_KEYS)
+    ]
+    chosen = chosen_cluster(typed)
+    repeats_record = any(key_of(word) == "rerun" for word in kept)
+    flags = () if repeats_record and not chosen else ("--cluster", chosen or cluster)
+    return (*flags, *kept)
 
 
 def is_value(word: str) -> bool:
@@ -164,6 +221,20 @@ def plain(value: Any) -> Any:
     if isinstance(value, list):
         return [plain(item) for item in value]
     return value if value is None or isinstance(value, bool) else str(value)
+
+
+def put(tree: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    """Set a value in plain data; a mapping is merged into one that is there."""
+    *above, last = path
+    for name in above:
+        if not isinstance(tree.get(name), dict):
+            tree[name] = {}
+        tree = tree[name]
+    if isinstance(value, Mapping) and isinstance(tree.get(last), dict):
+        for name, item in value.items():
+            put(tree[last], [name], item)
+    else:
+        tree[last] = value
 
 
 def split_values(text: str, separator: str = ",") -> list[str]:

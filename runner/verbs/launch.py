@@ -56,7 +56,7 @@ def _compose(selection: Selection, words: Sequence[str], *, is_sweep: bool) -> l
     # Imported here, because Hydra takes most of the start-up time.
     from runner.config.compose import open_composer
 
-    typed = selection.overrides
+    typed = selection.settings
     if is_sweep and not typed:
         example = "--multirun cluster=local task=resnet18 task.args.lr=0.1,0.01"
         message = "there is nothing to run through: no word is given"

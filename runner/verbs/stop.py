@@ -31,8 +31,7 @@ from runner.core.wire.states import STOPPED, Reason, ReasonKind
 from runner.ui.layout import fold_names
 from runner.ui.output import note, show, show_prose, tell
 from runner.ui.reports import run_table
-from runner.verbs.shared.confirmation import confirm
-from runner.verbs.shared.selection import Selection, open_run_finder
+from runner.verbs.shared.selection import Selection, confirm, open_run_finder
 from runner.verbs.shared.verb import json_option, run_option, verb
 
 

@@ -34,7 +34,7 @@ def why(selection: Selection, run: str, json_: bool) -> int:
     from runner.core.wire.paths import EVENTS_FILE
     from runner.ui.reports import report
 
-    is_here = not (selection.overrides or selection.config_dirs)
+    is_here = not (selection.settings or selection.config_dirs)
     record = record_of(run) if is_here else None
     store = RunStore(record) if record else None
     if store and not store.has_result and (store.folder / JOB_FILE).exists():

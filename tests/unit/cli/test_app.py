@@ -86,8 +86,8 @@ def test_a_program_just_runs(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("settings", ["lost_s=3", "cluster.nodes.a.host=h", "+experiment=x"])
 def test_keys_that_reach_hosts_are_taken(settings: str) -> None:
     """Also a choice of files that may hold anything; `deploy` takes its own besides."""
-    Selection("hy", (settings, "cluster=x"), verb="ps", keys=()).refuse_ignored_words()
-    Selection("hy", ("deploy.max_mb=3",), verb="deploy", keys=("deploy",)).refuse_ignored_words()
+    Selection((settings, "cluster=x"), verb="ps", keys=()).refuse_ignored_words()
+    Selection(("deploy.max_mb=3",), verb="deploy", keys=("deploy",)).refuse_ignored_words()
 
 
 def test_an_override_is_one_in_verbs_as_in_launches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,10 @@ def test_short_forms_are_those_of_other_tools(monkeypatch: pytest.MonkeyPatch) -
     given = values(monkeypatch, "compare", "a", "--run", "b", "--sort", "-loss")
     assert (given["run"], given["sort"]) == (("b", "a"), "-loss")
     given = values(monkeypatch, "exec", "--cluster", "hy", "--", "ls", "-l", "--", "x")
-    assert (given["words"], given["selection"].cluster) == (["ls", "-l", "--", "x"], "hy")
+    assert (given["words"], given["selection"].settings) == (
+        ["ls", "-l", "--", "x"],
+        ("cluster=hy",),
+    )
 
 
 @pytest.mark.parametrize(
