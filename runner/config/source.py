@@ -21,7 +21,7 @@ from yaml.constructor import ConstructorError
 from runner.config.words import leaves
 from runner.core.errors import NO_FOLDER, ConfigError, Problem, reason_of
 from runner.core.shell import expand_home
-from runner.core.spec import GROUPS, Spec, keys_of, section_of
+from runner.core.spec import GROUPS, Spec, written_defaults
 
 PRIMARY = "runner"  # conf/runner.yaml
 SCHEMA = "runner_base"
@@ -166,13 +166,6 @@ def _flat(
     return arguments
 
 
-def nest(names: Sequence[str], value: Any) -> Any:
-    """Return a value below the names of a path."""
-    for name in reversed(names):
-        value = {name: value}
-    return value
-
-
 def display_path(file: Path) -> str:
     """Return a path relative to the working directory, if it is below it."""
     cwd = Path.cwd()
@@ -218,18 +211,16 @@ def _is_ours(conf: Path) -> bool:
     """
     if (conf / f"{PRIMARY}.yaml").is_file():
         return True
+    defaults = written_defaults(Spec)
     for group in GROUPS:
         has_own_base = any((conf / group / f"base{suffix}").exists() for suffix in SUFFIXES)
-        section = section_of(keys_of(Spec)[group])
-        legal = {*keys_of(section), "defaults"} if section else set()
         for file in _files(conf / group):
             with contextlib.suppress(OSError):
                 text = file.read_text(encoding="utf-8", errors="replace")
-                keys = {*re.findall(r"^([\w-]+)\s*:", text, re.MULTILINE)}
-                if keys - {"defaults"} and keys <= legal:
+                keys = {*re.findall(r"^([\w-]+)\s*:", text, re.MULTILINE)} - {"defaults"}
+                if keys and keys <= defaults[group].keys():
                     return True
-                builds_on_base = re.search(DEFAULTS_BASE, text, re.MULTILINE)
-                if builds_on_base and not has_own_base:
+                if not has_own_base and re.search(DEFAULTS_BASE, text, re.MULTILINE):
                     return True
     return False
 

@@ -25,6 +25,11 @@ LITERAL = re.compile("true|True|TRUE|false|False|FALSE|" + NULL.pattern)
 FUNCTION = re.compile(r"(choice|range|glob|sort|shuffle|interval|tag)\(.*\)", re.DOTALL)
 """What Hydra computes the values of a sweep by."""
 
+TOKEN = re.compile(
+    r"""(?<![^\[{,: \t])(?:'(?:\\.|[^'\\])*(?:'|\\?\Z)|"(?:\\.|[^"\\])*(?:"|\\?\Z))|.""", re.DOTALL
+)
+"""A text in quotes, which begins where a value may, or one character."""
+
 QUOTED = re.compile(r"""(['"])((?:\\.|(?!\1)[^\\])*)\1""", re.DOTALL)
 
 MISSING_TEXT = "${oc.decode:'\"???\"'}"
@@ -241,25 +246,15 @@ def split_values(text: str, separator: str = ",") -> list[str]:
     """Return the parts of a text between commas; brackets and quotes hold theirs together."""
     parts = [""]
     open_brackets: list[str] = []
-    quote = ""
-    is_escaped = False
-    before = " "
-    for char in text:
-        if quote:
-            if char == quote and not is_escaped:
-                quote = ""
-            is_escaped = char == "\\" and not is_escaped
-        elif char in "'\"" and before in "[{,: \t":
-            quote = char
-        elif char in CLOSING:
-            open_brackets.append(CLOSING[char])
-        elif open_brackets and char == open_brackets[-1]:
+    for token in TOKEN.findall(text):
+        if token in CLOSING:
+            open_brackets.append(CLOSING[token])
+        elif open_brackets and token == open_brackets[-1]:
             open_brackets.pop()
-        before = char
-        if char == separator and not quote and not open_brackets:
+        if token == separator and not open_brackets:
             parts.append("")
         else:
-            parts[-1] += char
+            parts[-1] += token
     return parts
 
 
