@@ -180,8 +180,6 @@ class Composer:
         except ConfigError:
             raise
         except Exception as error:
-            if os.environ.get("HYDRA_FULL_ERROR") == "1":
-                sys.excepthook(type(error), error, error.__traceback__)
             raise ConfigError([refusal(error, self.files, typed)]) from error
         chosen = dict(config.hydra.runtime.choices)
         with open_dict(config):

@@ -87,13 +87,8 @@ class Composed:
         """
         tree = {**self.tree, "run_id": self.tree.get("run_id") or "RUN_ID"}
         config = OmegaConf.create(tree)
-        path, value = _locate(tree, key)
+        path, value = locate(tree, key)
         return [_origin(self.layers, leaf, tree, config) for leaf in _leaves(value, path)]
-
-
-def value_below(tree: Any, key: str) -> Any:
-    """Return what stands at a key of plain data; raise ConfigError if there is no such key."""
-    return _locate(tree, key)[1]
 
 
 def _nest(names: Sequence[str], value: Any) -> Any:
@@ -109,8 +104,12 @@ def _below(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _locate(tree: Any, key: str) -> tuple[KeyPath, Any]:
-    """Return the path of a key, whose parts may contain dots, and what stands there."""
+def locate(tree: Any, key: str) -> tuple[KeyPath, Any]:
+    """Return the path of a key, whose parts may contain dots, and what stands there.
+
+    Raises:
+        ConfigError: There is no such key.
+    """
     path: KeyPath = ()
     parts = key.split(".") if key else []
     while parts:

@@ -210,11 +210,11 @@ def read_slurm(
     elif cluster.nodes not in (None, {}):
         read = read_value(problems, "cluster.nodes", "nnodes", cluster.nodes)
         least, most = read or (None, 1)
-    job_id = environ.get("SLURM_JOB_ID", "")
     if task.nnodes is not None:
         least, used = task.nnodes
         keeps_spares = spares and least is None
         most = max(most, used or 1) if keeps_spares else used or 1
+    job_id = environ.get("SLURM_JOB_ID", "")
     names = [THIS_MACHINE]
     if job_id:
         entries = ENTRIES.findall(environ.get("SLURM_JOB_NODELIST", ""))  # in Slurm's order

@@ -54,7 +54,7 @@ from runner.core.spec import Spec
 from runner.core.wire.codec import encode
 from runner.core.wire.facts import Facts
 from runner.core.wire.files import OUTPUT
-from runner.core.wire.plan import Plan, run_info
+from runner.core.wire.plan import run_info
 from runner.core.wire.states import STOPPED
 from runner.core.wire.text import format_ranges
 from runner.ui.console.console import open_console
@@ -283,9 +283,13 @@ class LaunchSession:
         if self._job:
             self._job.watch(monitor)
         tasks = shipped_tasks() if spec.task.shipped_file else None
+        info = run_info(plan, user_at_host(), self._request.launched_at, self._attempts.past)
+        config = self._request.config_yaml
+        record = json.dumps({"info": encode(info), "plan": encode(plan), "config": config})
+        packed = zlib.compress(record.encode())  # what every host has on record of the whole run
         monitor.start(
             attempt.facts,
-            OrderSender(spec, plan, tasks, self._packed_record(plan), self._attempts.facts_request),
+            OrderSender(spec, plan, tasks, packed, self._attempts.facts_request),
             relaunch_follows=self._attempts.relaunches_left > 0,
         )
         monitor.run(detach=spec.detach)
@@ -295,13 +299,6 @@ class LaunchSession:
         if self._job:
             verdict = self._job.explain(plan, verdict)
         return monitor, verdict
-
-    def _packed_record(self, plan: Plan) -> bytes:
-        """Return what every host is to have on record of the whole run, packed."""
-        info = run_info(plan, user_at_host(), self._request.launched_at, self._attempts.past)
-        config = self._request.config_yaml
-        record = {"info": encode(info), "plan": encode(plan), "config": config}
-        return zlib.compress(json.dumps(record).encode())
 
     def _follow_hosts(self, monitor: AttemptMonitor) -> int:
         """Follow the attempt that the hosts have begun by themselves, and those after it."""

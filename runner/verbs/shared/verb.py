@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -139,22 +138,16 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     return candidates(ctx, param.name or "", incomplete)
 
 
+_flag = functools.partial(click.Option, shell_complete=_complete)
 SELECTION_OPTIONS = (
-    click.Option(
-        ["--cluster"],
-        default="",
-        metavar="lab3",
-        help="the cluster, a file in conf/cluster",
-        shell_complete=_complete,
-    ),
-    click.Option(
+    _flag(["--cluster"], default="", metavar="lab3", help="the cluster, a file in conf/cluster"),
+    _flag(
         ["--set", "set_"],
         multiple=True,
         metavar="task=train",
         help="KEY=VALUE, as without this flag; repeatable",
-        shell_complete=_complete,
     ),
-    click.Option(
+    _flag(
         ["-cd", "--config-dir"],
         multiple=True,
         metavar="~/conf",
@@ -203,8 +196,6 @@ def exit_code(job: Callable[[], int]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return SIGNAL_EXIT_BASE + signal.SIGPIPE
     except Exception as error:  # noqa: BLE001 (a fault of ours)
-        if os.environ.get("HYDRA_FULL_ERROR") == "1":
-            traceback.print_exc()
         from runner.ui.reports.internal_fault import report_fault
 
         return print_error(report_fault(error))

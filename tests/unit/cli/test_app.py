@@ -145,7 +145,7 @@ def test_output_that_cannot_be_written_is_one_line() -> None:
 def test_a_fault_of_our_own_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """In a verb as in a dry run; its traceback is in a file. Hydra's switch shows it, too."""
+    """In a verb as in a dry run; its traceback is in a file."""
 
     def fail(*_: object, **__: object) -> None:
         raise KeyError("a bug")
@@ -159,9 +159,6 @@ def test_a_fault_of_our_own_is_one_line(
         message, path = error.rstrip().split("; its traceback is in ")
         assert message == "error: a fault of the runner itself (KeyError: 'a bug')"
         assert Path(path).read_text().count("Traceback") == 1
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
-    assert main(["explain", "run_id"]) == 70
-    assert capsys.readouterr().err.startswith("Traceback")
 
 
 def test_help_has_lines_that_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
