@@ -23,7 +23,7 @@ from runner.config.arguments import drops_false, set_argument, take_words
 from runner.config.kinds import Problems
 from runner.config.layers import Composed
 from runner.config.nodes import set_on_nodes
-from runner.config.refusals import plain_values, refusal
+from runner.config.refusals import as_config, plain_values, refusal
 from runner.config.resolve import (
     PROGRAM_KEYS,
     Context,
@@ -148,7 +148,7 @@ class Composer:
             return tree
         tree["run_id"] = tree.get("run_id") or "RUN_ID"
         problems = Problems()
-        values = plain_values(OmegaConf.create(tree), "", problems)
+        values = plain_values(as_config(tree), "", problems)
         problems.raise_any()
         return dict(words.plain(values))
 
@@ -194,7 +194,7 @@ class Composer:
         if task in (None, "base") and record and not _sets_program(typed):
             task = record.plan.task
         elif task in (None, "base"):
-            task = program_name(plain_values(OmegaConf.create(tree).task, "task", Problems()))
+            task = program_name(plain_values(as_config(tree).task, "task", Problems()))
         return Composed(
             tree=tree,
             primary=primary,
@@ -303,7 +303,7 @@ class Composer:
         self, composed: Composed, contact_keys: Collection[str] | None, problems: Problems
     ) -> dict[str, Any]:
         """Return the composed values, resolved; with `contact_keys`, those that are needed."""
-        config = OmegaConf.create(composed.tree)
+        config = as_config(composed.tree)
         if contact_keys is not None:
             keys = (*words.CONTACT_KEYS, *contact_keys)
             wanted = plain_values(config, "", problems, lambda key: words.is_among(key, keys))

@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from runner.config import rerun, words
 from runner.config.kinds import Problems, legal_values, unknown_key
-from runner.config.refusals import plain_values, unresolved_problem
+from runner.config.refusals import as_config, plain_values, unresolved_problem
 from runner.config.source import ConfigFiles, KeyPath, display_path, one_line, read
 from runner.core.errors import ConfigError, Problem, suggest
 from runner.core.results import Origin, Setting
@@ -86,7 +86,7 @@ class Composed:
             ConfigError: There is no such key.
         """
         tree = {**self.tree, "run_id": self.tree.get("run_id") or "RUN_ID"}
-        config = OmegaConf.create(tree)
+        config = as_config(tree)
         path, value = locate(tree, key)
         return [_origin(self.layers, leaf, tree, config) for leaf in _leaves(value, path)]
 

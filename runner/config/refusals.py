@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from hydra.errors import MissingConfigException, OverrideParseException
-from omegaconf import DictConfig, ListConfig
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from runner.config import words
 from runner.config.kinds import Problems
 from runner.config.source import ConfigFiles, confs_upwards, display_path
-from runner.core.errors import Problem, suggest
+from runner.core.errors import ConfigError, Problem, suggest
 from runner.core.shell import this_program
 
 INTERPOLATIONS = (
     "${a.b} is another key, ${.b} a neighbour, ${oc.env:X,DEFAULT} a variable of this shell; "
     "\\${X} is for a shell there"
 )
+
+
+def as_config(tree: Mapping[str, Any]) -> DictConfig:
+    """Return plain data as a config whose interpolations follow each other.
+
+    Raises:
+        ConfigError: One of them cannot be read.
+    """
+    try:
+        return OmegaConf.create({**tree})
+    except OmegaConfBaseException as error:
+        raise ConfigError([unresolved_problem(str(error.full_key), error)]) from error
 
 
 def plain_values(
