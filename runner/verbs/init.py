@@ -189,14 +189,40 @@ def _existing_script(text: str) -> str:
     return text
 
 
-def parse_hosts(text: str) -> Nodes:
-    """Return the entries of `cluster.nodes` for machines."""
-    nodes: Nodes = {}
+def parse_hosts(
+    text: str, place: str = "--hosts", slots: str = "", before: Nodes | None = None
+) -> Nodes:
+    """Return the entries of `cluster.nodes` for machines, after those `before` them."""
+    nodes = {**(before or {})}
     # Commas and blanks separate machines, except within brackets.
     for word in filter(None, re.split(r"[,\s]+(?![^\[\]]*\])", text)):
-        if names_file(word):
-            raise _wrong(f"--hosts: {word!r} is a file here: --hostfile {word} reads one")
-        _add_machine(nodes, word, "--hosts")
+        if before is None and names_file(word):
+            raise _wrong(f"{place}: {word!r} is a file here: --hostfile {word} reads one")
+        match = MACHINE.fullmatch(word)
+        if not match:
+            raise _wrong(f"{place}: {word!r} is no machine; such as {FORMS}")
+        name, user, in_brackets, bare, port = match.groups()
+        address = in_brackets or bare
+        if name and "[" in address:
+            raise _wrong(f"{place}: {word!r} gives one name to many machines")
+        if not name and re.fullmatch(r"[\d.]+|.*:.*", address):
+            numbered = (f"node{number}" for number in itertools.count(len(nodes) + 1))
+            name = next(each for each in numbered if each not in nodes)
+        short = address.partition(".")[0]  # without dots overrides can name it
+        name = name or (address if "[" in address or short in nodes else short)
+        if name in nodes:
+            raise _wrong(f"{place}: {word!r} names a machine a second time")
+        entry = {
+            "host": "" if name == address else address,
+            "user": user,
+            "port": int(port or 0),
+            "nproc_per_node": int(slots or 0),
+        }
+        nodes[name] = {key: value for key, value in entry.items() if value}
+        problems = Problems()
+        read_nodes(problems, Cluster(nodes={name: nodes[name]}))
+        if problems:
+            raise _wrong(f"{place}: {word!r}: {problems[0].message}")
     return nodes
 
 
@@ -218,42 +244,10 @@ def read_hostfile(file: str) -> Nodes:
         place = f"--hostfile {file}, line {number}"
         if not re.fullmatch(r"(?!22$)[1-9]\d{0,2}|", slots):
             raise _wrong(f"{place}: {slots} is no number of ranks; after a port write slots=N")
-        if machine:
-            _add_machine(nodes, machine, place, slots)
+        nodes = parse_hosts(machine, place, slots, before=nodes)
     if not nodes:
         raise _wrong(f"--hostfile: {file} names no machine")
     return nodes
-
-
-def _add_machine(nodes: Nodes, word: str, place: str, slots: str = "") -> None:
-    """Add the entry of a machine, or of a range of them."""
-    match = MACHINE.fullmatch(word)
-    if not match:
-        raise _wrong(f"{place}: {word!r} is no machine; such as {FORMS}")
-    name, user, in_brackets, bare, port = match.groups()
-    address = in_brackets or bare
-    if name and "[" in address:
-        raise _wrong(f"{place}: {word!r} gives one name to many machines")
-    if not name and re.fullmatch(r"[\d.]+|.*:.*", address):
-        numbered = (f"node{number}" for number in itertools.count(len(nodes) + 1))
-        name = next(each for each in numbered if each not in nodes)
-    if not name:
-        name = address.partition(".")[0]  # without dots overrides can name it
-        if "[" in address or name in nodes:
-            name = address
-    if name in nodes:
-        raise _wrong(f"{place}: {word!r} names a machine a second time")
-    entry = {
-        "host": "" if name == address else address,
-        "user": user,
-        "port": int(port or 0),
-        "nproc_per_node": int(slots or 0),
-    }
-    nodes[name] = {key: value for key, value in entry.items() if value}
-    problems = Problems()
-    read_nodes(problems, Cluster(nodes={name: nodes[name]}))
-    if problems:
-        raise _wrong(f"{place}: {word!r}: {problems[0].message}")
 
 
 def _yaml(key: str, value: object) -> str:
