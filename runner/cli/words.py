@@ -81,7 +81,6 @@ def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _is_program(word: str) -> bool:
-    """Return whether a word is the file of a Python program, here or misspelled."""
     return re.fullmatch(r"[^-=~+][^=]*\.py", word) is not None
 
 

@@ -155,7 +155,6 @@ def _is_value(word: str) -> bool:
 
 
 def _flags(words: Iterable[str], style: str) -> dict[str, Any]:
-    """Return what each flag among words is set to, as `task.args` has it."""
     found: dict[str, list[Any]] = {}
     for argument in _arguments(words, style):
         if argument.key:
@@ -191,7 +190,6 @@ def _without(words: Sequence[Any], keys: Collection[str], style: str) -> list[st
 
 
 def words_of(problems: Problems, task: Task) -> tuple[str, tuple[str, ...]]:
-    """Return the program of a task, and the words that it gets."""
     target, *own = _program(problems, task)
     words = (
         *own,
@@ -276,7 +274,6 @@ def _flag(problems: Problems, where: str, flag: str, value: object, task: Task) 
 
 
 def _in_hydra_grammar(value: object) -> str:
-    """Return a value as one would type it for a program that takes Hydra's overrides."""
     if isinstance(value, list):
         return f"[{','.join(map(_in_hydra_grammar, value))}]"
     if isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9_/.:@%+-]+", value):
@@ -285,7 +282,6 @@ def _in_hydra_grammar(value: object) -> str:
 
 
 def _program(problems: Problems, task: Task) -> list[str]:
-    """Return the words of the program."""
     where = f"task.{task.kind}"
     value = getattr(task, task.kind)
     if task.kind == "command":
@@ -311,7 +307,6 @@ def _program(problems: Problems, task: Task) -> list[str]:
 
 
 def _refuse_shell_syntax(problems: Problems, text: str) -> None:
-    """Report what only a shell understands of a command."""
     bare = INERT.sub("_", text.replace(LOCAL_RANK_MACRO, "_").replace("\\\n", ""))
     found = SHELL_WORD.match(bare) or NEEDS_SHELL.search(bare)
     if found is None:

@@ -67,8 +67,6 @@ PROGRAM_WORDS = frozenset(f"task.{key}" for key in PROGRAM_KEYS)
 
 
 class _SearchPath(SearchPathPlugin):
-    """Our files come before all others in Hydra's search path."""
-
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         search_path.prepend("runner", f"{YamlSource.scheme()}://conf")
 
@@ -141,7 +139,6 @@ class Composer:
         return placed
 
     def plain(self, typed: Sequence[str], *, is_resolved: bool) -> dict[str, Any]:
-        """Return the configuration as plain data."""
         tree = self.composed(typed).tree
         take_words(tree["task"], typed, self._arguments)
         if not is_resolved:
@@ -240,7 +237,6 @@ class Composer:
         return f"{group}={path.stem}"
 
     def _request(self, composed: Composed, contact_keys: Collection[str] | None) -> LaunchRequest:
-        """Validate a composed configuration, and turn it into plain data."""
         tree = composed.tree
         record = composed.record
         is_contact = contact_keys is not None
@@ -358,7 +354,6 @@ def apply_words(tree: dict[str, Any], typed: Sequence[str]) -> None:
 
 
 def _sets_program(typed: Sequence[str]) -> bool:
-    """Return whether words say what to run."""
     for word in typed:
         key = words.key_of(word)
         if key == "task" or (key in PROGRAM_WORDS and not word.endswith(("=", "=null"))):

@@ -41,19 +41,14 @@ SHELL_VALUE = re.compile(r"\$\w+|(?<![^:])~(?=/|$)")
 
 
 class Problems(list[Problem]):
-    """Problems that were found so far."""
-
     def report(self, where: str, message: str, hint: str = "") -> None:
-        """Add a problem."""
         self.append(Problem(where, message, hint))
 
     def report_absent(self, word: str, key: str) -> None:
-        """Add that a word takes out what is not there."""
         hint = f"`{this_program()} config` prints what is there"
         self.report(word, f"there is no {key} to take out", hint)
 
     def raise_any(self) -> None:
-        """Raise a ConfigError with all of them, if there are any."""
         if self:
             raise ConfigError(self)
 
@@ -204,7 +199,6 @@ def _variable_name(name: str, *, is_removed: bool = False) -> str:
 
 
 def is_settable(name: str) -> bool:
-    """Return whether a user may set this variable of ranks."""
     return name not in RESERVED_ENV and not LAUNCHER_ENV.fullmatch(name)
 
 
@@ -325,7 +319,6 @@ def _choice(value: object, legal: Sequence[str]) -> str:
 
 
 def unknown_key(where: str, key: str, legal: Sequence[str]) -> Problem:
-    """Return the problem of an unknown key."""
     hint = suggest(key, legal, f"{where}." if where else "")
     if "passw" in key and where.startswith("cluster"):
         hint = LOGIN_RULE
@@ -335,7 +328,6 @@ def unknown_key(where: str, key: str, legal: Sequence[str]) -> Problem:
 
 
 def legal_values(option: dataclasses.Field[Any]) -> str:
-    """Return the legal values of a key in words."""
     kind = option.metadata["kind"]
     if section_of(option):
         return "see below"

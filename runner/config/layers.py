@@ -24,8 +24,6 @@ from runner.core.spec import GROUPS, section_of, written_default
 
 @dataclass(frozen=True)
 class Layer:
-    """One source of values."""
-
     place: str  # a file, or a word
     content: Any  # from the top of the configuration
     lines: Mapping[KeyPath, int] = field(default_factory=dict)
@@ -134,7 +132,6 @@ def _unknown(where: str, name: str, legal: Sequence[str]) -> Problem:
 
 
 def _leaves(value: Any, path: KeyPath) -> Iterator[KeyPath]:
-    """Yield the path of every value below a path."""
     if isinstance(value, Mapping) and value:
         for name, below in value.items():
             yield from _leaves(below, (*path, name))

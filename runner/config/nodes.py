@@ -38,7 +38,6 @@ def expand_range(entry: str) -> list[str]:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return some names of nodes for a message."""
     return join_some([*names], MAX_LISTED, "others")
 
 
@@ -125,7 +124,6 @@ def read_nodes(problems: Problems, cluster: Cluster) -> dict[str, Node]:
 
 
 def _read_node(problems: Problems, where: str, body: object) -> dict[str, Any]:
-    """Return the fields of `Node` that one entry of `cluster.nodes` sets."""
     if body is None:
         return {}
     if not isinstance(body, Mapping):

@@ -36,8 +36,6 @@ PER_RUN_KEYS = (KEY, "run_id", "run_dir", "dry_run")
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A run on record."""
-
     plan: Plan
     content: dict[str, Any]  # unresolved, without the keys that each run sets itself
     config_file: Path

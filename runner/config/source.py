@@ -37,8 +37,6 @@ NULL = re.compile(r"(~|null|Null|NULL|)\Z")
 
 @dataclass
 class YamlFile:
-    """A file of YAML, read."""
-
     path: Path
     content: dict[str, Any]
     lines: dict[KeyPath, int] = field(default_factory=dict)
@@ -88,7 +86,6 @@ def dump(value: Any, *, in_one_line: bool = False) -> str:
 
 
 def one_line(value: Any) -> str:
-    """Return plain data as one line of YAML."""
     return dump(value, in_one_line=True).removesuffix("\n").removesuffix("\n...")
 
 
@@ -238,7 +235,6 @@ class ConfigFiles:
         self.loaded: dict[str, YamlFile] = {}  # of the last configuration, by the same name
 
     def find(self, config: str) -> list[Path]:
-        """Return the files of a config, the one that wins first."""
         if config in self.given:
             return [self.given[config]]
         found: list[Path] = []
@@ -248,12 +244,10 @@ class ConfigFiles:
         return found
 
     def options(self, group: str) -> list[str]:
-        """Return the options of a group that have a file, the user's own before the shipped."""
         names = [file.stem for folder in self.folders for file in _files(folder / group)]
         return list(dict.fromkeys(names))
 
     def has_group(self, group: str) -> bool:
-        """Return whether a folder has a group."""
         return any((folder / group).is_dir() for folder in self.folders)
 
     def shadows(self) -> Iterator[str]:
@@ -273,11 +267,9 @@ class YamlSource(ConfigSource):
 
     @staticmethod
     def scheme() -> str:
-        """Return what the entry of the search path begins with."""
         return "runner"
 
     def load_config(self, config_path: str) -> ConfigResult:
-        """Return a file as Hydra merges it."""
         name = config_path.removesuffix(".yaml")
         yaml_file = read(self.files.find(name)[0])
         self.files.loaded[name] = yaml_file
@@ -295,19 +287,15 @@ class YamlSource(ConfigSource):
         return ConfigResult(self.provider, self.full_path(), OmegaConf.create(content), header)
 
     def available(self) -> bool:
-        """Return whether it may be asked."""
         return True
 
     def is_group(self, config_path: str) -> bool:
-        """Return whether a folder has that name."""
         return self.files.has_group(config_path)
 
     def is_config(self, config_path: str) -> bool:
-        """Return whether a file has that name."""
         return bool(self.files.find(config_path.removesuffix(".yaml")))
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
-        """Return the configs of a group."""
         return [] if results_filter == ObjectType.GROUP else self.files.options(config_path)
 
 

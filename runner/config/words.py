@@ -190,7 +190,6 @@ def _read(text: str, *, is_text: bool) -> Any:
 
 
 def runs_of_sweep(words: Sequence[str]) -> list[list[str]]:
-    """Return the words of each run of a sweep, as they would be typed for it alone."""
     return [list(run) for run in itertools.product(*map(_values_of_word, words))]
 
 
@@ -275,7 +274,6 @@ def hydra_value(value: Any) -> str:
 
 
 def as_word(key: str, value: Any) -> str:
-    """Return a word that sets a key, as one would type it."""
     is_plain = isinstance(value, str) and re.fullmatch(r"[\w/.:@%+-]+", value)
     return f"{key}={value if is_plain and not LITERAL.fullmatch(value) else hydra_value(value)}"
 

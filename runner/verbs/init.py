@@ -192,7 +192,6 @@ def _existing_script(text: str) -> str:
 def parse_hosts(
     text: str, place: str = "--hosts", slots: str = "", before: Nodes | None = None
 ) -> Nodes:
-    """Return the entries of `cluster.nodes` for machines, after those `before` them."""
     nodes = {**(before or {})}
     # Commas and blanks separate machines, except within brackets.
     for word in filter(None, re.split(r"[,\s]+(?![^\[\]]*\])", text)):

@@ -52,7 +52,6 @@ def launch(selection: Selection, multirun: bool, words: Sequence[str]) -> int:
 
 
 def _compose(selection: Selection, words: Sequence[str], *, is_sweep: bool) -> list[LaunchRequest]:
-    """Return the runs to launch."""
     # Imported here, because Hydra takes most of the start-up time.
     from runner.config.compose import open_composer
 

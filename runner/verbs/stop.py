@@ -124,7 +124,6 @@ def _stop_run(
 
 
 def _stop_attempt(run: FoundRun) -> AttemptMonitor:
-    """Stop one attempt, and follow it to its end."""
     monitor = run.finder.pool.monitor(run.plan)
     monitor.attach(ranks=(), read_only=run.already_ended)
     if run.already_ended:

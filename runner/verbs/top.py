@@ -68,7 +68,6 @@ def top(selection: Selection, once: bool, json_: bool) -> int:
 
 
 def _follow(watch: HostWatch, console: Console) -> None:
-    """Show the view until Ctrl-C."""
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             view = render_view(watch.view(), console.width, console.height)
@@ -83,8 +82,6 @@ def _follow(watch: HostWatch, console: Console) -> None:
 
 
 class HostWatch:
-    """What is known of the hosts."""
-
     def __init__(self, finder: RunFinder) -> None:
         self.finder = finder
         self.problems: dict[str, Problem] = {}  # of hosts that do not answer
@@ -108,7 +105,6 @@ class HostWatch:
         self.problems = {**finder.unreachable, **problems}
 
     def view(self) -> ClusterView:
-        """Return what is known now."""
         on_node: dict[str, list[str]] = defaultdict(list)
         for run in self._runs:
             for name in run.by_host if run.is_active else ():

@@ -150,7 +150,6 @@ def _dry_run(request: LaunchRequest, source: CodeSource) -> None:
 
 
 def launch_warnings(spec: Spec, facts: Mapping[str, Facts]) -> list[str]:
-    """Return the warnings of the checks of a launch; raise their errors."""
     findings = evaluate_checks(CheckContext(spec, facts), spec.skip_checks, at_launch=True)
     if problems := [finding.as_problem for finding in find_errors(findings)]:
         raise NotReady(problems)
@@ -158,8 +157,6 @@ def launch_warnings(spec: Spec, facts: Mapping[str, Facts]) -> list[str]:
 
 
 class LaunchSession:
-    """One run, with its connections, its record and its console."""
-
     def __init__(
         self,
         request: LaunchRequest,
@@ -214,7 +211,6 @@ class LaunchSession:
         return self._end(monitor, verdict, is_complete=is_complete and not monitor.interrupted)
 
     def _end(self, monitor: AttemptMonitor, verdict: Verdict, *, is_complete: bool) -> int:
-        """Report how the run ended, and bring what it left; return the exit code."""
         plan = monitor.plan  # with the nodes that joined
         seconds = time.monotonic() - self._started_at
         verdict = replace(verdict, seconds=seconds, past_attempts=self._attempts.past)
@@ -255,7 +251,6 @@ class LaunchSession:
             self._console.message(f"note: {message}; rerun needs hosts that have it still")
 
     def _run_attempt(self, attempt: PlannedAttempt) -> tuple[AttemptMonitor, Verdict]:
-        """Carry out an attempt to its end."""
         plan = attempt.plan
         spec = self._pool.spec
         started_at = time.monotonic()
@@ -316,7 +311,6 @@ class LaunchSession:
             return error.exit_code
 
     def _leave(self, monitor: AttemptMonitor) -> int:
-        """Show how the run can be found again; return the exit code."""
         if monitor.hung_up:  # no one can read it
             return 128 + signal.SIGHUP
         if not monitor.interrupted:

@@ -80,7 +80,6 @@ def follow(run: FoundRun, tail: int | None = None, *, is_guest: bool = False) ->
 
 
 def _follow_attempt(run: FoundRun, tail: int | None, is_guest: bool) -> AttemptMonitor:
-    """Show one attempt to its end."""
     run.owns_record = run.store.reopen(run.request, run.plan)
     inbox = run.finder.pool.inbox
     run.console.message(report.run_header(run.plan))

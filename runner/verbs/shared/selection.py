@@ -34,8 +34,6 @@ CONFIRM_POLL_S = 0.1
 
 @dataclass(frozen=True)
 class Selection:
-    """The hosts a verb works on, as its common flags choose them."""
-
     settings: tuple[str, ...] = ()  # KEY=VALUE, as in a launch
     config_dirs: tuple[str, ...] = ()
     verb: str = ""
@@ -60,7 +58,6 @@ class Selection:
         return replace(composed, config_dirs=self.config_dirs)
 
     def refuse_ignored_words(self) -> None:
-        """Raise ConfigError for words that set keys which the verb does not take."""
         if self.keys is None:
             return
         taken = sorted({*CONTACT_KEYS, *self.keys})
@@ -161,7 +158,6 @@ def _check_run_id(run: str) -> None:
 
 
 def open_pool(composed: LaunchRequest) -> AbstractContextManager[HostPool]:
-    """Open the host pool of a verb, with a console."""
     from runner.control.run.hosts import open_host_pool
     from runner.ui.console.console import open_console
 

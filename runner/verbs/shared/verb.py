@@ -85,7 +85,6 @@ class Verb(click.Command):
         return rest
 
     def invoke(self, ctx: click.Context) -> int:
-        """Carry out the verb; return the exit code."""
         values = dict(ctx.params)
         settings = [*values.pop("set_", ())]
         for word in values.pop("words"):
@@ -109,7 +108,6 @@ class Verb(click.Command):
         return int(self.body(**values))
 
     def _take_subject(self, ctx: click.Context, word: str, values: dict[str, Any]) -> None:
-        """Take a bare word as a value of the option that it stands for."""
         if not self.subject:
             raise click.BadArgumentUsage(f"it takes flags alone, not {word!r}", ctx)
         name = "files" if "files" in values and not is_run_id(word) else self.subject
@@ -121,7 +119,6 @@ class Verb(click.Command):
         values[name] = (*given, word) if isinstance(given, tuple) else word
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write what the verb is for, and lines that show its use."""
         super().format_help_text(ctx, formatter)
         if self.examples:
             formatter.write_paragraph()
@@ -202,7 +199,6 @@ def exit_code(job: Callable[[], int]) -> int:
 
 
 def print_error(error: RunnerError) -> int:
-    """Print the problems of an error; return its exit code."""
     if error.problems:
         with contextlib.suppress(OSError):  # such as a full disk; the exit code tells
             show(render_problems(error.problems), file=sys.stderr)
