@@ -17,7 +17,7 @@ from runner.config import rerun, words
 from runner.config.kinds import Problems, legal_values, unknown_key
 from runner.config.refusals import as_config, plain_values, unresolved_problem
 from runner.config.source import ConfigFiles, KeyPath, display_path, one_line, read
-from runner.core.errors import ConfigError, Problem, suggest
+from runner.core.errors import ConfigError
 from runner.core.results import Origin, Setting
 from runner.core.spec import GROUPS, section_of, written_default
 
@@ -115,20 +115,11 @@ def locate(tree: Any, key: str) -> tuple[KeyPath, Any]:
         names = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
         name = next((each for each in names if each in below), None)
         if name is None:
-            raise ConfigError([_unknown(".".join(path), parts[0], list(below))])
+            raise ConfigError([unknown_key(".".join(path), parts[0], list(below))])
         path = (*path, name)
         parts = parts[name.count(".") + 1 :]
         tree = below[name]
     return path, tree
-
-
-def _unknown(where: str, name: str, legal: Sequence[str]) -> Problem:
-    if not legal:
-        return Problem(f"{where}.{name}", f"there is nothing below {where}")
-    if where == "cluster.nodes":
-        message = f"there is no node {name}; the entries are {', '.join(legal)}"
-        return Problem(f"{where}.{name}", message, suggest(name, legal, f"{where}."))
-    return unknown_key(where, name, legal)
 
 
 def _leaves(value: Any, path: KeyPath) -> Iterator[KeyPath]:
