@@ -14,7 +14,7 @@ from typing import NoReturn, cast
 import click
 
 from runner import __version__
-from runner.cli.words import misplaced_word, split_words, unknown_flag, with_verb
+from runner.cli.words import misplaced_word, split_words, unknown_flag
 from runner.config.words import is_override
 from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, Interrupted, Problem
 from runner.core.shell import this_program
@@ -56,10 +56,6 @@ class Program(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> Verb | None:  # noqa: ARG002
         return load_verb(cmd_name) if cmd_name in verb_names() else None
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        is_own = bool(args) and args[0].partition("=")[0] in ROOT_FLAGS
-        return super().parse_args(ctx, args if is_own else with_verb(args))
 
     def format_help(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write(HELP)
