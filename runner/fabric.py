@@ -75,7 +75,7 @@ def group(cluster: str, *overrides: str) -> ClusterGroup:
         Exit: The configuration is wrong, or a node is reached without ssh.
     """
     try:
-        spec = Selection(cluster, overrides).contact().spec
+        spec = Selection((f"cluster={cluster}", *overrides)).contact().spec
         if local := [node.name for node in spec.nodes if node.transport == "local"]:
             message = f"{fold_names(local)} is this machine, which is reached without ssh"
             raise ConfigError([Problem(f"cluster={cluster}", message, "use `run` of Invoke there")])

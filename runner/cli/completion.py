@@ -8,6 +8,8 @@ import os
 import click
 from click.shell_completion import ShellComplete, split_arg_string
 
+from runner.cli.words import with_verb
+
 SCRIPTS = {
     "bash": """\
 _runner_completion() {
@@ -56,6 +58,6 @@ def complete(program: click.Command, shell: str) -> int:
         known = max((current.rfind(each) + 1 for each in "=:" if each in breaks), default=0)
     with contextlib.suppress(Exception):  # whatever is wrong, a shell must not show it
         shown = ShellComplete(program, {}, "runner", "")
-        for item in shown.get_completions(words[1:], current):
+        for item in shown.get_completions(with_verb(words[1:]), current):
             print(f"{prefix}{item.value}"[known:])
     return 0

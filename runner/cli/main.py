@@ -14,7 +14,7 @@ from typing import NoReturn, cast
 import click
 
 from runner import __version__
-from runner.cli.words import misplaced_word, split_words, unknown_flag, with_verb
+from runner.cli.words import misplaced_word, split_words, unknown_flag
 from runner.config.words import is_override
 from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, Interrupted, Problem
 from runner.core.shell import this_program
@@ -55,16 +55,9 @@ class Program(click.Group):
     """The verbs; each is imported when it is asked for."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> Verb | None:  # noqa: ARG002
-        """Import a verb."""
         return load_verb(cmd_name) if cmd_name in verb_names() else None
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put `launch` before words that begin with no verb."""
-        is_own = bool(args) and args[0].partition("=")[0] in ROOT_FLAGS
-        return super().parse_args(ctx, args if is_own else with_verb(args))
-
     def format_help(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the verbs by their use."""
         formatter.write(HELP)
 
 
@@ -91,13 +84,11 @@ def program() -> None:
 
 
 def load_verb(name: str) -> Verb:
-    """Import one verb."""
     module = importlib.import_module(f"runner.verbs.{name}")
     return next(each for each in vars(module).values() if isinstance(each, Verb))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Carry out a command line; return the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     return exit_code(lambda: _run(words))
 
@@ -140,7 +131,6 @@ def _problem(error: click.UsageError, words: Sequence[str]) -> Problem:
 
 
 def entry() -> NoReturn:
-    """Exit with the code of `main`."""
     for descriptor in range(3):  # else our own pipes and sockets would get the closed ones
         try:
             os.fstat(descriptor)

@@ -14,43 +14,34 @@ from runner.core.spec import GROUPS, Spec, keys_of, section_of
 from runner.ui.output import note
 from runner.verbs import LAUNCH, verb_names
 
-SYNONYMS = {
-    "attach": "follow reattach tail watch",
-    "check": "doctor preflight test validate",
-    "clean": "delete gc prune purge rm",
-    "deploy": "push rsync sync upload",
-    "exec": "pdsh shell ssh",
-    "init": "create new setup",
-    "launch": "run start submit train up",
-    "ps": "jobs list ls queue runs squeue status",
-    "pull": "cp download fetch get",
-    "stop": "abort cancel end kill scancel terminate",
-    "top": "gpus gpustat htop nvidia-smi nvitop",
-    "rerun=latest": "again repeat restart resume retry",
-    "dry_run=true": "dry-run plan",
-    "--version": "version",
-}
-"""What people call things elsewhere, by the word for it here."""
-
-HYDRA_FLAGS = {
+OTHER_LINES = "docs/command-lines.md has lines of other launchers, with ours beside them"
+OTHERS = {
+    "follow|reattach|tail|watch": "did you mean attach?",
+    "doctor|preflight|test|validate": "did you mean check?",
+    "delete|gc|prune|purge|rm": "did you mean clean?",
+    "push|rsync|sync|upload": "did you mean deploy?",
+    "pdsh|shell|ssh": "did you mean exec?",
+    "create|new|setup": "did you mean init?",
+    "run|start|submit|train|up": "did you mean launch?",
+    "jobs|list|ls|queue|runs|squeue|status": "did you mean ps?",
+    "cp|download|fetch|get": "did you mean pull?",
+    "abort|cancel|end|kill|scancel|terminate": "did you mean stop?",
+    "gpus|gpustat|htop|nvidia-smi|nvitop": "did you mean top?",
+    "again|repeat|restart|resume|retry": "did you mean rerun=latest?",
+    "plan|dry-run": "did you mean dry_run=true?",
+    "version": "did you mean --version?",
+    r"torchrun|accelerate|deepspeed|python[\d.]*|mpirun|mpiexec|horovodrun|torchx|colossalai|fabric"
+    r"|lightning|srun|sbatch|salloc|docker|podman|apptainer|singularity": OTHER_LINES,
     "--cfg": "the verb `config` prints the configuration",
     "--info": "the verb `explain` says what set a key",
-    "--config-name": "cluster=NAME and task=NAME choose files",
-    "-cn": "cluster=NAME and task=NAME choose files",
-    "--config-path": "--config-dir FOLDER is where files are looked for first",
-    "-cp": "--config-dir FOLDER is where files are looked for first",
+    "--config-name|-cn": "cluster=NAME and task=NAME choose files",
+    "--config-path|-cp": "--config-dir FOLDER is where files are looked for first",
+    r"--?(nnodes|nproc[-_]per[-_]node|node[-_]rank|local[-_]addr|master[-_](addr|port)|max[-_]restarts"
+    r"|rdzv[-_]\w+|standalone|num[-_](machines|processes|nodes|gpus)|nodes|gpus|nproc|np|n|hosts"
+    r"|hostfile)": OTHER_LINES,
 }
-"""Flags of Hydra's own programs, and what does the same here."""
+"""What is typed for other programs, and the hint to what does the same here."""
 
-OTHER_LAUNCHERS = re.compile(
-    r"torchrun|accelerate|deepspeed|python[\d.]*|mpirun|mpiexec|horovodrun|torchx|colossalai|fabric"
-    r"|lightning|srun|sbatch|salloc|docker|podman|apptainer|singularity"
-)
-TORCHRUN_FLAGS = re.compile(
-    r"nnodes|nproc_per_node|node_rank|local_addr|master_(addr|port)|max_restarts|rdzv_\w+|standalone"
-    r"|num_(machines|processes|nodes|gpus)|nodes|gpus|nproc|np|n|hosts|hostfile"
-)
-OTHER_LINES = "docs/command-lines.md has lines of other launchers, with ours beside them"
 FLAGS_WITH_VALUE = ("--cluster", "--set", "--config-dir", "-cd")
 EXAMPLES = {"rerun": "latest", "cluster": "NAME", "task": "NAME", "dry_run": "true"}
 """Values of keys that are typed without one."""
@@ -90,7 +81,6 @@ def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _is_program(word: str) -> bool:
-    """Return whether a word is the file of a Python program, here or misspelled."""
     return re.fullmatch(r"[^-=~+][^=]*\.py", word) is not None
 
 
@@ -102,7 +92,8 @@ def misplaced_word(word: str, after: str, *, is_first: bool = False) -> Problem:
     section = keys_of(Spec).get(word.partition(".")[0])
     message = f"neither KEY=VALUE nor a {'verb' if is_first else 'flag'}"
     hint = "a setting is KEY=VALUE; words for the program come after it, or after `--`"
-    if OTHER_LAUNCHERS.fullmatch(path.name):
+    elsewhere = _of_others(path.name)
+    if elsewhere == OTHER_LINES:
         hint = f"`{this_program()} {after}`" if _is_program(after) else OTHER_LINES
     elif after == "=":
         hint = f"a setting is one word, without blanks: {word}=VALUE"
@@ -121,6 +112,8 @@ def misplaced_word(word: str, after: str, *, is_first: bool = False) -> Problem:
     elif word in verb_names():
         message = "a verb comes first"
         hint = f"`{this_program()} {word}`"
+    elif elsewhere:
+        hint = elsewhere
     elif meant := _meant(word, after):
         hint = f"did you mean {meant}?"
     elif is_first:
@@ -128,12 +121,14 @@ def misplaced_word(word: str, after: str, *, is_first: bool = False) -> Problem:
     return Problem(word, message, hint)
 
 
+def _of_others(word: str) -> str:
+    return next((hint for pattern, hint in OTHERS.items() if re.fullmatch(pattern, word)), "")
+
+
 def _meant(word: str, after: str) -> str:
     """Return the verb or the setting that a word is meant as, or ""."""
     from runner.config.source import ConfigFiles, conf_folders
 
-    if synonym := next((name for name, words in SYNONYMS.items() if word in words.split()), ""):
-        return synonym
     files = ConfigFiles(conf_folders([]))
     if group := next((group for group in GROUPS if word in files.options(group)), ""):
         return f"{group}={word}"
@@ -154,11 +149,8 @@ def unknown_flag(verb: str, flag: str, flags: Sequence[str]) -> str:
         return f"did you mean {near[0]}?"
     if verb != LAUNCH:
         return "the command comes after `--`" if verb == "exec" else ""
-    if flag in HYDRA_FLAGS:
-        return HYDRA_FLAGS[flag]
     key = flag.lstrip("-").replace("-", "_")
     if key in keys_of(Spec):
         return f"settings are written KEY=VALUE: {_meant(key, '')}"
-    if TORCHRUN_FLAGS.fullmatch(key):
-        return OTHER_LINES
-    return f"an argument of the program is task.args.{key}=..., or comes after its file or `--`"
+    program = f"an argument of the program is task.args.{key}=..., or comes after its file or `--`"
+    return _of_others(flag) or program

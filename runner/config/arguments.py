@@ -13,8 +13,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
-from omegaconf import DictConfig, OmegaConf
-
 from runner.config.kinds import Problems, read_value, scalar_text
 from runner.config.words import (
     ARGS_PREFIX,
@@ -51,15 +49,14 @@ class Argument(NamedTuple):
     words: list[str]
 
 
-def take_words(config: DictConfig, overrides: Sequence[str], arguments: Sequence[str]) -> None:
-    """Put the words after `--` into a composed configuration, as the arguments that they are.
+def take_words(task: dict[str, Any], overrides: Sequence[str], arguments: Sequence[str]) -> None:
+    """Put the words after `--` into a composed task, as the arguments that they are.
 
     A flag among them, or below `task.args` in an override, takes the place of the same flag.
 
     Raises:
         ConfigError: A word is one of ours, or takes the place of another.
     """
-    task: Any = OmegaConf.to_container(config.task, resolve=False)
     style = scalar_text(task.get("args_style")) or "argparse"
     _refuse_ours(arguments, style)
     words = literal(arguments)
@@ -85,18 +82,17 @@ def take_words(config: DictConfig, overrides: Sequence[str], arguments: Sequence
         given = {key: value for key, value in given.items() if key in known}
         after = [*after, *words]
     if given:
-        config.task.args = {**known, **given}
+        task["args"] = {**known, **given}
     if after != (task.get("args_after") or []):
-        config.task.args_after = after
+        task["args_after"] = after
 
 
-def set_argument(problems: Problems, config: DictConfig, word: str) -> None:
-    """Put a word about arguments into a composed configuration.
+def set_argument(problems: Problems, task: dict[str, Any], word: str) -> None:
+    """Put a word about arguments into a composed task.
 
     null, as `~`, takes those out as well that are below a name.
     """
     name = key_of(word).removeprefix(ARGS_PREFIX.rstrip(".")).removeprefix(".")
-    task: Any = OmegaConf.to_container(config.task, resolve=False)
     args = task.get("args") or {}
     value = None if word.startswith("~") else value_of(word)
     kept = args
@@ -118,7 +114,7 @@ def set_argument(problems: Problems, config: DictConfig, word: str) -> None:
         args[name] = value
     else:
         args = value
-    config.task.args = args
+    task["args"] = args
 
 
 def _refuse_ours(arguments: Sequence[str], style: str) -> None:
@@ -159,7 +155,6 @@ def _is_value(word: str) -> bool:
 
 
 def _flags(words: Iterable[str], style: str) -> dict[str, Any]:
-    """Return what each flag among words is set to, as `task.args` has it."""
     found: dict[str, list[Any]] = {}
     for argument in _arguments(words, style):
         if argument.key:
@@ -195,7 +190,6 @@ def _without(words: Sequence[Any], keys: Collection[str], style: str) -> list[st
 
 
 def words_of(problems: Problems, task: Task) -> tuple[str, tuple[str, ...]]:
-    """Return the program of a task, and the words that it gets."""
     target, *own = _program(problems, task)
     words = (
         *own,
@@ -280,7 +274,6 @@ def _flag(problems: Problems, where: str, flag: str, value: object, task: Task) 
 
 
 def _in_hydra_grammar(value: object) -> str:
-    """Return a value as one would type it for a program that takes Hydra's overrides."""
     if isinstance(value, list):
         return f"[{','.join(map(_in_hydra_grammar, value))}]"
     if isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9_/.:@%+-]+", value):
@@ -289,7 +282,6 @@ def _in_hydra_grammar(value: object) -> str:
 
 
 def _program(problems: Problems, task: Task) -> list[str]:
-    """Return the words of the program."""
     where = f"task.{task.kind}"
     value = getattr(task, task.kind)
     if task.kind == "command":
@@ -315,7 +307,6 @@ def _program(problems: Problems, task: Task) -> list[str]:
 
 
 def _refuse_shell_syntax(problems: Problems, text: str) -> None:
-    """Report what only a shell understands of a command."""
     bare = INERT.sub("_", text.replace(LOCAL_RANK_MACRO, "_").replace("\\\n", ""))
     found = SHELL_WORD.match(bare) or NEEDS_SHELL.search(bare)
     if found is None:

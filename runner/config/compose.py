@@ -16,24 +16,14 @@ from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import OmegaConf, open_dict
 
 from runner.config import rerun, words
 from runner.config.arguments import drops_false, set_argument, take_words
-from runner.config.contact import CONTACT_KEYS, contact_words, is_among
 from runner.config.kinds import Problems
-from runner.config.layers import (
-    RECORD,
-    Composed,
-    layers_of,
-    place_of,
-    plain_values,
-    refusal,
-    unresolved,
-    unresolved_problem,
-)
+from runner.config.layers import Composed
 from runner.config.nodes import set_on_nodes
+from runner.config.refusals import as_config, plain_values, refusal
 from runner.config.resolve import (
     PROGRAM_KEYS,
     Context,
@@ -67,6 +57,9 @@ from runner.core.spec import (
     written_defaults,
 )
 
+RECORD = "_rerun_"
+"""The name of a record for Hydra; no file of a user has it."""
+
 CONTACT_CHOICES = ("task=base", "rendezvous=static", "container=none")
 """Choices for groups that reach no host: a file of a launch alone may be wrong or missing."""
 
@@ -74,8 +67,6 @@ PROGRAM_WORDS = frozenset(f"task.{key}" for key in PROGRAM_KEYS)
 
 
 class _SearchPath(SearchPathPlugin):
-    """Our files come before all others in Hydra's search path."""
-
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         search_path.prepend("runner", f"{YamlSource.scheme()}://conf")
 
@@ -148,27 +139,24 @@ class Composer:
         return placed
 
     def plain(self, typed: Sequence[str], *, is_resolved: bool) -> dict[str, Any]:
-        """Return the configuration as plain data."""
-        composed = self.composed(typed)
-        take_words(composed.config, typed, self._arguments)
+        tree = self.composed(typed).tree
+        take_words(tree["task"], typed, self._arguments)
         if not is_resolved:
-            return unresolved(composed.config)
-        if composed.config.get("run_id") is None:
-            composed.config.run_id = "RUN_ID"
+            return tree
+        tree["run_id"] = tree.get("run_id") or "RUN_ID"
         problems = Problems()
-        values = plain_values(composed.config, "", problems)
+        values = plain_values(as_config(tree), "", problems)
         problems.raise_any()
         return dict(words.plain(values))
-
-    def options(self, group: str) -> list[str]:
-        """Return the files of a group."""
-        return self.files.options(group)
 
     def composed(self, typed: Sequence[str], choices: Sequence[str] = ()) -> Composed:
         """Compose a configuration without judging its values; `choices` are for groups untyped."""
         typed = [self._by_name(word) for word in typed]
         self._refuse_unknown(typed)
-        record = self._record(typed)
+        named = [word.partition("=")[2] for word in typed if words.key_of(word) == rerun.KEY]
+        record = None
+        if named and named[-1] != "null":
+            record = rerun.find_record(named[-1].strip("'\""), Path.cwd())
         keys = {words.key_of(word) for word in typed}
         if record is None and _sets_program(typed):
             # A program without `task=` stands alone: nothing of the default task is kept.
@@ -189,25 +177,23 @@ class Composer:
         except ConfigError:
             raise
         except Exception as error:
-            if os.environ.get("HYDRA_FULL_ERROR") == "1":
-                sys.excepthook(type(error), error, error.__traceback__)
             raise ConfigError([refusal(error, self.files, typed)]) from error
         chosen = dict(config.hydra.runtime.choices)
         with open_dict(config):
             del config["hydra"]
-        OmegaConf.set_struct(config, value=False)
-        apply_words(config, [word for word in typed if words.is_value(word)])
+        tree = words.plain(OmegaConf.to_container(config, resolve=False))
+        apply_words(tree, [word for word in typed if words.is_value(word)])
         cluster = chosen.get("cluster") or (record.plan.cluster if record else "")
         if not cluster:
             message = f"choose one file; there are {', '.join(self.files.options('cluster'))}"
             raise ConfigError([Problem("cluster", message, "such as cluster=local")])
         task = chosen.get("task")
-        if task in (None, "base"):
-            task = program_name(plain_values(config.task, "task", Problems()))
-            if record and not _sets_program(typed):
-                task = record.plan.task
+        if task in (None, "base") and record and not _sets_program(typed):
+            task = record.plan.task
+        elif task in (None, "base"):
+            task = program_name(plain_values(as_config(tree).task, "task", Problems()))
         return Composed(
-            config=config,
+            tree=tree,
             primary=primary,
             hydra_words=hydra_words,
             typed=typed,
@@ -250,45 +236,33 @@ class Composer:
             raise ConfigError([Problem(word, "there is no such file", near)])
         return f"{group}={path.stem}"
 
-    def _record(self, typed: Sequence[str]) -> rerun.RecordedRun | None:
-        named = [word.partition("=")[2] for word in typed if words.key_of(word) == rerun.KEY]
-        if not named or named[-1] == "null":
-            return None
-        name = named[-1].strip("'\"")
-        if not name:
-            raise ConfigError([Problem("rerun=", "rerun names one run, such as rerun=latest")])
-        return rerun.find_record(name, Path.cwd())
-
     def _request(self, composed: Composed, contact_keys: Collection[str] | None) -> LaunchRequest:
-        """Validate a composed configuration, and turn it into plain data."""
-        config = composed.config
+        tree = composed.tree
         record = composed.record
         is_contact = contact_keys is not None
         if not is_contact:
-            take_words(config, composed.typed, self._arguments)
+            take_words(tree["task"], composed.typed, self._arguments)
         if record:
-            config[rerun.KEY] = record.plan.run_id
+            tree[rerun.KEY] = record.plan.run_id
         if record and is_contact:
-            config.run_id = record.plan.run_id
-        if not OmegaConf.is_interpolation(config, "run_id") and config.get("run_id") is None:
+            tree["run_id"] = record.plan.run_id
+        if tree.get("run_id") is None:
             while (run_id := new_run_id(composed.task)) in self._run_ids:  # of a sweep
                 pass
             self._run_ids.add(run_id)
-            config.run_id = run_id
+            tree["run_id"] = run_id
+        context = Context(
+            cluster=composed.cluster,
+            task=composed.task,
+            cwd=str(Path.cwd()),
+            environ=os.environ,
+            for_contact=is_contact,
+        )
         problems = Problems()
         try:
-            values = self._values(composed, contact_keys, problems)
-            context = Context(
-                cluster=composed.cluster,
-                task=composed.task,
-                cwd=str(Path.cwd()),
-                environ=os.environ,
-                for_contact=is_contact,
-            )
-            spec = resolve(values, context, problems)
+            spec = resolve(self._values(composed, contact_keys, problems), context, problems)
         except ConfigError as error:
-            layers = layers_of(composed)
-            located = [replace(p, subject=place_of(p.subject, layers)) for p in error.problems]
+            located = [replace(p, subject=composed.place_of(p.subject)) for p in error.problems]
             raise ConfigError(located) from error
         typed = list(composed.typed)
         if self._arguments:
@@ -305,11 +279,11 @@ class Composer:
         return LaunchRequest(
             spec=spec,
             run_dir=Path(Path.cwd(), expand_home(spec.run_dir)),
-            config_yaml="" if is_contact else dump(unresolved(config)),
+            config_yaml="" if is_contact else dump(tree),
             notes=tuple(notes),
             file_notes=tuple(file_notes),
             overrides=tuple(typed),
-            contact_words=contact_words(composed.typed, spec.cluster.name),
+            contact_words=words.contact_words(composed.typed, spec.cluster.name),
             recorded_code=recorded_code,
             names_program=self._names_program(composed),
         )
@@ -325,12 +299,12 @@ class Composer:
         self, composed: Composed, contact_keys: Collection[str] | None, problems: Problems
     ) -> dict[str, Any]:
         """Return the composed values, resolved; with `contact_keys`, those that are needed."""
-        config = composed.config
+        config = as_config(composed.tree)
         if contact_keys is not None:
-            keys = (*CONTACT_KEYS, *contact_keys)
-            wanted = plain_values(config, "", problems, lambda key: is_among(key, keys))
+            keys = (*words.CONTACT_KEYS, *contact_keys)
+            wanted = plain_values(config, "", problems, lambda key: words.is_among(key, keys))
             problems.raise_any()
-            problems += unknown_keys({"cluster": dict.fromkeys(map(str, config.cluster))})
+            problems += unknown_keys({"cluster": dict.fromkeys(composed.tree["cluster"])})
             return dict(wanted)
         values: dict[str, Any] = plain_values(config, "", problems)
         problems.raise_any()
@@ -348,47 +322,38 @@ class Composer:
         return values
 
 
-def apply_words(config: DictConfig, typed: Sequence[str]) -> None:
+def apply_words(tree: dict[str, Any], typed: Sequence[str]) -> None:
     """Put the values of words into a composed configuration, those of single nodes last.
 
     Raises:
         ConfigError: There is no such node, or nothing to take out; with every such word.
     """
     problems = Problems()
-    of_nodes = [
-        word
-        for word in typed
-        if words.key_of(word).startswith(words.NODES_PREFIX) and not word.startswith("~")
-    ]
-    for word in [*(word for word in typed if word not in of_nodes), *of_nodes]:
+    for word in sorted(typed, key=lambda word: word.lstrip("+").startswith(words.NODES_PREFIX)):
         key = words.key_of(word)
         option = words.option_of(key)
-        try:
-            if word in of_nodes:
-                set_on_nodes(problems, config, word, words.value_of(word))
-            elif word.startswith("~") and option and not section_of(option):
-                OmegaConf.update(config, key, written_default(option), force_add=True)
-            elif f"{key}.".startswith(words.ARGS_PREFIX):
-                set_argument(problems, config, word)
-            elif not word.startswith("~"):
-                OmegaConf.update(config, key, words.value_of(word), force_add=True)
+        is_removed = word.startswith("~")
+        if is_removed and option and not section_of(option):
+            words.put(tree, key.split("."), written_default(option))
+        elif f"{key}.".startswith(words.ARGS_PREFIX):
+            set_argument(problems, tree["task"], word)
+        elif is_removed:
+            *above, name = key.split(".")
+            place: Any = tree
+            for each in above:
+                place = place.get(each) if isinstance(place, dict) else None
+            if isinstance(place, dict) and name in place:
+                del place[name]
             else:
-                above, _, name = key.rpartition(".")
-                place = OmegaConf.select(config, above) if above else config
-                if isinstance(place, DictConfig) and name in place:
-                    del place[name]
-                else:
-                    problems.report_absent(word, key)
-        except OmegaConfBaseException as error:
-            problem = unresolved_problem("cluster.nodes" if word in of_nodes else word, error)
-            if problem.message.startswith("Cannot merge"):
-                problem = replace(problem, hint=f"~{key} in front takes out what is there")
-            problems.append(problem)
+                problems.report_absent(word, key)
+        elif key.startswith(words.NODES_PREFIX):
+            set_on_nodes(problems, tree, word)
+        else:
+            words.put(tree, key.split("."), words.value_of(word))
     problems.raise_any()
 
 
 def _sets_program(typed: Sequence[str]) -> bool:
-    """Return whether words say what to run."""
     for word in typed:
         key = words.key_of(word)
         if key == "task" or (key in PROGRAM_WORDS and not word.endswith(("=", "=null"))):

@@ -41,19 +41,14 @@ SHELL_VALUE = re.compile(r"\$\w+|(?<![^:])~(?=/|$)")
 
 
 class Problems(list[Problem]):
-    """Problems that were found so far."""
-
     def report(self, where: str, message: str, hint: str = "") -> None:
-        """Add a problem."""
         self.append(Problem(where, message, hint))
 
     def report_absent(self, word: str, key: str) -> None:
-        """Add that a word takes out what is not there."""
         hint = f"`{this_program()} config` prints what is there"
         self.report(word, f"there is no {key} to take out", hint)
 
     def raise_any(self) -> None:
-        """Raise a ConfigError with all of them, if there are any."""
         if self:
             raise ConfigError(self)
 
@@ -83,9 +78,8 @@ def scalar_text(value: object) -> str | None:
     return str(value) if isinstance(value, (str, int, float)) else None
 
 
-def _as_it_is(value: object) -> object:
-    """Leave a value to `resolve`, which knows what else it depends on."""
-    return value
+def _same(value: object) -> object:
+    return value  # `resolve` judges it, which knows what else it depends on
 
 
 def _text(value: object, form: str) -> str:
@@ -193,10 +187,6 @@ def _pattern(value: object) -> str:
     return pattern
 
 
-def _dry_run(value: object) -> tuple[str, ...]:
-    return tuple(sorted({*_texts(value, "json|offline|true")}))
-
-
 def _variable_name(name: str, *, is_removed: bool = False) -> str:
     reason = RESERVED_ENV.get(name, "the runner or torchrun sets it for each rank")
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
@@ -242,13 +232,17 @@ WORDS: Mapping[str, Words] = {"null": NULL, "auto": AUTO, "never": {"never": 0.0
 SIGNALS = "|".join(signal.Signals.__members__.keys() - {"SIGKILL", "SIGSTOP"})
 KINDS: Mapping[str, Kind] = {
     "address": Kind("a name, an address or null", _address, NULL),
-    "arguments": Kind("a mapping or null", _as_it_is),
+    "arguments": Kind("a mapping or null", _same),
     "bool": Kind("true or false", "(?!)", {True: True, False: False}),
-    "command": Kind("a text, a list of texts or null", _as_it_is),
+    "command": Kind("a text, a list of texts or null", _same),
     "commands of a shell": Kind("a list of shell commands", _texts),
     "count": Kind("a whole number from 0", _whole_number),
     "count from 1": Kind("a whole number from 1", partial(_whole_number, least=1)),
-    "dry run": Kind("false, true, offline, json or [offline, json]", _dry_run, {False: ()}),
+    "dry run": Kind(
+        "false, true, offline, json or [offline, json]",
+        lambda value: tuple(sorted({*_texts(value, "json|offline|true")})),
+        {False: ()},
+    ),
     "endpoint": Kind(
         "HOST:PORT, or null", r"(\[[0-9A-Fa-f:]+\]|[^\s:\[\]-][^\s:\[\]]*):[1-9]\d{0,4}"
     ),
@@ -272,7 +266,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "nnodes": Kind("a whole number from 1, a range such as 2:4, or null", _nnodes, AUTO),
     "node or master": Kind("the name of a node, master (the first), or null for all", LINE),
-    "nodes": Kind("a mapping of names or ranges to nodes, or a number", _as_it_is),
+    "nodes": Kind("a mapping of names or ranges to nodes, or a number", _same),
     "options of torchrun": Kind(
         "a list of long options that the runner does not choose, such as [--role=trainer]",
         partial(_texts, form=TORCHRUN_OPTION),
@@ -326,7 +320,6 @@ def _choice(value: object, legal: Sequence[str]) -> str:
 
 
 def unknown_key(where: str, key: str, legal: Sequence[str]) -> Problem:
-    """Return the problem of an unknown key."""
     hint = suggest(key, legal, f"{where}." if where else "")
     if "passw" in key and where.startswith("cluster"):
         hint = LOGIN_RULE
@@ -336,7 +329,6 @@ def unknown_key(where: str, key: str, legal: Sequence[str]) -> Problem:
 
 
 def legal_values(option: dataclasses.Field[Any]) -> str:
-    """Return the legal values of a key in words."""
     kind = option.metadata["kind"]
     if section_of(option):
         return "see below"

@@ -2,48 +2,39 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import functools
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import MissingConfigException, OverrideParseException
 from hydra.types import RunMode
-from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from runner.config import rerun, words
-from runner.config.kinds import Problems
-from runner.config.source import ConfigFiles, KeyPath, confs_upwards, display_path, nest, read
-from runner.core.errors import Problem, suggest
-from runner.core.shell import this_program
-from runner.core.spec import GROUPS
-
-RECORD = "_rerun_"
-"""The name of a record for Hydra; no file of a user has it."""
+from runner.config.kinds import Problems, legal_values, unknown_key
+from runner.config.refusals import as_config, plain_values, unresolved_problem
+from runner.config.source import ConfigFiles, KeyPath, display_path, one_line, read
+from runner.core.errors import ConfigError
+from runner.core.results import Origin, Setting
+from runner.core.spec import GROUPS, section_of, written_default
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One source of values; later layers win over earlier ones."""
-
-    config: str  # its name for Hydra, "" for a word
     place: str  # a file, or a word
     content: Any  # from the top of the configuration
     lines: Mapping[KeyPath, int] = field(default_factory=dict)
-
-    def line(self, keys: KeyPath) -> int:
-        """Return the line of a key, or of the nearest key above it."""
-        lines = (self.lines.get(keys[:depth], 0) for depth in range(len(keys), 0, -1))
-        return next(filter(None, lines), 0)
+    word: str = ""
 
 
 @dataclass(frozen=True)
 class Composed:
     """A configuration, and what it was composed of."""
 
-    config: DictConfig
+    tree: dict[str, Any]  # plain data, with its interpolations
     primary: str
     hydra_words: list[str]
     typed: Sequence[str]
@@ -52,153 +43,139 @@ class Composed:
     files: ConfigFiles
     record: rerun.RecordedRun | None = None
 
+    @functools.cached_property
+    def layers(self) -> list[Layer]:
+        """Every source of values; the last one wins."""
+        layers = []
+        if self.record:
+            file = self.record.config_file
+            layers.append(Layer(display_path(file), self.record.content, read(file).lines))
+        loader = GlobalHydra.instance().config_loader()
+        chosen = loader.compute_defaults_list(self.primary, self.hydra_words, RunMode.RUN)
+        for default in chosen.defaults:
+            package = tuple(filter(None, (default.package or "").split(".")))
+            yaml_file = self.files.loaded.get(str(default.config_path).removesuffix(".yaml"))
+            if yaml_file and package[:1] != ("hydra",):
+                content = {**yaml_file.content}
+                content.pop("defaults", None)
+                lines = {(*package, *keys): line for keys, line in yaml_file.lines.items()}
+                layers.append(Layer(display_path(yaml_file.path), _nest(package, content), lines))
+        for word in self.typed:
+            key = words.key_of(word)
+            if key not in GROUPS:
+                content = _nest(words.path_of(key), word.partition("=")[2])
+                layers.append(Layer(f"command line: {word}", content, word=word))
+        return layers
 
-def unresolved(config: Any) -> dict[str, Any]:
-    """Return a configuration as plain data, with its interpolations."""
-    return dict(words.plain(OmegaConf.to_container(config, resolve=False)))
+    def place_of(self, key: str) -> str:
+        """Return `FILE:LINE: KEY` for the file that sets a key, or the key alone."""
+        path = words.path_of(key)
+        for layer in reversed(self.layers):
+            if path in layer.lines:
+                return f"{layer.place}:{layer.lines[path]}: {key}"
+            if layer.word and f"{key}.".startswith(f"{words.key_of(layer.word)}."):
+                break
+        return key
+
+    def origins(self, key: str) -> list[Origin]:
+        """Return where a value comes from, or every value below a key.
+
+        Raises:
+            ConfigError: There is no such key.
+        """
+        tree = {**self.tree, "run_id": self.tree.get("run_id") or "RUN_ID"}
+        config = as_config(tree)
+        path, value = locate(tree, key)
+        return [_origin(self.layers, leaf, tree, config) for leaf in _leaves(value, path)]
 
 
-def plain_values(
-    node: Any,
-    where: str,
-    problems: Problems,
-    is_wanted: Callable[[str], bool] = lambda _: True,
-) -> Any:
-    """Return a config as plain data, resolved; add what cannot be resolved to `problems`.
+def _nest(names: Sequence[str], value: Any) -> Any:
+    for name in reversed(names):
+        value = {name: value}
+    return value
 
-    Keys that are not wanted, by their full names, are neither resolved nor returned.
+
+def _below(value: Any) -> Mapping[str, Any]:
+    """Return what is below a value by name; the items of a list have numbers."""
+    if isinstance(value, list):
+        return {str(index): item for index, item in enumerate(value)}
+    return value if isinstance(value, Mapping) else {}
+
+
+def locate(tree: Any, key: str) -> tuple[KeyPath, Any]:
+    """Return the path of a key, whose parts may contain dots, and what stands there.
+
+    Raises:
+        ConfigError: There is no such key.
     """
-    if not isinstance(node, (DictConfig, ListConfig)):
-        return node
-    keys: Iterable[Any] = node if isinstance(node, DictConfig) else range(len(node))
-    result: dict[str, Any] = {}
-    for key in keys:
-        full_key = f"{where}.{key}" if where else str(key)
-        if not is_wanted(full_key):
-            continue
-        try:
-            value = node[key]
-        except OmegaConfBaseException as error:
-            problem = unresolved_problem(full_key, error)
-            if problem.message not in {earlier.message for earlier in problems}:
-                problems.append(problem)
-        else:
-            result[str(key)] = plain_values(value, full_key, problems, is_wanted)
-    return result if isinstance(node, DictConfig) else list(result.values())
+    path: KeyPath = ()
+    parts = key.split(".") if key else []
+    while parts:
+        below = _below(tree)
+        names = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
+        name = next((each for each in names if each in below), None)
+        if name is None:
+            raise ConfigError([unknown_key(".".join(path), parts[0], list(below))])
+        path = (*path, name)
+        parts = parts[name.count(".") + 1 :]
+        tree = below[name]
+    return path, tree
 
 
-def layers_of(composed: Composed) -> list[Layer]:
-    """Return every source of values of a configuration; the last one wins."""
-    loader = GlobalHydra.instance().config_loader()
-    given = (composed.primary, composed.hydra_words, RunMode.RUN)
-    layers = []
-    if composed.record:
-        file = composed.record.config_file
-        lines = read(file).lines
-        content = unresolved(composed.record.config)
-        layers.append(Layer(RECORD, display_path(file), content, lines))
-    for default in loader.compute_defaults_list(*given).defaults:
-        config = str(default.config_path).removesuffix(".yaml")
-        package = tuple(filter(None, (default.package or "").split(".")))
-        yaml_file = composed.files.loaded.get(config)
-        if yaml_file and package[:1] != ("hydra",):
-            lines = {(*package, *keys): line for keys, line in yaml_file.lines.items()}
-            own = {name: value for name, value in yaml_file.content.items() if name != "defaults"}
-            layers.append(Layer(config, display_path(yaml_file.path), nest(package, own), lines))
-    for word in composed.typed:
-        key, _, value = word.partition("=")
-        key = words.key_of(key)
-        if key not in GROUPS:
-            layers.append(Layer("", f"command line: {word}", nest(words.path_of(key), value)))
-    return layers
+def _leaves(value: Any, path: KeyPath) -> Iterator[KeyPath]:
+    if isinstance(value, Mapping) and value:
+        for name, below in value.items():
+            yield from _leaves(below, (*path, name))
+    else:
+        yield path
 
 
-def value_at(content: Any, path: KeyPath) -> tuple[Any] | None:
-    """Return what a layer has at a path, None if it has nothing there."""
-    for name in path:
-        if isinstance(content, Mapping) and name in content:
-            content = content[name]
-        elif isinstance(content, list) and name.isdecimal() and int(name) < len(content):
-            content = content[int(name)]
-        else:
-            return None
-    return (content,)
-
-
-def place_of(key: str, layers: Sequence[Layer]) -> str:
-    """Return `FILE:LINE: KEY` for the file that sets a key, or the key alone."""
-    path = words.path_of(key)
+def _origin(layers: Sequence[Layer], path: KeyPath, tree: Mapping[str, Any], node: Any) -> Origin:
+    key = ".".join(path)
+    settings = []
     for layer in reversed(layers):
-        if path in layer.lines:
-            return f"{layer.place}:{layer.lines[path]}: {key}"
-        word = layer.place.removeprefix("command line: ")
-        if not layer.config and f"{key}.".startswith(f"{words.key_of(word)}."):
-            break
-    return key
+        found: Any = layer.content
+        for name in path:
+            found = _below(found).get(name, ...)
+        if found is not ...:
+            # Its line, or that of the nearest key above it.
+            lines = [layer.lines.get(path[:depth], 0) for depth in range(len(path), 0, -1)]
+            line = next(filter(None, lines), 0)
+            place = f"{layer.place}:{line}" if line else layer.place
+            settings.append(Setting(place, one_line(found)))
+    option = words.option_of(key)
+    meaning = ""
+    if option is not None:
+        meaning = f"{option.metadata['help']} ({legal_values(option)})"
+        if section_of(option) is None:
+            default = words.plain(written_default(option))
+            settings.append(Setting("default", one_line(default)))
+    problems = Problems()
+    value: Any = tree
+    try:
+        for name in path:
+            value = _below(value)[name]
+            node = node[int(name)] if OmegaConf.is_list(node) else node[name]
+        node = words.plain(plain_values(node, key, problems))
+    except OmegaConfBaseException as error:
+        problems.append(unresolved_problem(key, error))
+    written = one_line(value)
+    if problems:
+        return Origin(key, written, "", tuple(settings), problems[0].message, meaning)
+    resolved = one_line(_masked(tree, node))
+    written = "" if resolved == written else written
+    return Origin(key, resolved, written, tuple(settings), "", meaning)
 
 
-def unresolved_problem(key: str, error: OmegaConfBaseException) -> Problem:
-    """Return the problem of a value that cannot be resolved."""
-    hint = "${a.b} is another key, ${.b} a neighbour, ${oc.env:X,DEFAULT} a variable of this shell"
-    hint = f"{hint}; \\${{X}} is for a shell there"
-    if isinstance(error, MissingMandatoryValue):
-        hint = f"such as {key}=VALUE"
-    return Problem(key, _sentences(error)[0], hint)
-
-
-def refusal(error: Exception, files: ConfigFiles, typed: Sequence[str]) -> Problem:
-    """Return what Hydra refused of these words: its sentence, the place, and the next step."""
-    cause = error.__cause__ or error.__context__
-    detail = cause if isinstance(cause, OmegaConfBaseException) else error
-    key = str(getattr(detail, "full_key", "") or "").replace("_dummy_", "defaults")
-    text, *rest = _sentences(detail)
-    keys = {key, *(words.key_of(quoted) for quoted in str(error).split("'"))}
-    named = [word for word in typed if words.key_of(word) in keys]
-    hint = next((line for line in rest if line.startswith("To ")), "")
-    if isinstance(error, OverrideParseException):
-        named = [word for word in typed if words.key_of(word) == words.key_of(str(error.override))]
-        text = [text, text, *rest][-2]  # before the address of a page
-        hint = """quote a text for Hydra, and the whole for the shell: 'KEY=["a (b)", c]'"""
-    if isinstance(error, RecursionError):
-        text = "its defaults lead back to it"
-        hint = "`defaults` names other files"
-    if isinstance(error, MissingConfigException):
-        config = error.missing_cfg_file or ""
-        named = [word for word in typed if word.lstrip("+").replace("=", "/", 1) == config]
-        group = words.key_of(named[-1]) if named else config.rpartition("/")[0]
-        text = f"{text}; there are {', '.join(files.options(group)) or 'none'}"
-        hint = _next_step(group, config[len(group) + 1 :], files)
-    where = key
-    if named:
-        where = named[-1]
-    elif files.loaded and key != "defaults":
-        # Hydra names a file, or it is the one that was read last.
-        match = re.search(r"[Ii]n '([^']+)'", str(error))
-        last = [*files.loaded][-1]
-        where = files.loaded[match[1] if match and match[1] in files.loaded else last].place(key)
-    return Problem(where, text, hint or f"`{this_program()} config` prints what is there")
-
-
-def _next_step(group: str, option: str, files: ConfigFiles) -> str:
-    """Return where a file that is missing may be, or how it is made."""
-    hints = [suggest(option, files.options(group), f"{group}=")]
-    is_name = re.fullmatch(r"[a-z0-9][a-z0-9_-]*", option)
-    if group == "task" and words.names_file(option):
-        hints = [f"a program's file is task.script={option}"]
-    elif group in ("cluster", "task") and is_name and not hints[0]:
-        hints = [f"`{this_program()} init --{group} {option}` writes one"]
-    folders = [display_path(folder / group) for folder in files.folders]
-    hints.append(f"looked in {' and '.join(folders)}")
-    others = [display_path(conf) for conf in confs_upwards() if conf not in files.folders]
-    hints += [f"not in {conf}: --config-dir {conf} adds it" for conf in others]
-    return "\n".join(filter(None, hints))
-
-
-def _sentences(error: BaseException) -> list[str]:
-    """Return the lines of an error, without the file or the exception of a resolver in front."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    sentences = []
-    for line in lines:
-        text = re.sub(r"^In '[^']+': ", "", line).rstrip(".")
-        sentences.append(re.sub(r'^\w+ raised while resolving interpolation: "(.*)"$', r"\1", text))
-    return sentences
+def _masked(tree: Mapping[str, Any], value: Any) -> Any:
+    """Return a value without the texts of secrets that are in this shell's environment."""
+    if isinstance(value, Mapping):
+        return {name: _masked(tree, item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_masked(tree, item) for item in value]
+    names = tree["cluster"].get("secrets") or []
+    for name in [names] if isinstance(names, str) else names:
+        secret = os.environ.get(str(name))
+        if secret and isinstance(value, str):
+            value = value.replace(secret, "***")
+    return value

@@ -7,10 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-
 from runner.config.kinds import Problems, read_section, read_value, unknown_key
-from runner.config.words import NODES_PREFIX, key_of
+from runner.config.words import NODES_PREFIX, key_of, put, value_of
 from runner.core.errors import join_or, suggest
 from runner.core.spec import Cluster, Node, Task, keys_of
 from runner.core.wire.text import join_some
@@ -40,7 +38,6 @@ def expand_range(entry: str) -> list[str]:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return some names of nodes for a message."""
     return join_some([*names], MAX_LISTED, "others")
 
 
@@ -60,25 +57,22 @@ def _expand(problems: Problems, where: str, entry: str) -> list[str]:
     return names
 
 
-def set_on_nodes(problems: Problems, config: DictConfig, word: str, value: Any) -> None:
-    """Put a word about a node, and its value, into a composed configuration.
+def set_on_nodes(problems: Problems, tree: dict[str, Any], word: str) -> None:
+    """Put a word about a node into a composed configuration.
 
     A word about a range holds for each of its nodes that has an entry of its own, too.
     """
-    if config.cluster.get("nodes") is None:
-        config.cluster.nodes = {}
-    entries = config.cluster.get("nodes")
-    if not isinstance(entries, DictConfig):
-        message = "cluster.nodes is no mapping of nodes"
-        problems.report(word, message, "set it in the YAML")
+    entries = tree["cluster"].get("nodes") or {}
+    if not isinstance(entries, dict):
+        message = f"must be a mapping of names to settings, so that {word} can change one"
+        problems.report("cluster.nodes", message, "set it in the YAML")
         return
     path = key_of(word).removeprefix(NODES_PREFIX)
-    members = {str(entry): _expand(Problems(), "", str(entry)) for entry in entries}
+    members = {entry: _expand(Problems(), "", entry) for entry in entries}
     names = [name for each in members.values() for name in each]
     parts = path.split(".")
     heads = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
     name = next((head for head in heads if head in (*members, *names)), parts[0])
-    key = path[len(name) + 1 :]
     if name not in (*members, *names) and not word.startswith("+"):
         hint = f"+{NODES_PREFIX}{name}.host=ADDRESS adds one"
         if near := suggest(name, names, NODES_PREFIX):
@@ -86,15 +80,9 @@ def set_on_nodes(problems: Problems, config: DictConfig, word: str, value: Any) 
         message = f"there is no node {name}; the nodes are {listed(dict.fromkeys(names))}"
         problems.report(f"{NODES_PREFIX}{path}", message, hint)
         return
+    below = path[len(name) + 1 :].split(".") if path != name else []
     for entry in {name, *members.keys() & {*members.get(name, [])}}:
-        if not isinstance(entries.get(entry), DictConfig):
-            entries[entry] = {}
-        if key:
-            OmegaConf.update(entries[entry], key, value, force_add=True)
-        elif isinstance(value, Mapping):
-            entries[entry] = OmegaConf.merge(entries[entry], value)
-        elif value is not None:  # which is refused where entries are read
-            entries[entry] = value
+        put(tree, ["cluster", "nodes", entry, *below], value_of(word))
 
 
 def read_nodes(problems: Problems, cluster: Cluster) -> dict[str, Node]:
@@ -136,7 +124,6 @@ def read_nodes(problems: Problems, cluster: Cluster) -> dict[str, Node]:
 
 
 def _read_node(problems: Problems, where: str, body: object) -> dict[str, Any]:
-    """Return the fields of `Node` that one entry of `cluster.nodes` sets."""
     if body is None:
         return {}
     if not isinstance(body, Mapping):
@@ -221,11 +208,11 @@ def read_slurm(
     elif cluster.nodes not in (None, {}):
         read = read_value(problems, "cluster.nodes", "nnodes", cluster.nodes)
         least, most = read or (None, 1)
-    job_id = environ.get("SLURM_JOB_ID", "")
     if task.nnodes is not None:
         least, used = task.nnodes
         keeps_spares = spares and least is None
         most = max(most, used or 1) if keeps_spares else used or 1
+    job_id = environ.get("SLURM_JOB_ID", "")
     names = [THIS_MACHINE]
     if job_id:
         entries = ENTRIES.findall(environ.get("SLURM_JOB_NODELIST", ""))  # in Slurm's order

@@ -36,18 +36,14 @@ PER_RUN_KEYS = (KEY, "run_id", "run_dir", "dry_run")
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A run on record."""
-
     plan: Plan
-    config: DictConfig  # unresolved, without the keys that each run sets itself
+    content: dict[str, Any]  # unresolved, without the keys that each run sets itself
     config_file: Path
 
     def primary_config(self, replaced: Collection[str]) -> DictConfig:
         """Return it as a primary config without the groups for which another file is chosen."""
-        content: Any = OmegaConf.to_container(self.config, resolve=False)
-        for group in GROUPS:
-            if group in replaced:
-                content.pop(group, None)
+        left_out = {group for group in GROUPS if group in replaced}
+        content = {key: value for key, value in self.content.items() if key not in left_out}
         # After `_self_`: a file that is chosen now wins over the record.
         choices = [{group: None} for group in GROUPS]
         return OmegaConf.create({"defaults": [SCHEMA, "_self_", *choices], **content})
@@ -97,7 +93,7 @@ def find_record(name: str, cwd: Path) -> RecordedRun:
         folder = cwd / expand_home(name)
     else:
         folder = run_index.record_folder(name) or cwd / RUNS_FOLDER / name
-    if not folder.is_dir():
+    if not name or not folder.is_dir():
         raise ConfigError([_no_such_run(name, folder)])
     folder = folder.resolve() if folder.is_symlink() else folder  # latest
     config_file = folder / CONFIG_FILE
@@ -134,10 +130,12 @@ def find_record(name: str, cwd: Path) -> RecordedRun:
         dropped.remove("run_dir")
     for key in dropped:
         content.pop(key, None)
-    return RecordedRun(plan, OmegaConf.create(content), config_file)
+    return RecordedRun(plan, content, config_file)
 
 
 def _no_such_run(name: str, folder: Path) -> Problem:
+    if not name:
+        return Problem("rerun=", "rerun names one run, such as rerun=latest")
     command = f"{this_program()} pull --run RUN_ID --cluster NAME"
     elsewhere = f"name its folder: rerun=PATH/runs/RUN_ID; `{command}` brings it here"
     if "/" in name:

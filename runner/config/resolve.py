@@ -110,7 +110,6 @@ def resolve(values: Mapping[str, Any], context: Context, problems: Problems) -> 
 def unknown_keys(
     values: Mapping[str, Any], section: type = Spec, where: str = ""
 ) -> Iterator[Problem]:
-    """Yield a problem for each key that there is not."""
     legal = keys_of(section)
     for key, value in values.items():
         nested = section_of(legal[key]) if key in legal else None
@@ -157,7 +156,6 @@ def _with_paths(problems: Problems, cluster: Cluster, context: Context) -> Clust
 
 
 def _with_program(problems: Problems, task: Task) -> Task:
-    """Return a task with the words of its one program."""
     given = [key for key in PROGRAM_KEYS if getattr(task, key) not in (None, "", [])]
     if not given:
         keys = join_or([f"task.{key}" for key in PROGRAM_KEYS])
@@ -250,7 +248,6 @@ def _with_engine(problems: Problems, container: ContainerSpec) -> ContainerSpec:
 
 
 def _with_preparation(cluster: Cluster) -> Cluster:
-    """Return a cluster with what `environment: uv` stands for."""
     if cluster.host_python.startswith(PREPARED):  # by default that of the task
         cluster = replace(cluster, host_python=Node("").python)
     if not cluster.environment:
@@ -260,7 +257,6 @@ def _with_preparation(cluster: Cluster) -> Cluster:
 
 
 def _check_preparation(problems: Problems, spec: Spec) -> None:
-    """Report an environment that a task cannot have."""
     cluster = spec.cluster
     key = "cluster.environment" if cluster.environment else "cluster.prepare"
     if cluster.prepare and spec.container:
@@ -272,7 +268,6 @@ def _check_preparation(problems: Problems, spec: Spec) -> None:
 
 
 def _check_rendezvous(problems: Problems, spec: Spec) -> None:
-    """Report a rendezvous at which these nodes cannot meet."""
     rendezvous = spec.rendezvous
     backend = rendezvous.backend
     count = spec.slurm.nnodes if spec.slurm else len(spec.nodes)
@@ -296,7 +291,6 @@ def _check_rendezvous(problems: Problems, spec: Spec) -> None:
 
 
 def _check_entry(problems: Problems, spec: Spec) -> None:
-    """Report settings that are not for what starts the ranks."""
     task = spec.task
     entry = f"entry {task.entry}"
     if task.entry == "srun" and spec.slurm is None:
@@ -329,7 +323,6 @@ def _check_entry(problems: Problems, spec: Spec) -> None:
 
 
 def _check_run(problems: Problems, spec: Spec) -> None:
-    """Report what cannot be kept, watched, debugged or told."""
     if spec.task.keep and not (spec.pushes_code or spec.task.shipped_file):
         message = f"ranks run in {spec.cluster.project} on the hosts, where folders stay anyway"
         problems.report("task.keep", message, "leave it out; it is for code that is pushed")

@@ -21,7 +21,7 @@ from yaml.constructor import ConstructorError
 from runner.config.words import leaves
 from runner.core.errors import NO_FOLDER, ConfigError, Problem, reason_of
 from runner.core.shell import expand_home
-from runner.core.spec import GROUPS, Spec, keys_of, section_of
+from runner.core.spec import GROUPS, Spec, written_defaults
 
 PRIMARY = "runner"  # conf/runner.yaml
 SCHEMA = "runner_base"
@@ -37,8 +37,6 @@ NULL = re.compile(r"(~|null|Null|NULL|)\Z")
 
 @dataclass
 class YamlFile:
-    """A file of YAML, read."""
-
     path: Path
     content: dict[str, Any]
     lines: dict[KeyPath, int] = field(default_factory=dict)
@@ -88,7 +86,6 @@ def dump(value: Any, *, in_one_line: bool = False) -> str:
 
 
 def one_line(value: Any) -> str:
-    """Return plain data as one line of YAML."""
     return dump(value, in_one_line=True).removesuffix("\n").removesuffix("\n...")
 
 
@@ -166,13 +163,6 @@ def _flat(
     return arguments
 
 
-def nest(names: Sequence[str], value: Any) -> Any:
-    """Return a value below the names of a path."""
-    for name in reversed(names):
-        value = {name: value}
-    return value
-
-
 def display_path(file: Path) -> str:
     """Return a path relative to the working directory, if it is below it."""
     cwd = Path.cwd()
@@ -218,18 +208,16 @@ def _is_ours(conf: Path) -> bool:
     """
     if (conf / f"{PRIMARY}.yaml").is_file():
         return True
+    defaults = written_defaults(Spec)
     for group in GROUPS:
         has_own_base = any((conf / group / f"base{suffix}").exists() for suffix in SUFFIXES)
-        section = section_of(keys_of(Spec)[group])
-        legal = {*keys_of(section), "defaults"} if section else set()
         for file in _files(conf / group):
             with contextlib.suppress(OSError):
                 text = file.read_text(encoding="utf-8", errors="replace")
-                keys = {*re.findall(r"^([\w-]+)\s*:", text, re.MULTILINE)}
-                if keys - {"defaults"} and keys <= legal:
+                keys = {*re.findall(r"^([\w-]+)\s*:", text, re.MULTILINE)} - {"defaults"}
+                if keys and keys <= defaults[group].keys():
                     return True
-                builds_on_base = re.search(DEFAULTS_BASE, text, re.MULTILINE)
-                if builds_on_base and not has_own_base:
+                if not has_own_base and re.search(DEFAULTS_BASE, text, re.MULTILINE):
                     return True
     return False
 
@@ -247,7 +235,6 @@ class ConfigFiles:
         self.loaded: dict[str, YamlFile] = {}  # of the last configuration, by the same name
 
     def find(self, config: str) -> list[Path]:
-        """Return the files of a config, the one that wins first."""
         if config in self.given:
             return [self.given[config]]
         found: list[Path] = []
@@ -257,12 +244,10 @@ class ConfigFiles:
         return found
 
     def options(self, group: str) -> list[str]:
-        """Return the options of a group that have a file, the user's own before the shipped."""
         names = [file.stem for folder in self.folders for file in _files(folder / group)]
         return list(dict.fromkeys(names))
 
     def has_group(self, group: str) -> bool:
-        """Return whether a folder has a group."""
         return any((folder / group).is_dir() for folder in self.folders)
 
     def shadows(self) -> Iterator[str]:
@@ -282,11 +267,9 @@ class YamlSource(ConfigSource):
 
     @staticmethod
     def scheme() -> str:
-        """Return what the entry of the search path begins with."""
         return "runner"
 
     def load_config(self, config_path: str) -> ConfigResult:
-        """Return a file as Hydra merges it."""
         name = config_path.removesuffix(".yaml")
         yaml_file = read(self.files.find(name)[0])
         self.files.loaded[name] = yaml_file
@@ -304,19 +287,15 @@ class YamlSource(ConfigSource):
         return ConfigResult(self.provider, self.full_path(), OmegaConf.create(content), header)
 
     def available(self) -> bool:
-        """Return whether it may be asked."""
         return True
 
     def is_group(self, config_path: str) -> bool:
-        """Return whether a folder has that name."""
         return self.files.has_group(config_path)
 
     def is_config(self, config_path: str) -> bool:
-        """Return whether a file has that name."""
         return bool(self.files.find(config_path.removesuffix(".yaml")))
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
-        """Return the configs of a group."""
         return [] if results_filter == ObjectType.GROUP else self.files.options(config_path)
 
 

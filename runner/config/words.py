@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,42 @@ LITERAL = re.compile("true|True|TRUE|false|False|FALSE|" + NULL.pattern)
 FUNCTION = re.compile(r"(choice|range|glob|sort|shuffle|interval|tag)\(.*\)", re.DOTALL)
 """What Hydra computes the values of a sweep by."""
 
+TOKEN = re.compile(
+    r"""(?<![^\[{,: \t])(?:'(?:\\.|[^'\\])*(?:'|\\?\Z)|"(?:\\.|[^"\\])*(?:"|\\?\Z))|.""", re.DOTALL
+)
+"""A text in quotes, which begins where a value may, or one character."""
+
 QUOTED = re.compile(r"""(['"])((?:\\.|(?!\1)[^\\])*)\1""", re.DOTALL)
 
 MISSING_TEXT = "${oc.decode:'\"???\"'}"
 """The text `???`, which alone means in OmegaConf that a value is missing."""
+
+CONTACT_KEYS = (
+    "cluster.scheduler",
+    "cluster.transport",
+    "cluster.nodes",
+    "cluster.only",
+    "cluster.exclude",
+    "cluster.ssh",
+    "cluster.python",
+    "cluster.host_python",
+    "cluster.setup",
+    "cluster.project",
+    "cluster.workdir",
+    "run_id",
+    "run_dir",
+    "rerun",
+    "ui",
+    "console_ranks",
+    "grace_s",
+    "lost_s",
+    "disconnect_s",
+    "pull_outputs",
+    "progress.pattern",
+)
+"""What reaches the hosts of a run, and says how it is stopped and shown."""
+
+NODE_ENV = re.compile(r"cluster\.nodes\..+\.env(\..*)?")
 
 NODES_PREFIX = "cluster.nodes."
 ARGS_PREFIX = "task.args."
@@ -66,6 +98,36 @@ def path_of(key: str) -> tuple[str, ...]:
 def chosen_cluster(words: Sequence[str]) -> str:
     """Return what the last of the words that choose a cluster chooses, as typed, or ""."""
     return next((w.partition("=")[2] for w in reversed(words) if key_of(w) == "cluster"), "")
+
+
+def is_among(key: str, keys: Collection[str]) -> bool:
+    """Return whether a key is one of these, leads to one or stands below one."""
+    is_near = any(
+        f"{wanted}.".startswith(f"{key}.") or f"{key}.".startswith(f"{wanted}.") for wanted in keys
+    )
+    return is_near and not NODE_ENV.fullmatch(key)
+
+
+def is_ignored(word: str, taken: Collection[str]) -> bool:
+    """Return whether a word sets a key of ours that is none of these, and above or below none."""
+    key = key_of(word)
+    return re.split(r"[./]", key)[0] in keys_of(Spec) and not is_among(key, taken)
+
+
+def contact_words(typed: Sequence[str], cluster: str) -> tuple[str, ...]:
+    """Return those of a launch's words by which a verb reaches the same hosts.
+
+    Task and environment of the launch are not among them.
+    """
+    kept = [
+        word
+        for word in typed
+        if key_of(word) not in ("cluster", "run_id") and not is_ignored(word, CONTACT_KEYS)
+    ]
+    chosen = chosen_cluster(typed)
+    repeats_record = any(key_of(word) == "rerun" for word in kept)
+    flags = () if repeats_record and not chosen else ("--cluster", chosen or cluster)
+    return (*flags, *kept)
 
 
 def is_value(word: str) -> bool:
@@ -128,7 +190,6 @@ def _read(text: str, *, is_text: bool) -> Any:
 
 
 def runs_of_sweep(words: Sequence[str]) -> list[list[str]]:
-    """Return the words of each run of a sweep, as they would be typed for it alone."""
     return [list(run) for run in itertools.product(*map(_values_of_word, words))]
 
 
@@ -166,29 +227,33 @@ def plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool) else str(value)
 
 
+def put(tree: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    """Set a value in plain data; a mapping is merged into one that is there."""
+    *above, last = path
+    for name in above:
+        if not isinstance(tree.get(name), dict):
+            tree[name] = {}
+        tree = tree[name]
+    if isinstance(value, Mapping) and isinstance(tree.get(last), dict):
+        for name, item in value.items():
+            put(tree[last], [name], item)
+    else:
+        tree[last] = value
+
+
 def split_values(text: str, separator: str = ",") -> list[str]:
     """Return the parts of a text between commas; brackets and quotes hold theirs together."""
     parts = [""]
     open_brackets: list[str] = []
-    quote = ""
-    is_escaped = False
-    before = " "
-    for char in text:
-        if quote:
-            if char == quote and not is_escaped:
-                quote = ""
-            is_escaped = char == "\\" and not is_escaped
-        elif char in "'\"" and before in "[{,: \t":
-            quote = char
-        elif char in CLOSING:
-            open_brackets.append(CLOSING[char])
-        elif open_brackets and char == open_brackets[-1]:
+    for token in TOKEN.findall(text):
+        if token in CLOSING:
+            open_brackets.append(CLOSING[token])
+        elif open_brackets and token == open_brackets[-1]:
             open_brackets.pop()
-        before = char
-        if char == separator and not quote and not open_brackets:
+        if token == separator and not open_brackets:
             parts.append("")
         else:
-            parts[-1] += char
+            parts[-1] += token
     return parts
 
 
@@ -209,7 +274,6 @@ def hydra_value(value: Any) -> str:
 
 
 def as_word(key: str, value: Any) -> str:
-    """Return a word that sets a key, as one would type it."""
     is_plain = isinstance(value, str) and re.fullmatch(r"[\w/.:@%+-]+", value)
     return f"{key}={value if is_plain and not LITERAL.fullmatch(value) else hydra_value(value)}"
 

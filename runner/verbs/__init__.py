@@ -6,5 +6,4 @@ LAUNCH = "launch"
 
 
 def verb_names() -> list[str]:
-    """Return the name of every verb."""
     return [module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg]

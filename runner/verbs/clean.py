@@ -15,8 +15,7 @@ from runner.core.wire.codec import encode
 from runner.core.wire.run_info import RunInfo
 from runner.ui.output import show, show_prose
 from runner.ui.reports import tables
-from runner.verbs.shared.confirmation import confirm
-from runner.verbs.shared.selection import Selection, open_pool
+from runner.verbs.shared.selection import Selection, confirm, open_pool
 from runner.verbs.shared.verb import json_option, parse_duration, verb
 
 REMOVED = ("runs", "releases", "environments", "kept")

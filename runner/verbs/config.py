@@ -22,10 +22,11 @@ from runner.verbs.shared.verb import json_option, key_option, verb
 @json_option
 def config(selection: Selection, key: str, resolve: bool, json_: bool) -> int:
     """Print the whole configuration, or a part of it."""
-    from runner.config.explain import value_below
+    from runner.config.compose import open_composer
+    from runner.config.layers import locate
     from runner.config.source import dump
 
-    with selection.composer() as composer:
-        value = value_below(composer.plain(selection.overrides, is_resolved=resolve), key)
+    with open_composer(selection.config_dirs) as composer:
+        _, value = locate(composer.plain(selection.settings, is_resolved=resolve), key)
     show(json.dumps(value) if json_ else dump(value).removesuffix("...\n").rstrip("\n"))
     return 0

@@ -22,13 +22,13 @@ from runner.verbs.shared.verb import json_option, key_option, verb
 @json_option
 def explain(selection: Selection, key: str, json_: bool) -> int:
     """Show which file or override set a value, and what it overrides."""
-    from runner.config.explain import origins
+    from runner.config.compose import open_composer
     from runner.ui.reports import tables
 
     if not key:
         hint = f"such as {this_program()} explain cluster.python"
         raise ConfigError([Problem("explain", "no key is given", hint)])
-    with selection.composer() as composer:
-        found = origins(composer, selection.overrides, key)
+    with open_composer(selection.config_dirs) as composer:
+        found = composer.composed(selection.settings).origins(key)
     show(json.dumps(encode(found)) if json_ else tables.render_origins(found))
     return 0

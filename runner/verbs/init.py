@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -26,8 +27,9 @@ Nodes = dict[str, dict[str, str | int]]
 FORMS = "gpu1, gpu[01-16], ada@10.0.0.5:22 or NAME=ADDRESS"
 MACHINE = re.compile(
     r"(?:(?P<name>\w[\w.-]*)=)?(?:(?P<user>[^\W-][^\s:]*)@)?"
-    r"(?:\[(?P<ipv6>[^\[\]]*:[^\[\]]*)\]|(?P<bare>[^\s@:\[\]]*:[^\s@\[\]]*:[^\s@\[\]]*)"
-    r"|(?P<host>\w(?:[\w.,-]|\[[\d,-]+\])*))(?::(?P<port>\d+))?"
+    r"(?:\[(?P<ipv6>[^\[\]]*:[^\[\]]*)\]"
+    r"|(?P<host>[^\s@:\[\]]*:[^\s@\[\]]*:[^\s@\[\]]*|\w(?:[\w.,-]|\[[\d,-]+\])*))"
+    r"(?::(?P<port>\d+))?"
 )
 SCRIPTS = ("train.py", "main.py")
 SHIPPED_CLUSTER = "local"  # this and the task are what works here at once
@@ -151,15 +153,23 @@ def init(
     if fabfile:
         texts[Path("fabfile.py")] = FABFILE
     words = f" cluster={cluster} task={task}" if PRIMARY_FILE.exists() else ""
-    for file, text in texts.items():
-        edit = ": put your own below `nodes` or as `script`" if EXAMPLE in text else ""
-        is_new = _write(file, text)
-        show_prose(f"wrote  {file}{edit}" if is_new else f"kept   {file}, as it is")
-    _print_next(words)
+    _write(texts, words)
     return 0
 
 
-def _print_next(words: str) -> None:
+def _write(texts: Mapping[Path, str], words: str) -> None:
+    """Write the files that are not there; print which, and what to type next with these words."""
+    for file, text in texts.items():
+        if file.exists() or file.is_symlink():
+            show_prose(f"kept   {file}, as it is")
+            continue
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise _wrong(f"{error.filename} cannot be written: {error.strerror}") from error
+        edit = ": put your own below `nodes` or as `script`" if EXAMPLE in text else ""
+        show_prose(f"wrote  {file}{edit}")
     program = this_program()
     steps = [
         (f"{program} check{words}", "# tries every machine, starts nothing"),
@@ -179,14 +189,39 @@ def _existing_script(text: str) -> str:
     return text
 
 
-def parse_hosts(text: str) -> Nodes:
-    """Return the entries of `cluster.nodes` for machines."""
-    nodes: Nodes = {}
+def parse_hosts(
+    text: str, place: str = "--hosts", slots: str = "", before: Nodes | None = None
+) -> Nodes:
+    nodes = {**(before or {})}
     # Commas and blanks separate machines, except within brackets.
     for word in filter(None, re.split(r"[,\s]+(?![^\[\]]*\])", text)):
-        if names_file(word):
-            raise _wrong(f"--hosts: {word!r} is a file here: --hostfile {word} reads one")
-        _add_machine(nodes, word, "--hosts")
+        if before is None and names_file(word):
+            raise _wrong(f"{place}: {word!r} is a file here: --hostfile {word} reads one")
+        match = MACHINE.fullmatch(word)
+        if not match:
+            raise _wrong(f"{place}: {word!r} is no machine; such as {FORMS}")
+        name, user, in_brackets, bare, port = match.groups()
+        address = in_brackets or bare
+        if name and "[" in address:
+            raise _wrong(f"{place}: {word!r} gives one name to many machines")
+        if not name and re.fullmatch(r"[\d.]+|.*:.*", address):
+            numbered = (f"node{number}" for number in itertools.count(len(nodes) + 1))
+            name = next(each for each in numbered if each not in nodes)
+        short = address.partition(".")[0]  # without dots overrides can name it
+        name = name or (address if "[" in address or short in nodes else short)
+        if name in nodes:
+            raise _wrong(f"{place}: {word!r} names a machine a second time")
+        entry = {
+            "host": "" if name == address else address,
+            "user": user,
+            "port": int(port or 0),
+            "nproc_per_node": int(slots or 0),
+        }
+        nodes[name] = {key: value for key, value in entry.items() if value}
+        problems = Problems()
+        read_nodes(problems, Cluster(nodes={name: nodes[name]}))
+        if problems:
+            raise _wrong(f"{place}: {word!r}: {problems[0].message}")
     return nodes
 
 
@@ -208,40 +243,10 @@ def read_hostfile(file: str) -> Nodes:
         place = f"--hostfile {file}, line {number}"
         if not re.fullmatch(r"(?!22$)[1-9]\d{0,2}|", slots):
             raise _wrong(f"{place}: {slots} is no number of ranks; after a port write slots=N")
-        if machine:
-            _add_machine(nodes, machine, place, int(slots or 0))
+        nodes = parse_hosts(machine, place, slots, before=nodes)
     if not nodes:
         raise _wrong(f"--hostfile: {file} names no machine")
     return nodes
-
-
-def _add_machine(nodes: Nodes, word: str, place: str, slots: int = 0) -> None:
-    """Add the entry of a machine, or of a range of them."""
-    match = MACHINE.fullmatch(word)
-    address = match and (match["ipv6"] or match["bare"] or match["host"])
-    if not match or not address:
-        raise _wrong(f"{place}: {word!r} is no machine; such as {FORMS}")
-    if match["name"] and "[" in address:
-        raise _wrong(f"{place}: {word!r} gives one name to many machines")
-    name = match["name"] or address.partition(".")[0]  # without dots overrides can name it
-    if not match["name"] and re.fullmatch(r"[\d.]+|.*:.*", address):
-        numbered = (f"node{number}" for number in itertools.count(len(nodes) + 1))
-        name = next(each for each in numbered if each not in nodes)
-    elif not match["name"] and ("[" in address or name in nodes):
-        name = address
-    entry = {
-        "host": "" if name == address else address,
-        "user": match["user"],
-        "port": int(match["port"] or 0),
-        "nproc_per_node": slots,
-    }
-    if name in nodes:
-        raise _wrong(f"{place}: {word!r} names a machine a second time")
-    nodes[name] = {key: value for key, value in entry.items() if value}
-    problems = Problems()
-    read_nodes(problems, Cluster(nodes={name: nodes[name]}))
-    if problems:
-        raise _wrong(f"{place}: {word!r}: {problems[0].message}")
 
 
 def _yaml(key: str, value: object) -> str:
@@ -251,15 +256,3 @@ def _yaml(key: str, value: object) -> str:
         {key: value}, width=10**6, allow_unicode=True, default_flow_style=flow, sort_keys=False
     )
     return dumped.replace("${", "\\${").rstrip("\n")
-
-
-def _write(file: Path, text: str) -> bool:
-    """Write a file that is not there; return whether it was not."""
-    if file.exists() or file.is_symlink():
-        return False
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise _wrong(f"{error.filename} cannot be written: {error.strerror}") from error
-    return True

@@ -52,11 +52,10 @@ def launch(selection: Selection, multirun: bool, words: Sequence[str]) -> int:
 
 
 def _compose(selection: Selection, words: Sequence[str], *, is_sweep: bool) -> list[LaunchRequest]:
-    """Return the runs to launch."""
     # Imported here, because Hydra takes most of the start-up time.
     from runner.config.compose import open_composer
 
-    typed = selection.overrides
+    typed = selection.settings
     if is_sweep and not typed:
         example = "--multirun cluster=local task=resnet18 task.args.lr=0.1,0.01"
         message = "there is nothing to run through: no word is given"

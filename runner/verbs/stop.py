@@ -31,8 +31,7 @@ from runner.core.wire.states import STOPPED, Reason, ReasonKind
 from runner.ui.layout import fold_names
 from runner.ui.output import note, show, show_prose, tell
 from runner.ui.reports import run_table
-from runner.verbs.shared.confirmation import confirm
-from runner.verbs.shared.selection import Selection, open_run_finder
+from runner.verbs.shared.selection import Selection, confirm, open_run_finder
 from runner.verbs.shared.verb import json_option, run_option, verb
 
 
@@ -125,7 +124,6 @@ def _stop_run(
 
 
 def _stop_attempt(run: FoundRun) -> AttemptMonitor:
-    """Stop one attempt, and follow it to its end."""
     monitor = run.finder.pool.monitor(run.plan)
     monitor.attach(ranks=(), read_only=run.already_ended)
     if run.already_ended:

@@ -9,20 +9,21 @@ import sys
 import time
 from collections import defaultdict
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import click
+from rich.console import Console
+from rich.live import Live
 
+from runner.control.run.discovery import RunFinder
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady, Problem
+from runner.core.remote_run import RemoteRun
+from runner.core.wire.run_info import Sample
+from runner.ui.layout import terminal_width
 from runner.ui.output import show
-from runner.verbs.shared.selection import Selection
+from runner.ui.reports import run_table
+from runner.ui.top import ClusterView, NodeView, render_view
+from runner.verbs.shared.selection import Selection, open_run_finder
 from runner.verbs.shared.verb import verb
-
-if TYPE_CHECKING:
-    from runner.control.run.discovery import RunFinder
-    from runner.core.remote_run import RemoteRun
-    from runner.core.wire.run_info import Sample
-    from runner.ui.top import ClusterView
 
 POLL_S = 2.0
 FIRST_POLL_S = 1.0  # the first sample has no CPU
@@ -46,14 +47,10 @@ def top(selection: Selection, once: bool, json_: bool) -> int:
 
     What is unusual comes first. Ctrl-C ends the view, and no run.
     """
-    from rich.console import Console
-
-    from runner.ui.layout import terminal_width
-    from runner.ui.top import render_view
-    from runner.verbs.shared.selection import open_run_finder
-
     composed = selection.contact_latest()
     is_live = not (once or json_) and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    width = None if is_live else terminal_width()
+    console = Console(width=width, markup=False, highlight=False, emoji=False)
     with open_run_finder(composed, "top", plain=True) as finder:
         watch = HostWatch(finder)
         watch.poll()
@@ -62,24 +59,15 @@ def top(selection: Selection, once: bool, json_: bool) -> int:
         if not watch.samples:
             raise NotReady([*watch.problems.values()])
         if is_live:
-            _follow(watch)
+            _follow(watch, console)
     if json_:
         show(json.dumps(watch.view().as_data()))
     elif not is_live:
-        width = terminal_width()
-        console = Console(width=width, markup=False, highlight=False, emoji=False)
-        console.print(render_view(watch.view(), width))
+        console.print(render_view(watch.view(), console.width))
     return 0
 
 
-def _follow(watch: HostWatch) -> None:
-    """Show the view until Ctrl-C."""
-    from rich.console import Console
-    from rich.live import Live
-
-    from runner.ui.top import render_view
-
-    console = Console(markup=False, highlight=False, emoji=False)
+def _follow(watch: HostWatch, console: Console) -> None:
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             view = render_view(watch.view(), console.width, console.height)
@@ -94,8 +82,6 @@ def _follow(watch: HostWatch) -> None:
 
 
 class HostWatch:
-    """What is known of the hosts."""
-
     def __init__(self, finder: RunFinder) -> None:
         self.finder = finder
         self.problems: dict[str, Problem] = {}  # of hosts that do not answer
@@ -119,10 +105,6 @@ class HostWatch:
         self.problems = {**finder.unreachable, **problems}
 
     def view(self) -> ClusterView:
-        """Return what is known now."""
-        from runner.ui.reports import run_table
-        from runner.ui.top import ClusterView, NodeView
-
         on_node: dict[str, list[str]] = defaultdict(list)
         for run in self._runs:
             for name in run.by_host if run.is_active else ():

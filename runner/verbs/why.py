@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import TYPE_CHECKING
 
+from runner.control.record import run_index
+from runner.control.record.launch_record import JOB_FILE, RESULT_FILE, read_launch
+from runner.control.record.run_store import RunStore
+from runner.control.run.found_run import FoundRun, pull_run
+from runner.control.run.job_run import job_run
 from runner.core.errors import ConfigError, NotReady, Problem
+from runner.core.launch_request import LaunchRequest
+from runner.core.remote_run import BROKEN, aggregate_state
 from runner.core.shell import this_program
+from runner.core.wire.events import parse
+from runner.core.wire.files import LOG, RECORD, SAMPLES
+from runner.core.wire.paths import EVENTS_FILE
 from runner.ui.output import note, show, show_prose, tell
-from runner.verbs.shared.selection import Selection, record_of
+from runner.ui.reports import report
+from runner.verbs.shared.selection import Selection, open_run_finder, record_of
 from runner.verbs.shared.verb import json_option, run_option, verb
-
-if TYPE_CHECKING:
-    from runner.control.record.run_store import RunStore
-    from runner.core.launch_request import LaunchRequest
 
 
 @verb("why")
@@ -25,24 +31,15 @@ def why(selection: Selection, run: str, json_: bool) -> int:
 
     It reads the record here, or the hosts' if there is none here.
     """
-    from runner.control.record import run_index
-    from runner.control.record.launch_record import JOB_FILE, RESULT_FILE, read_launch
-    from runner.control.record.run_store import RunStore
-    from runner.control.run.job_run import job_run
-    from runner.core.wire.events import parse
-    from runner.core.wire.paths import EVENTS_FILE
-    from runner.ui.reports import report
-
-    is_here = not (selection.overrides or selection.config_dirs)
+    is_here = not (selection.settings or selection.config_dirs)
     record = record_of(run) if is_here else None
     store = RunStore(record) if record else None
+    selector = ""
     if store and not store.has_result and (store.folder / JOB_FILE).exists():
         in_job = job_run(read_launch(store.folder), tell)
         if in_job:
             in_job.complete()
-    is_proven = store and store.has_result and not run_index.has_unproven_end(store.folder)
-    selector = ""
-    if store is None or not (is_proven and _has_logs(store)):  # `stop` fetches no logs
+    if store is None or not _is_complete(store):
         try:
             by_record = selection.contact_by_record(record) if record else None
             composed = by_record or selection.contact_for_run(run)
@@ -75,7 +72,10 @@ def why(selection: Selection, run: str, json_: bool) -> int:
     return 0
 
 
-def _has_logs(store: RunStore) -> bool:
+def _is_complete(store: RunStore) -> bool:
+    """Whether a record has a proven end, and the logs: `stop` fetches none."""
+    if not store.has_result or run_index.has_unproven_end(store.folder):
+        return False
     verdict = store.read_result()[1]
     ran = verdict.nodes_that_ran
     return not verdict.has_begun or all(any((store.logs / node).glob("*")) for node in ran)
@@ -86,11 +86,6 @@ def _ask_hosts(composed: LaunchRequest, known: RunStore) -> RunStore:
 
     Where they cannot, what is `known` is that, with a note; without an end there it is NotReady.
     """
-    from runner.control.run.found_run import FoundRun, pull_run
-    from runner.core.remote_run import BROKEN, aggregate_state
-    from runner.core.wire.files import LOG, RECORD, SAMPLES
-    from runner.verbs.shared.selection import open_run_finder
-
     try:
         with open_run_finder(composed, "why") as finder:
             found = FoundRun(composed, finder)

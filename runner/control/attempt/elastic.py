@@ -93,10 +93,11 @@ class ElasticMembership:
             return
         reason = Reason(ReasonKind.OTHER, detail="the run had succeeded without it")
         for name, node in self._nodes.items():
+            session = node.live_session
             is_surplus = node.is_present and name not in last.nodes
-            if is_surplus and node.live_session and self._attempt.role is not Role.READ_ONLY:
+            if is_surplus and session and self._attempt.role is not Role.READ_ONLY:
                 node.is_surplus = True
-                send_stop(node.live_session, reason)
+                send_stop(session, reason)
                 self._attempt.say(f"{name} came too late: {reason.text}")
 
     def _on_rank_started(self, name: str, body: RankStarted, at: float) -> None:

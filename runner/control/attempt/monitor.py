@@ -99,9 +99,9 @@ class AttemptMonitor(NodeMonitor):
     def end_streams(self) -> None:
         """Have no host send logs that nobody reads any more."""
         for node in self.nodes.values():
-            if node.live_session:
-                node.tailer.stop(node.live_session)
-                node.live_session.hold(is_held=False)
+            if session := node.live_session:
+                node.tailer.stop(session)
+                session.hold(is_held=False)
 
     def _pending(self) -> Collection[str]:
         return ()  # the failure detector judges silent nodes
@@ -156,9 +156,9 @@ class AttemptMonitor(NodeMonitor):
 
     def signal_ranks(self, signum: int) -> None:
         for node in self.nodes.values():
-            if node.live_session:
+            if session := node.live_session:
                 data = {"command": "signal_ranks", "signal": signum}
-                node.live_session.request("command", data)
+                session.request("command", data)
 
     def on_signal(self, signum: int) -> None:
         """Stop everything for the user, and kill it the second time."""

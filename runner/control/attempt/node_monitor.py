@@ -112,8 +112,8 @@ class NodeMonitor(WaitLoop):
         may_judge = self.detector.may_judge(now)
         is_full = self.attempt.console.is_full
         for node in self.nodes.values():
-            if node.live_session:
-                node.live_session.hold(is_held=is_full)
+            if session := node.live_session:
+                session.hold(is_held=is_full)
             if is_full and node.supervisor_started:
                 node.last_data = now  # its logs are not asked for
             if may_judge and not node.is_finished:
@@ -335,9 +335,10 @@ class NodeMonitor(WaitLoop):
         body = events.PeerDeparted(name, reason, remaining, time.monotonic() - at)
         self.attempt.record_own("", body, at)
         for other in self.nodes.values():
-            if other.live_session and not other.has_ended:
+            session = other.live_session
+            if session and not other.has_ended:
                 fields = {"command": "peer_departed", **encode(body)}
-                other.live_session.request("command", fields)
+                session.request("command", fields)
 
     def _on_refused(self, node: AttemptNode, reason: str) -> None:
         """Take the refusal of an order, or of the request to follow the run."""
@@ -354,8 +355,8 @@ class NodeMonitor(WaitLoop):
             return
         node.move_to(NodeState.COMPLETE)
         refusal = Reason(ReasonKind.START, node.name, detail=reason)
-        if node.live_session:  # in case it starts all the same
-            send_stop(node.live_session, refusal)
+        if session := node.live_session:  # in case it starts all the same
+            send_stop(session, refusal)
         if not attempt.is_launch:
             attempt.say(f"{node.name}: {reason}")
             attempt.record_own(node.name, events.EndUnverified(reason))

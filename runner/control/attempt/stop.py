@@ -146,8 +146,9 @@ class StopSequence:
     def _send_to_all(self) -> None:
         self._confirm_by = time.monotonic() + CONFIRM_TIMEOUT_S
         for node in self._attempt.nodes.values():
-            if not node.has_ended and node.live_session:
-                self.send_to(node.live_session)
+            session = node.live_session
+            if session and not node.has_ended:
+                self.send_to(session)
 
 
 def user_at_host() -> str:

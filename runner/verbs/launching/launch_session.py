@@ -59,7 +59,7 @@ from runner.core.spec import Spec
 from runner.core.wire.codec import encode
 from runner.core.wire.facts import Facts
 from runner.core.wire.files import OUTPUT
-from runner.core.wire.plan import Plan, run_info
+from runner.core.wire.plan import run_info
 from runner.core.wire.states import STOPPED
 from runner.core.wire.text import format_ranges
 from runner.ui.console.console import open_console
@@ -153,7 +153,6 @@ def _dry_run(request: LaunchRequest, source: CodeSource) -> None:
 
 
 def launch_warnings(spec: Spec, facts: Mapping[str, Facts]) -> list[str]:
-    """Return the warnings of the checks of a launch; raise their errors."""
     findings = evaluate_checks(CheckContext(spec, facts), spec.skip_checks, at_launch=True)
     if problems := [finding.as_problem for finding in find_errors(findings)]:
         raise NotReady(problems)
@@ -161,8 +160,6 @@ def launch_warnings(spec: Spec, facts: Mapping[str, Facts]) -> list[str]:
 
 
 class LaunchSession:
-    """One run, with its connections, its record and its console."""
-
     def __init__(
         self,
         request: LaunchRequest,
@@ -219,7 +216,6 @@ class LaunchSession:
         return self._end(monitor, verdict, is_complete=is_complete and not monitor.interrupted)
 
     def _end(self, monitor: AttemptMonitor, verdict: Verdict, *, is_complete: bool) -> int:
-        """Report how the run ended, and bring what it left; return the exit code."""
         plan = monitor.plan  # with the nodes that joined
         seconds = time.monotonic() - self._started_at
         verdict = replace(verdict, seconds=seconds, past_attempts=self._attempts.past)
@@ -260,7 +256,6 @@ class LaunchSession:
             self._console.message(f"note: {message}; rerun needs hosts that have it still")
 
     def _run_attempt(self, attempt: PlannedAttempt) -> tuple[AttemptMonitor, Verdict]:
-        """Carry out an attempt to its end."""
         plan = attempt.plan
         spec = self._pool.spec
         started_at = time.monotonic()
@@ -288,9 +283,13 @@ class LaunchSession:
         if self._job:
             self._job.watch(monitor)
         tasks = shipped_tasks() if spec.task.shipped_file else None
+        info = run_info(plan, user_at_host(), self._request.launched_at, self._attempts.past)
+        config = self._request.config_yaml
+        record = json.dumps({"info": encode(info), "plan": encode(plan), "config": config})
+        packed = zlib.compress(record.encode())  # what every host has on record of the whole run
         monitor.start(
             attempt.facts,
-            OrderSender(spec, plan, tasks, self._packed_record(plan), self._attempts.facts_request),
+            OrderSender(spec, plan, tasks, packed, self._attempts.facts_request),
             relaunch_follows=self._attempts.relaunches_left > 0,
         )
         monitor.run(detach=spec.detach)
@@ -300,13 +299,6 @@ class LaunchSession:
         if self._job:
             verdict = self._job.explain(plan, verdict)
         return monitor, verdict
-
-    def _packed_record(self, plan: Plan) -> bytes:
-        """Return what every host is to have on record of the whole run, packed."""
-        info = run_info(plan, user_at_host(), self._request.launched_at, self._attempts.past)
-        config = self._request.config_yaml
-        record = {"info": encode(info), "plan": encode(plan), "config": config}
-        return zlib.compress(json.dumps(record).encode())
 
     def _follow_hosts(self, monitor: AttemptMonitor) -> int:
         """Follow the attempt that the hosts have begun by themselves, and those after it."""
@@ -324,7 +316,6 @@ class LaunchSession:
             return error.exit_code
 
     def _leave(self, monitor: AttemptMonitor) -> int:
-        """Show how the run can be found again; return the exit code."""
         if monitor.hung_up:  # no one can read it
             return 128 + signal.SIGHUP
         if not monitor.interrupted:

@@ -84,13 +84,11 @@ def run_sweep(requests: Sequence[LaunchRequest]) -> int:
 
 
 def launch_command(request: LaunchRequest) -> str:
-    """Return what starts one run of a sweep."""
     folders = [word for folder in request.config_dirs for word in ("--config-dir", folder)]
     return f"{this_program()} {line([*folders, *request.overrides])}"
 
 
 def _record_sweep(folder: Path, runs: Sequence[SweepRun]) -> None:
-    """Record the sweep beside its runs."""
     store = RunStore(folder)
     with contextlib.suppress(ConfigError, OSError):  # a full disk ends no sweep
         if not folder.exists():

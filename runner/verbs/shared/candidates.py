@@ -83,9 +83,8 @@ def _keys(composer: Composer, words: Sequence[str], key: str) -> list[str]:
 
 
 def _values_of_key(composer: Composer, key: str) -> list[str]:
-    """Return the values of a key, as far as they are known."""
     if key in GROUPS:
-        return [option for option in composer.options(key) if option != "base"]
+        return [option for option in composer.files.options(key) if option != "base"]
     option = option_of(key)
     kind = option.metadata["kind"] if option else ""
     if kind == "bool":

@@ -49,38 +49,38 @@ def follow(run: FoundRun, tail: int | None = None, *, is_guest: bool = False) ->
     A signal stops the run; that of a guest leaves it.
     """
     hint = f"this ends no run; to go on: {this_program()} attach {run.flags}"
-    with reporting_faults(run.store.folder, lambda: hint):
-        return _follow(run, tail, is_guest=is_guest)
-
-
-def _follow(run: FoundRun, tail: int | None, *, is_guest: bool) -> int:
-    ending = Ending(run.finder.pool, run.store, run.flags)
     first = run.plan.attempt
-    monitor = run.follow(
-        lambda: _follow_attempt(run, tail if run.plan.attempt == first else None, is_guest=is_guest)
-    )
-    if monitor.hung_up or run.console.reader_gone:  # no one can read a report
-        return 128 + (signal.SIGHUP if monitor.hung_up else signal.SIGPIPE)
-    if monitor.detached:
-        ending.leave(run.plan, monitor, is_stopping=monitor.is_stopping)
-        return 0
-    verdict = run.verdict(monitor)
-    kinds: list[str] = []
-    if run.owns_record and verdict.has_begun and not monitor.interrupted:
-        kinds += [LOG] if tail is not None else []  # what precedes the tail
-        kinds += [OUTPUT] if run.plan.outputs and run.spec.pull_outputs == "auto" else []
-    has_result = run.already_ended and run.store.has_result
-    writes_result = run.owns_record and not has_result and not run.outcome_unknown
-    launched_at = run.record.info.launched_at if writes_result else None
-    ending.conclude(run.plan, verdict, monitor, launched_at=launched_at, needs_logs=LOG in kinds)
-    if run.already_ended and is_guest:
-        run.console.message(report.ended_notice(run.flags))
-    ending.fetch(run.plan, monitor, kinds)
+    with reporting_faults(run.store.folder, lambda: hint):
+        monitor = run.follow(
+            lambda: _follow_attempt(run, tail if run.plan.attempt == first else None, is_guest)
+        )
+        if monitor.hung_up or run.console.reader_gone:  # no one can read a report
+            return 128 + (signal.SIGHUP if monitor.hung_up else signal.SIGPIPE)
+        ending = Ending(run.finder.pool, run.store, run.flags)
+        if monitor.detached:
+            ending.leave(run.plan, monitor, is_stopping=monitor.is_stopping)
+            return 0
+        verdict = run.verdict(monitor)
+        kinds: list[str] = []
+        if run.owns_record and verdict.has_begun and not monitor.interrupted:
+            kinds += [LOG] if tail is not None else []  # what precedes the tail
+            kinds += [OUTPUT] if run.plan.outputs and run.spec.pull_outputs == "auto" else []
+        has_result = run.already_ended and run.store.has_result
+        writes_result = run.owns_record and not has_result and not run.outcome_unknown
+        ending.conclude(
+            run.plan,
+            verdict,
+            monitor,
+            launched_at=run.record.info.launched_at if writes_result else None,
+            needs_logs=LOG in kinds,
+        )
+        if run.already_ended and is_guest:
+            run.console.message(report.ended_notice(run.flags))
+        ending.fetch(run.plan, monitor, kinds)
     return verdict.exit_code
 
 
-def _follow_attempt(run: FoundRun, tail: int | None, *, is_guest: bool) -> AttemptMonitor:
-    """Show one attempt to its end."""
+def _follow_attempt(run: FoundRun, tail: int | None, is_guest: bool) -> AttemptMonitor:
     run.owns_record = run.store.reopen(run.request, run.plan)
     inbox = run.finder.pool.inbox
     run.console.message(report.run_header(run.plan))

@@ -1,94 +1,81 @@
-"""Selection: the hosts that a verb works on, by its common flags or by the record of a run."""
+"""Selection: the hosts and runs that a verb works on, by its common flags or by a record."""
 
 from __future__ import annotations
 
 import contextlib
+import select
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.config.words import chosen_cluster, hydra_value, key_of
+from runner.config.words import CONTACT_KEYS, chosen_cluster, hydra_value, is_ignored, key_of
 from runner.control.record import run_index
 from runner.control.record.launch_record import LATEST, OVERRIDES_FILE, read_launch
 from runner.control.record.said_notes import unsaid
-from runner.core.errors import ConfigError, Problem
+from runner.core.errors import ConfigError, Interrupted, Problem
 from runner.core.launch_request import LaunchRequest
 from runner.core.shell import line, this_program
 from runner.core.wire.paths import is_run_id
-from runner.core.wire.text import join_some
+from runner.core.wire.text import counted, join_some
 from runner.ui.layout import fold_names
 from runner.ui.output import note
 
 if TYPE_CHECKING:
-    from runner.config.compose import Composer
     from runner.control.run.discovery import RunFinder
     from runner.control.run.hosts import HostPool
+    from runner.core.wire.run_info import RunInfo
+
+CONFIRM_POLL_S = 0.1
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The hosts a verb works on, as its common flags choose them."""
-
-    cluster: str = ""  # the default one
-    settings: tuple[str, ...] = ()  # overrides, as in a launch
+    settings: tuple[str, ...] = ()  # KEY=VALUE, as in a launch
     config_dirs: tuple[str, ...] = ()
     verb: str = ""
     keys: Sequence[str] | None = None  # what the verb takes beside those that reach hosts
 
     @property
-    def overrides(self) -> list[str]:
-        """The overrides of a launch that the flags stand for."""
-        cluster = [f"cluster={self.cluster}"] if self.cluster else []
-        return [*cluster, *self.settings]
-
-    @property
     def names_cluster(self) -> bool:
-        """Whether a cluster is chosen."""
-        return bool(self.cluster or chosen_cluster(self.settings))
-
-    def composer(self) -> AbstractContextManager[Composer]:
-        """Open the composer with these folders."""
-        from runner.config.compose import open_composer
-
-        return open_composer(self.config_dirs)
+        return bool(chosen_cluster(self.settings))
 
     def compose(self, contact_keys: Collection[str] | None = None) -> LaunchRequest:
         """Compose the configuration, and print its notes; raise ConfigError with every problem.
 
         With `contact_keys`, only what reaches the hosts and these keys are resolved and judged.
         """
-        with self.composer() as composer:
-            composed = composer.compose(self.overrides, contact_keys)
+        from runner.config.compose import open_composer
+
+        with open_composer(self.config_dirs) as composer:
+            composed = composer.compose(self.settings, contact_keys)
         for text in composed.notes:
             note(text)
         _note_once(f"files of {composed.spec.cluster.name}", composed.file_notes)
         return replace(composed, config_dirs=self.config_dirs)
 
     def refuse_ignored_words(self) -> None:
-        """Raise ConfigError for words that set keys which the verb does not take."""
-        if self.keys is None or not self.settings:
+        if self.keys is None:
             return
-        from runner.config.contact import ignored_words
-
-        ignored, taken = ignored_words(self.settings, self.keys)
-        hint = f"it takes {', '.join(taken)}"
+        taken = sorted({*CONTACT_KEYS, *self.keys})
+        hint = f"it takes {', '.join(['cluster', *taken])}"
         message = f"{self.verb} does not use this key"
-        problems = [Problem(key_of(word), message, hint) for word in ignored]
-        if problems:
-            raise ConfigError(problems)
+        ignored = [word for word in self.settings if is_ignored(word, taken)]
+        if ignored:
+            raise ConfigError([Problem(key_of(word), message, hint) for word in ignored])
 
-    def contact(self) -> LaunchRequest:
-        """Compose what the verb takes of a cluster; say which is the default."""
-        return self._with_note(self.compose(self.keys or ()))
+    def contact(self, why: str = "") -> LaunchRequest:
+        """Compose what the verb takes of a cluster; say which is the default, and why."""
+        return self._with_note(self.compose(self.keys or ()), why)
 
     def contact_latest(self) -> LaunchRequest:
         """Return how the hosts are reached that are chosen, or those of this folder's last run."""
         folder = run_index.record_folder(LATEST)
-        if folder is None or self.overrides or self.config_dirs:
+        if folder is None or self.settings or self.config_dirs:
             return self.contact()
-        return self._with_note(self.contact_by_record(folder), ", as in the last run")
+        return self._with_note(read_launch(folder), ", as in the last run")
 
     def contact_for_run(self, run: str) -> LaunchRequest:
         """Return how the hosts of a run are reached, with its id; "" for the latest one there.
@@ -97,15 +84,15 @@ class Selection:
         changed by the words that are given. The beginning of an id will do if one run on record
         has it.
         """
-        run_id = "" if run == LATEST else run
-        if self.names_cluster:
-            _check_run_id(run)
-            return _about_run(self.contact(), run_id)
-        folder = record_of(run)
-        if folder is not None:
-            return self.contact_by_record(folder)
-        why = f": {run} is not on record on this machine"
-        return _about_run(self._with_note(self.compose(()), why), run_id)
+        _check_run_id(run)
+        why = ""
+        if not self.names_cluster:
+            folder = record_of(run)
+            if folder is not None:
+                return self.contact_by_record(folder)
+            why = f": {run} is not on record on this machine"
+        request = self.contact(why)
+        return replace(request, spec=replace(request.spec, run_id="" if run == LATEST else run))
 
     def contact_by_record(self, folder: Path) -> LaunchRequest:
         """Return how the hosts of a run on record are reached, changed by the words given."""
@@ -169,12 +156,7 @@ def _check_run_id(run: str) -> None:
         raise ConfigError([Problem("--run", f"{run!r} is not a run id", hint)])
 
 
-def _about_run(request: LaunchRequest, run_id: str) -> LaunchRequest:
-    return replace(request, spec=replace(request.spec, run_id=run_id))
-
-
 def open_pool(composed: LaunchRequest) -> AbstractContextManager[HostPool]:
-    """Open the host pool of a verb, with a console."""
     from runner.control.run.hosts import open_host_pool
     from runner.ui.console.console import open_console
 
@@ -203,3 +185,42 @@ def open_run_finder(
         console = open_console(composed.spec.ui, composed.spec.console_ranks, names)
     with open_host_pool(replace(composed.spec, run_id=verb), console, fold_names) as pool:
         yield RunFinder(pool, composed.selector)
+
+
+def confirm(
+    pool: HostPool, verb: str, runs: Sequence[RunInfo], *, yes: bool, is_latest: bool = False
+) -> None:
+    """Name the runs that are about to be ended or removed; ask about those not launched here.
+
+    With `is_latest` the run was not named by its id: one of another folder is asked about as well.
+    `yes` is the answer to that question, as without a terminal there must be one.
+
+    Raises:
+        ConfigError: There is no terminal to ask on, and no answer was given.
+        Interrupted: The answer is no.
+    """
+    from runner.control.attempt.stop import user_at_host
+    from runner.ui.reports.run_table import run_lines
+
+    folders = {run.run_id: run_index.other_folder(run) for run in runs}
+    for text in run_lines(runs, user_at_host(), folders):
+        pool.console.message(f"{verb}: {text}")
+    asked = [run for run in runs if not run_index.launched_from(run)]
+    which = f"{counted(len(asked), 'run')} without a launch on record on this machine"
+    if is_latest and not asked:
+        asked = [run for run in runs if folders[run.run_id]]
+        which = "the latest run, which was launched from another folder"
+    if yes or not asked:
+        return
+    if sys.stdin is None or not sys.stdin.isatty():
+        details = "\n".join(run_lines(asked, user_at_host(), folders))
+        message = f"there is no terminal to ask whether to {verb} {which}"
+        raise ConfigError([Problem("--yes", message, f"{details}\n--yes is the answer")])
+    pool.console.message(f"{verb} {which}? Type y or n, and Enter (n)")
+    try:
+        while not select.select([sys.stdin], [], [], 0)[0]:
+            pool.poll_for_stop(CONFIRM_POLL_S)  # the hosts are kept in touch
+    except Interrupted as error:
+        raise Interrupted(error.exit_code, "interrupted; nothing was changed") from None
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise Interrupted(130, "nothing was changed")

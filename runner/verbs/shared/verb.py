@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,23 +27,57 @@ Body = Callable[..., int]
 
 
 class Verb(click.Command):
-    """A command about a cluster or its runs."""
+    """A command about a cluster or its runs.
 
-    subject = ""  # the option that a bare word stands for
-    selects_hosts = True
-    takes_words = False  # after `--`
-    keys: Sequence[str] | None = ()  # what it takes beside those that reach hosts; None: all
-    examples: Mapping[str, str] = {}
-    body: Body
+    With a parameter `selection` its function takes the flags of one, and `KEY=VALUE`; with
+    `words`, what comes after `--`.
+    """
+
+    def __init__(
+        self,
+        *,
+        callback: Body,
+        params: list[click.Parameter],
+        subject: str,
+        keys: Sequence[str] | None,
+        examples: Mapping[str, str],
+        **attributes: Any,
+    ) -> None:
+        self.body = callback
+        self.subject = subject
+        self.keys = keys
+        self.examples = examples
+        parameters = inspect.signature(callback).parameters
+        self.selects_hosts = "selection" in parameters
+        self.takes_words = "words" in parameters
+        bare_words = [f"[{subject.upper()}]"] if subject else []
+        if "files" in parameters:
+            bare_words.append("[FILES]...")
+        if self.selects_hosts:
+            bare_words.append("[KEY=VALUE]...")
+            params += SELECTION_OPTIONS
+        words = click.Argument(
+            ["words"],
+            nargs=-1,
+            metavar=" ".join(bare_words),
+            type=click.UNPROCESSED,
+            shell_complete=_complete,
+        )
+        super().__init__(
+            params=[*params, words],
+            options_metavar="[FLAGS]",
+            context_settings=CONTEXT,
+            **attributes,
+        )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the words; a flag with one value is not given twice."""
         try:
-            _, _, given = self.make_parser(ctx).parse_args(list(args))
-            rest = super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, list(args))
         except click.UsageError as error:
             error.ctx = ctx
             raise
+        _, _, given = self.make_parser(ctx).parse_args(args)
         for option in self.params:
             is_single = isinstance(option, click.Option) and not option.is_flag
             if is_single and not option.multiple and given.count(option) > 1:
@@ -52,24 +85,20 @@ class Verb(click.Command):
         return rest
 
     def invoke(self, ctx: click.Context) -> int:
-        """Carry out the verb; return the exit code."""
         values = dict(ctx.params)
-        settings = list(values.pop("set_", ()))
-        subjects: list[str] = []
+        settings = [*values.pop("set_", ())]
         for word in values.pop("words"):
             # A command of the shell may begin by setting a variable.
             is_line = self.subject == "command" and re.match(r"\w+=.*\s", word) is not None
-            is_setting = self.selects_hosts and is_override(word) and not is_line
-            if is_setting:
+            if self.selects_hosts and is_override(word) and not is_line:
                 settings.append(word)
             else:
-                subjects.append(word)
-        for word in subjects:
-            self._take_subject(ctx, word, values)
+                self._take_subject(ctx, word, values)
         if self.selects_hosts:
-            cluster = values.pop("cluster")
+            if cluster := values.pop("cluster"):
+                settings.insert(0, f"cluster={cluster}")
             folders = tuple(values.pop("config_dir"))
-            selection = Selection(cluster, tuple(settings), folders, str(self.name), self.keys)
+            selection = Selection(tuple(settings), folders, str(self.name), self.keys)
             selection.refuse_ignored_words()
             values["selection"] = selection
         if self.takes_words:
@@ -79,7 +108,6 @@ class Verb(click.Command):
         return int(self.body(**values))
 
     def _take_subject(self, ctx: click.Context, word: str, values: dict[str, Any]) -> None:
-        """Take a bare word as a value of the option that it stands for."""
         if not self.subject:
             raise click.BadArgumentUsage(f"it takes flags alone, not {word!r}", ctx)
         name = "files" if "files" in values and not is_run_id(word) else self.subject
@@ -91,7 +119,6 @@ class Verb(click.Command):
         values[name] = (*given, word) if isinstance(given, tuple) else word
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write what the verb is for, and lines that show its use."""
         super().format_help_text(ctx, formatter)
         if self.examples:
             formatter.write_paragraph()
@@ -108,24 +135,23 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     return candidates(ctx, param.name or "", incomplete)
 
 
-_option = functools.partial(click.option, shell_complete=_complete)
+_flag = functools.partial(click.Option, shell_complete=_complete)
 SELECTION_OPTIONS = (
-    _option("--cluster", default="", metavar="lab3", help="the cluster, a file in conf/cluster"),
-    _option(
-        "--set",
-        "set_",
+    _flag(["--cluster"], default="", metavar="lab3", help="the cluster, a file in conf/cluster"),
+    _flag(
+        ["--set", "set_"],
         multiple=True,
         metavar="task=train",
         help="KEY=VALUE, as without this flag; repeatable",
     ),
-    click.option(
-        "-cd",
-        "--config-dir",
+    _flag(
+        ["-cd", "--config-dir"],
         multiple=True,
         metavar="~/conf",
         help="look for YAML here first; repeatable",
     ),
 )
+_option = functools.partial(click.option, shell_complete=_complete)
 run_option = _option("--run", default="", metavar="latest", help="the run's id, or latest")
 runs_option = _option(
     "--run",
@@ -146,50 +172,13 @@ def verb(
 ) -> Callable[[Body], Verb]:
     """Make a verb of a function that returns the exit code.
 
-    With a parameter `selection` it takes the flags of one, and `KEY=VALUE`; with `words`, what
-    comes after `--`.
-
     Args:
         name: What is typed.
         subject: The option that a bare word stands for; "" for none.
         keys: What it takes beside the keys that reach hosts; None for all.
         examples: Lines that show its use, with what each does.
     """
-
-    def make(body: Body) -> Verb:
-        make_command = click.command(
-            name,
-            cls=Verb,
-            help=inspect.getdoc(body),
-            options_metavar="[FLAGS]",
-            context_settings=CONTEXT,
-        )
-        made: Verb = make_command(body)
-        made.body = body
-        made.subject = subject
-        made.keys = keys
-        made.examples = examples or {}
-        parameters = inspect.signature(body).parameters
-        made.selects_hosts = "selection" in parameters
-        made.takes_words = "words" in parameters
-        bare_words = [f"[{subject.upper()}]"] if subject else []
-        if "files" in parameters:
-            bare_words.append("[FILES]...")
-        if made.selects_hosts:
-            for add_option in SELECTION_OPTIONS:
-                add_option(made)
-            bare_words.append("[KEY=VALUE]...")
-        add_argument = click.argument(
-            "words",
-            nargs=-1,
-            metavar=" ".join(bare_words),
-            type=click.UNPROCESSED,
-            shell_complete=_complete,
-        )
-        add_argument(made)
-        return made
-
-    return make
+    return click.command(name, cls=Verb, subject=subject, keys=keys, examples=examples or {})
 
 
 def exit_code(job: Callable[[], int]) -> int:
@@ -204,13 +193,10 @@ def exit_code(job: Callable[[], int]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return SIGNAL_EXIT_BASE + signal.SIGPIPE
     except Exception as error:  # noqa: BLE001 (a fault of ours)
-        if os.environ.get("HYDRA_FULL_ERROR") == "1":
-            traceback.print_exc()
         return print_error(report_fault(error))
 
 
 def print_error(error: RunnerError) -> int:
-    """Print the problems of an error; return its exit code."""
     if error.problems:
         with contextlib.suppress(OSError):  # such as a full disk; the exit code tells
             show(render_problems(error.problems), file=sys.stderr)

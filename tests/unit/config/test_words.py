@@ -163,13 +163,13 @@ def test_words_for_the_program_are_taken_as_they_are(words: list[str]) -> None:
 @given(st.lists(WORD | FLAG, max_size=4), st.sampled_from(["argparse", "equals", "hydra"]))
 def test_words_after_two_dashes_reach_the_program(words: list[str], style: str) -> None:
     """In every style, whatever they are."""
-    config = OmegaConf.create({"task": {"script": "t.py", "args_style": style, "args": {}}})
+    task: dict[str, Any] = {"script": "t.py", "args_style": style, "args": {}}
     try:
-        take_words(config, [], words)
+        take_words(task, [], words)
     except ConfigError as error:
         assert "comes after the program" in str(error)  # noqa: PT017
         return
-    made: Any = OmegaConf.to_container(config.task, resolve=True)
+    made: Any = OmegaConf.to_container(OmegaConf.create(task), resolve=True)
     problems = Problems()
     made["args_after"] = tuple(made.get("args_after", ()))
     assert words_of_task(problems, Task(kind="script", **made)) == ("t.py", tuple(words))

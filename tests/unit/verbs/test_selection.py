@@ -89,7 +89,7 @@ def test_a_cluster_that_is_named_wins(project: Path, capsys: pytest.CaptureFixtu
     """Its YAML of now says where the run is looked for; without an id it is the latest there."""
     assert project.is_dir()
     for run, run_id in (("first", "first"), ("", ""), ("latest", "")):
-        found = Selection("mine").contact_for_run(run)
+        found = Selection(("cluster=mine",)).contact_for_run(run)
         assert [node.name for node in found.spec.nodes] == ["b"]
         assert found.spec.run_id == run_id
         assert found.run_flags("x") == "--run x --cluster mine"
