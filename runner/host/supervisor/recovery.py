@@ -35,8 +35,8 @@ def finalise_record(
 ) -> bool:
     """Kill what a dead supervisor left, and complete the record; return whether that is proven.
 
-    That are `processes`, or all that this process has inherited. `verified` tells whether an empty
-    `processes` proves that nothing is left. Engines of containers are asked in `environ`.
+    It left `processes`, or if they are None what this process inherited. `verified` tells whether
+    their end proves that nothing of the run is left. Engines of containers are asked in `environ`.
     """
     list_alive = subreaper.own_descendants if processes is None else processes.scan
     reap = subreaper.reap_all if processes is None else None
