@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from dataclasses import replace
-from typing import Any, Collection, Dict, Iterator, Optional, Set, Tuple
+from typing import Any, Collection, Dict, Iterator, Optional, Tuple
 
 from runner.core.wire.events import Ended, NotificationFailed
 from runner.core.wire.paths import RunPaths, is_run_id
@@ -48,16 +48,20 @@ def collect_garbage(
     removed: Dict[str, Any] = {**{name: [] for name in names}, "bytes": 0}
     tagged = procfs.tagged_runs()  # whatever begins later has a supervisor
     for run_id, folder in _own_runs(workdir, node, others):
-        removable = _is_removable(folder, run_id, cutoff, tagged)
-        is_wanted = only is None or run_id in only
-        if removable and is_wanted and not dry_run:
-            removable = not remove_left_container(folder)
-        if removable is False:
-            removed["in_use"].append(run_id)
-        if not removable or not is_wanted:
+        used_at = max(mtime(folder.root), mtime(folder.events))
+        if not used_at or used_at > cutoff:
             continue
-        size = remove_tree(folder.root, dry_run=dry_run)
-        if not dry_run and os.path.lexists(folder.root):  # of another user, as root in a container
+        tag = (run_id, os.path.basename(folder.root))
+        is_free = tag not in tagged and _is_over(folder, used_at)
+        if is_free and only is not None and run_id not in only:
+            continue
+        size = 0
+        if is_free and not dry_run:
+            is_free = not remove_left_container(folder)
+        if is_free:
+            size = remove_tree(folder.root, dry_run=dry_run)
+            is_free = dry_run or not os.path.lexists(folder.root)  # root's, as from a container
+        if not is_free:
             removed["in_use"].append(run_id)
             continue
         with contextlib.suppress(OSError):  # other nodes share the disk
@@ -85,22 +89,16 @@ def _own_runs(workdir: str, node: str, others: Collection[str]) -> Iterator[Tupl
                     yield run_id, folder
 
 
-def _is_removable(
-    folder: RunPaths, run_id: str, cutoff: float, tagged: Set[Tuple[str, str]]
-) -> Optional[bool]:
-    """Return whether a run of before `cutoff` may be removed; None for a younger one."""
+def _is_over(folder: RunPaths, used_at: float) -> bool:
+    """Return whether nothing of a run lives, nor is about to start."""
     state = read_state(folder)
-    ended = state is not None and state.is_terminal
-    last_activity = max(mtime(folder.root), mtime(folder.events))
-    if not last_activity or last_activity > cutoff:
-        return None
-    if (run_id, os.path.basename(folder.root)) in tagged or run_owner.is_alive(folder):
+    if run_owner.is_alive(folder):
         return False
-    if ended:
+    if state is not None and state.is_terminal:
         return True
     if run_owner.other_host(folder):  # it alone can tell
         return run_owner.heartbeat_age(folder) > UNFINISHED_GRACE_S
-    return last_activity < time.time() - UNFINISHED_GRACE_S
+    return used_at < time.time() - UNFINISHED_GRACE_S
 
 
 def remove_left_container(folder: RunPaths) -> str:
