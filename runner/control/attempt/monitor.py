@@ -147,7 +147,7 @@ class AttemptMonitor(NodeMonitor):
         """
         self._detach_by = time.monotonic() + CONFIRM_TIMEOUT_S
         status = self.peer_status
-        nodes = [node for name, node in self.nodes.items() if name not in status.detached]
+        nodes = [node for node in self.nodes.values() if not node.is_detached]
         sessions = [n.live_session for n in nodes if not (n.rejoin_count and n.is_joining)]
         standbys = self._standby_sessions()
         sessions += [each for each in standbys if each.node.name not in status.pending_standbys]
@@ -235,7 +235,7 @@ class AttemptMonitor(NodeMonitor):
                 self.stop.extend_deadline()
                 self.attempt.console.phase("waiting for the hosts to decide about a relaunch")
             case _:
-                self.peer_status.on_event(node.name, body)
+                self.peer_status.on_event(node, body)
 
     def _on_ended(self, node: AttemptNode, body: events.Ended) -> None:
         node.move_to(NodeState.COMPLETE if node.is_finished else NodeState.ENDED)

@@ -155,6 +155,10 @@ class AttemptNode:
     are_forked: bool = True  # its ranks, from a process that has imported torch
     master: str = ""  # where these ranks meet, as torch set it
     was_lost: bool = False  # since its supervisor started last
+    is_joined: bool = False  # its supervisor is in touch with the hub
+    is_cut_off: bool = False  # its supervisor cannot reach the hub
+    has_met_hub: bool = False  # ever
+    is_detached: bool = False  # it goes on without a controller
     disk_wait_s: float = 0.0  # for how long its disk has not answered, once that was shown
     # In elastic attempts:
     program_started_at: float = -math.inf
@@ -243,6 +247,9 @@ class AttemptNode:
         self.node_plan = replace(self.node_plan, order=order)
         self.supervisor_started = False
         self.is_replaying = True
+        self.is_joined = False
+        self.is_cut_off = False
+        self.is_detached = False
         self.connection.end_backoff()
         self.move_to(NodeState.STARTING)
         self.last_data = time.monotonic()

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from runner.control.attempt.attempt import Attempt
 from runner.control.attempt.node import AttemptNode, NodeState
-from runner.control.attempt.peer_status import PeerStatus
 from runner.control.rpc.bootstrap import BOOT_TIMEOUT_S
 from runner.control.rpc.wait import NO_ANSWER
 from runner.core.wire.timing import ANSWER_TIMEOUT_S, STOP_TIMEOUT_S, FailureDetector
@@ -41,12 +40,11 @@ class Judgement(NamedTuple):
 class NodeFailureDetector:
     """Judges the nodes of one attempt; the monitor acts on the judgements."""
 
-    def __init__(self, attempt: Attempt, peer_status: PeerStatus) -> None:
+    def __init__(self, attempt: Attempt) -> None:
         self.relaunch_follows = False  # then the end of a lost node is not awaited
         self._attempt = attempt
         self._spec = attempt.spec
         self._nodes = attempt.nodes
-        self._peer_status = peer_status
         self._detector = FailureDetector(attempt.spec.lost_s)
 
     def may_judge(self, now: float) -> bool:
@@ -95,8 +93,7 @@ class NodeFailureDetector:
 
     def _is_in_touch(self, node: AttemptNode) -> bool:
         """Return whether a node would report the loss of another."""
-        is_joined = self._peer_status.is_joined(node.name)
-        return is_joined and node.is_reachable and not node.has_ended
+        return node.is_joined and node.is_reachable and not node.has_ended
 
     def _lost_limit_s(self, node: AttemptNode) -> float:
         """Return how long a node may be silent before it counts as lost.
@@ -105,16 +102,15 @@ class NodeFailureDetector:
         with no other goes on until its controller lease expires; one that never joined the hub is
         judged by `lost_s`, since only the controller can tell the others.
         """
-        is_joined = self._peer_status.is_joined(node.name)
         is_alone = len(self._nodes) == 1
-        if is_joined and any(map(self._is_in_touch, self._others(node))):
+        if node.is_joined and any(map(self._is_in_touch, self._others(node))):
             return FOREVER
-        if not is_joined and not is_alone:
+        if not node.is_joined and not is_alone:
             return self._spec.lost_s
         if not is_alone and all(other.is_finished for other in self._others(node)):
             return max(self._spec.lost_s, LAST_HOST_TIMEOUT_S)
         lease_s = self._spec.disconnect_s
-        if not lease_s or node.name in self._peer_status.detached:
+        if not lease_s or node.is_detached:
             return FOREVER
         return lease_s + self._spec.grace_s + STOP_TIMEOUT_S
 

@@ -79,7 +79,7 @@ class NodeMonitor(WaitLoop):
         self.timed_events = attempt.timed_events
         self.peer_status = PeerStatus(attempt)
         self.stop = StopSequence(attempt)
-        self.detector = NodeFailureDetector(attempt, self.peer_status)
+        self.detector = NodeFailureDetector(attempt)
         self.elastic = ElasticMembership(attempt, self)
         self.order_refused = False  # by a host
         self._order_sender: OrderSender | None = None  # of the launch
@@ -266,7 +266,6 @@ class NodeMonitor(WaitLoop):
             self._follow(node, session)
             return
         node.rejoin()
-        self.peer_status.on_rejoin(node.name)
         self._order_sender.send(node.node_plan.order, session, facts)
         self.attempt.console.node_status(node.name, "starting")
         self.attempt.say(f"{node.name} is available; torch takes it in")

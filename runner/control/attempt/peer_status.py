@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from runner.control.attempt.attempt import Attempt
+from runner.control.attempt.node import AttemptNode
 from runner.core.wire import events
 from runner.core.wire.codec import Frame
 from runner.core.wire.events import EventBody
@@ -15,13 +16,9 @@ class PeerStatus:
     def __init__(self, attempt: Attempt) -> None:
         self.next_attempt_number = 0  # by which the hosts relaunch the run themselves; 0 for none
         self.pending_standbys: set[str] = set()  # they got a standby order, and have not answered
-        self.detached: set[str] = set()  # the nodes that go on without a controller
         self._attempt = attempt
         self._hub = attempt.plan.nodes[0].node
         self._began_detached = all(share.order.detached for share in attempt.plan.nodes)
-        self._joined: set[str] = set()  # the nodes whose supervisor is in touch with the hub
-        self._cut_off: set[str] = set()  # and those where it cannot reach the hub
-        self._met_hub = {self._hub}  # ever
         self._hub_is_detached = False  # it says so, or who has met it
         self._has_decided = False
 
@@ -32,16 +29,22 @@ class PeerStatus:
             if frame.kind != "following":
                 self._attempt.say(f"{name} does not stand by: {frame.data['reason']}")
 
-    def on_event(self, name: str, body: EventBody) -> None:
+    @property
+    def _hub_node(self) -> AttemptNode:
+        return self._attempt.nodes[self._hub]
+
+    def on_event(self, node: AttemptNode, body: EventBody) -> None:
+        name = node.name
         if isinstance(body, events.HubJoined):
-            self._met_hub.add(name)
-            self._joined |= {name, self._hub}
-            self._cut_off -= {name, self._hub}
+            node.has_met_hub = True
+            for joined in (node, self._hub_node):
+                joined.is_joined = True
+                joined.is_cut_off = False
         elif isinstance(body, events.HubUnreachable):
-            self._on_hub_unreachable(name, body)
+            self._on_hub_unreachable(node, body)
         elif isinstance(body, events.Detached):
-            self.detached.add(name)
-            self._hub_is_detached |= name in self._met_hub
+            node.is_detached = True
+            self._hub_is_detached |= node.has_met_hub or node is self._hub_node
         elif isinstance(body, events.RanksSignalled):
             told = f"{signal_name(body.signal)} to {counted(body.count, 'rank')}"
             self._attempt.say(f"{name}: the job's time limit is near; {told}")
@@ -54,14 +57,14 @@ class PeerStatus:
         elif isinstance(body, events.NotRelaunched):
             self._on_decided(f"{name}: not relaunching: {body.reason}")
 
-    def _on_hub_unreachable(self, name: str, body: events.HubUnreachable) -> None:
+    def _on_hub_unreachable(self, node: AttemptNode, body: events.HubUnreachable) -> None:
         hint = ""
-        if not self.is_joined(name):
-            self._cut_off.add(name)
-            if not self._attempt.nodes[self._hub].disk_wait_s:
+        if not node.is_joined:
+            node.is_cut_off = True
+            if not self._hub_node.disk_wait_s:
                 hint = ": open that port between the nodes, or set cluster.master_port"
-        consequence = f"if {name} fails, only this process can stop the others"
-        self._attempt.say(f"{name} cannot reach {body.reason}; {consequence}{hint}")
+        consequence = f"if {node.name} fails, only this process can stop the others"
+        self._attempt.say(f"{node.name} cannot reach {body.reason}; {consequence}{hint}")
 
     def _on_decided(self, message: str) -> None:
         """Show, once, what the hosts have decided about a relaunch."""
@@ -71,22 +74,15 @@ class PeerStatus:
 
     def on_hub_lost(self) -> None:
         """Take every node as out of touch with the others: the hub left the membership."""
-        self._joined = set()
-        self._cut_off = {*self._attempt.nodes}
-
-    def on_rejoin(self, name: str) -> None:
-        """Forget what the supervisor of a node reported: a new one starts there."""
-        for names in (self._joined, self._cut_off, self.detached):
-            names.discard(name)
-
-    def is_joined(self, name: str) -> bool:
-        return name in self._joined
+        for node in self._attempt.nodes.values():
+            node.is_joined = False
+            node.is_cut_off = True
 
     @property
     def all_reported(self) -> bool:
         """Whether every host has reached the hub or reported that it cannot, and every spare."""
         nodes = self._attempt.nodes
-        have_reported = nodes.keys() <= self._joined | self._cut_off
+        have_reported = all(node.is_joined or node.is_cut_off for node in nodes.values())
         return (have_reported and not self.pending_standbys) or len(nodes) == 1
 
     @property
@@ -99,7 +95,7 @@ class PeerStatus:
         """Whether the hub and enough others are out of reach: they may relaunch the run."""
         plan = self._attempt.plan
         nodes = self._attempt.nodes
-        if not self._hosts_can_relaunch or nodes[self._hub].has_ended:
+        if not self._hosts_can_relaunch or self._hub_node.has_ended:
             return False
         silent = [name for name, node in nodes.items() if not node.has_ended]
         silent += [share.node for share in plan.spares if self._attempt.is_silent(share.node)]
@@ -115,12 +111,15 @@ class PeerStatus:
 
     @property
     def hub_unreachable(self) -> bool:
-        return bool(self._cut_off)
+        return any(node.is_cut_off for node in self._attempt.nodes.values())
+
+    @property
+    def any_detached(self) -> bool:
+        return any(node.is_detached for node in self._attempt.nodes.values())
 
     @property
     def all_detached(self) -> bool:
         """Whether every supervisor has confirmed the detach, so the controller may exit."""
-        nodes = self._attempt.nodes.items()
-        others = [node for name, node in nodes if name not in self.detached]
-        need_none = bool(self.detached) and all(o.has_ended or o.is_lost for o in others)
+        others = [node for node in self._attempt.nodes.values() if not node.is_detached]
+        need_none = self.any_detached and all(o.has_ended or o.is_lost for o in others)
         return self._began_detached or need_none

@@ -153,7 +153,7 @@ class Ending:
         if failure := self.store.write_error:
             self.pool.console.message(f"{failure}; the hosts have every log, in their workdir")
         # Supervisors that were not reached wait that long for a controller.
-        disconnect_s = 0 if monitor.peer_status.detached else self.pool.spec.disconnect_s
+        disconnect_s = 0 if monitor.peer_status.any_detached else self.pool.spec.disconnect_s
         text, colours = report.final_report(
             plan,
             verdict,

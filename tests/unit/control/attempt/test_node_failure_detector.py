@@ -49,10 +49,10 @@ class Scene:
         self.monitor.add_planned_nodes()
         self.nodes = self.monitor.nodes
         self.stop = self.monitor.stop
-        for name, node in self.nodes.items():
+        for node in self.nodes.values():
             node.move_to(NodeState.RUNNING)
             node.supervisor_started = True
-            self.monitor.peer_status.on_event(name, HubJoined())
+            self.monitor.peer_status.on_event(node, HubJoined())
 
     def tick(self) -> None:
         self.monitor.check_nodes(time.monotonic())
@@ -133,7 +133,7 @@ def test_a_node_out_of_touch_with_everyone_is_lost(scene: Scene, alone: str) -> 
     """After `lost_s` if it never joined, else once its controller lease has expired."""
     scene.out_of_reach("c", seconds=16 if alone == "never joined" else 600 + 15 + 17)
     if alone == "never joined":
-        scene.monitor.peer_status.on_rejoin("c")
+        scene.nodes["c"].is_joined = False
     else:
         scene.out_of_reach("a", "b", seconds=20)
     scene.tick()
