@@ -151,7 +151,7 @@ def test_a_fault_of_our_own_is_one_line(
         raise KeyError("a bug")
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr("runner.verbs.launching.launch_session.render_dry_run", fail)
+    monkeypatch.setattr("runner.ui.reports.report.render_dry_run", fail)
     monkeypatch.setattr("runner.ui.reports.tables.render_origins", fail)
     for words in (["cluster=hy", "task=mine", "dry_run=offline"], ["explain", "run_id"]):
         assert main(words) == 70
