@@ -50,9 +50,11 @@ def test_fast_hosts_wait_for_a_slow_one(on_lab: Launcher) -> None:
 def test_ctrl_c_ends_a_setup(boot: tuple[str, ...], lab: Lab, on_lab: Launcher) -> None:
     """Nothing was started, and nothing goes on, also where the setup is to bring our Python."""
     words = on_lab.rank_overrides("print=hi")
-    controller = on_lab.start("cluster=lab", 'cluster.setup=["sleep 888"]', *boot, *words)
+    controller = on_lab.start(
+        "cluster=lab", 'cluster.setup=["HERE=setup-888 sleep 888"]', *boot, *words
+    )
     for node in ("node1", "node2"):
-        wait_until(lambda n=node: lab[n].processes("sleep 888"), "the setup")  # type: ignore[misc]
+        wait_until(lambda n=node: lab[n].processes("setup-888"), "the setup")  # type: ignore[misc]
     controller.send()
     done = controller.wait()
     assert done.code == 130, done

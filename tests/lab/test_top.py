@@ -87,7 +87,7 @@ def test_one_look_tells_gpus_whose_they_are_and_runs(
     assert any("ssh -v" in line for line in lines if line.startswith("    "))
     at = {line.split()[0]: line for line in lines if line}
     assert at["node1"].split()[2:4] == ["94%", "81/172"]
-    assert " running  3/10 " in at[running]
+    assert " running " in at[running]
     first = next(number for number, line in enumerate(lines) if line.startswith("node2: "))
     assert lines[first : first + 2] == [
         "node2: GPU 0 hot (91 °C), throttled (thermal), memory in use by no known process",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from runner.core.outcome.attempt_events import AttemptEvents, NodeResult, RankResult
 from runner.core.outcome.first_failure import find_failures, first_failure
-from runner.core.wire.events import TimedEvent
+from runner.core.wire.events import Ended, TimedEvent
 from runner.core.wire.plan import Plan
 from runner.core.wire.run_info import PastAttempt
 from runner.core.wire.states import (
@@ -110,6 +110,7 @@ def fold_events(
     unverified = tuple(name for name, result in nodes.items() if not result.end_verified)
     gone = {failure.reason.node for failure in failures if failure.is_loss}
     gone.update(name for name, story in events.nodes.items() if story.departed is not None)
+    gone.difference_update(timed.event.node for timed, _ in events.of(Ended))  # it was asked
     has_survivors = any(result.survivors for result in nodes.values())
     if has_survivors or (stop and unverified) or not gone.issuperset(unverified):
         state = STUCK

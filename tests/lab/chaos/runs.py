@@ -87,6 +87,9 @@ class Run:
                 continue
         return found
 
+    def last_events(self) -> list[dict[str, Any]]:
+        return [events[-1] for events in map(self.events, self.lab.hosts) if events]
+
     def last_kind(self, node: str) -> str:
         return str((self.events(node) or [{"kind": ""}])[-1]["kind"])
 

@@ -259,11 +259,12 @@ class Session:
 
 def _check_row(run: Run, row: dict[str, object] | None, *, is_active: bool) -> list[str]:
     if row is None:
-        started = any((run.folder(node) / "format").exists() for node in run.lab.hosts)
+        started = any(map(run.events, run.lab.hosts))
         return [f"{run.name}: ps does not list it"] if started else []
     if is_active and row["state"] != "running":
         return [f"{run.name}: it runs, but ps says {row['state']}"]
-    is_over = row["ended"] and row["state"] in (*judge.ENDS, "lost")
+    is_unproven = any(event.get("verified") is False for event in run.last_events())
+    is_over = row["ended"] and row["state"] in (*judge.ENDS, "stuck" if is_unproven else "lost")
     if not is_active and not (run.powerless or is_over):
         return [f"{run.name}: it is over, but ps says {row['state']}, ended: {row['ended']}"]
     return []

@@ -320,6 +320,15 @@ def test_who_is_cut_off_is_named_and_not_the_hub() -> None:
     assert (said.first_failure, said.exit_code) == (cut_off, 4)
 
 
+def test_an_end_that_its_host_could_not_prove_is_none() -> None:
+    """Whether or not others had lost that host by then."""
+    death = Reason(ReasonKind.SUPERVISOR, "b", detail="its supervisor and its guardian died")
+    unproven = Ended(State.FAILED, death, verified=False)
+    ends = [*seen(6.0, "b", Stopping(death), unproven), *seen(6.1, "a", FAILED)]
+    for said in (verdict(ends), verdict(seen(5.9, "a", PeerLost("b", "silent")), ends)):
+        assert (said.first_failure, said.exit_code, said.unverified) == (death, 5, ("b",))
+
+
 def test_what_could_not_be_proven_is_completed_later() -> None:
     """A lost run stays lost; one that was stuck for want of a proof only is as it had ended."""
     alone = [*started(), *seen(5, "a", Stopping(told("lost b: silent")), STOPPED)]
