@@ -20,7 +20,6 @@ from runner.core.metrics import (
 from runner.ui.console.lines import LineAssembler, Source
 from runner.ui.layout import left_text, number_text, rate_text, step_text
 
-STEP_KEY = b'"step"'  # what each line of mere figures has
 FIRST_S = 3.0  # not counted: what was written before an attach comes all at once
 
 
@@ -58,8 +57,7 @@ class StepClock:
 class ProgressBar:
     def __init__(self, pattern: str = "") -> None:
         self._pattern = compile_pattern(pattern)
-        self._has_news = False  # figures that no line has shown
-        self._told: BarState | None = None
+        self._has_hidden = False  # figures that no line has shown
         self._files = LineAssembler(MAX_LINE)  # of the metrics that ranks append to files
         self._ranks: dict[Source, tuple[LatestMetrics, StepClock]] = {}
 
@@ -74,7 +72,7 @@ class ProgressBar:
         for line in lines.split(b"\n"):
             metrics = parse_metrics(line, self._pattern)
             if metrics and self._note(source, metrics, now) and metrics.is_all_figures:
-                self._has_news = True
+                self._has_hidden = True
             else:
                 others.append(line)
         return b"\n".join(others) if others else None
@@ -86,9 +84,8 @@ class ProgressBar:
 
     def state(self, now: float | None) -> BarState | None:
         """Return what is to be shown at `now`, without a time the last; None for nothing."""
-        told = self._told.source if self._told else None
         ranks = [
-            (source != told, latest.metrics.steps is None, source.rank, source, latest.metrics)
+            (latest.metrics.steps is None, source.rank, source, latest.metrics)
             for source, (latest, _) in self._ranks.items()
             if latest.metrics
         ]
@@ -105,13 +102,10 @@ class ProgressBar:
         texts += [f"{name} {number_text(value)}" for name, value in metrics.more.items()]
         return BarState(source, share, tuple(filter(None, texts)))
 
-    def pop_news(self, now: float | None, of: Source | None = None) -> BarState | None:
-        """Return new figures, those of one rank for the whole attempt, and only if it is `of`."""
-        state = self.state(now) if self._has_news else None
-        if state is None or state == self._told or (of and state.source != of):
-            return None
-        self._has_news = False
-        self._told = state
+    def pop_last(self) -> BarState | None:
+        """Return the last figures if lines of them were hidden since the last time."""
+        state = self.state(None) if self._has_hidden else None
+        self._has_hidden = False
         return state
 
     def _note(self, source: Source, metrics: Metrics, now: float) -> bool:
