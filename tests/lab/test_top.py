@@ -47,9 +47,8 @@ def gpus(lab: Lab, tmp_path: Path) -> Iterator[dict[str, HostGpus]]:
 
 @pytest.fixture
 def running(on_lab: Launcher) -> Iterator[str]:
-    """The id of a run on these two hosts, that says how far it is."""
-    words = 'print={"step":3,"steps":10,"rate":64.0,"unit":"samples"} sleep=600'
-    done = on_lab.run_ranks(words, "cluster=lab", "detach=true")
+    """The id of a run on these two hosts."""
+    done = on_lab.run_ranks("sleep=600", "cluster=lab", "detach=true")
     assert done.code == 0, done
     yield done.folder.name
     on_lab("stop", "--run", done.folder.name)
@@ -87,7 +86,7 @@ def test_one_look_tells_gpus_whose_they_are_and_runs(
     assert any("ssh -v" in line for line in lines if line.startswith("    "))
     at = {line.split()[0]: line for line in lines if line}
     assert at["node1"].split()[2:4] == ["94%", "81/172"]
-    assert " running  3/10 " in at[running]
+    assert " running " in at[running]
     first = next(number for number, line in enumerate(lines) if line.startswith("node2: "))
     assert lines[first : first + 2] == [
         "node2: GPU 0 hot (91 °C), throttled (thermal), memory in use by no known process",
