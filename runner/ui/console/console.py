@@ -129,7 +129,6 @@ class Console:
 
         `NO_RANK` stands for a command on the node.
         """
-        self._area.heard()
         if self._ranks is not None and rank not in (*self._ranks, NO_RANK):
             return
         key = (Source(node, rank), OUT if stream == "out" else ERR)
@@ -150,7 +149,6 @@ class Console:
 
     def rank_metrics(self, node: str, rank: int, data: bytes) -> None:
         """Show in the area what a rank appended to the file of its metrics; it is no output."""
-        self._area.heard()
         if self._bar and (self._ranks is None or rank in self._ranks):
             with self._lock:
                 self._bar.feed(Source(node, rank), data, self._clock())

@@ -18,7 +18,6 @@ from runner.ui.console.progress_bar import BarState
 from runner.ui.layout import fold_names, group_names
 
 SHOW_AFTER_S = 1.0  # a run shorter than this needs no area
-SILENT_S = 30.0  # without any output, after which that is said
 RUNNING = "running"  # the phase in which ranks write
 SCREEN_SHARE = 3  # the area takes at most one in this many rows of the terminal
 MAX_NAMES = 24  # the width of nodes' names in a row of the area
@@ -47,7 +46,6 @@ class StatusArea:
         self._states = dict.fromkeys(nodes, "")
         self._phase = ""
         self._phase_began = clock()
-        self._heard_at = clock()
         self.lines: list[tuple[Stream, bytes]] = []  # unfinished ones
         self.bar: BarState | None = None
         self._is_shown = False
@@ -59,10 +57,6 @@ class StatusArea:
         if text != self._phase:
             self._phase = text
             self._phase_began = self._clock() - elapsed_s
-            self.heard()
-
-    def heard(self) -> None:
-        self._heard_at = self._clock()
 
     def node_status(self, node: str, text: str) -> None:
         """Set the state of a node ("ready", "lost"); "" for one that does not take part."""
@@ -80,9 +74,6 @@ class StatusArea:
         if len(states) == 1:  # a state of all nodes stands beside the phase
             state, nodes = states.popitem()
             head.append((f"  {fold_names(nodes)}{f' {state}' * (state != self._phase)}", ""))
-        silent_s = self._clock() - self._heard_at
-        if self._phase == RUNNING and silent_s >= SILENT_S:
-            head.append((f"  no output for {format_age(silent_s)}", "yellow"))
         shown = [head]
         if bar:
             shown.append(_bar_row(bar))
