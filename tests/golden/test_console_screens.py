@@ -10,7 +10,7 @@ import pytest
 from runner.ui.console import status_area, traceback_folding
 from runner.ui.console.console import Console, open_console
 from runner.ui.console.lines import Source
-from runner.ui.console.progress_bar import ProgressBar, StepClock
+from runner.ui.console.status_area import ProgressBar, StepClock
 from tests.golden.conftest import SCREENS, Check
 from tests.lab.waiting import wait_until
 from tests.unit.ui.console.test_live import Clock, Terminal, drawn

@@ -25,8 +25,7 @@ from runner.ui.console.lines import (
     label_of,
     without_rates,
 )
-from runner.ui.console.progress_bar import ProgressBar
-from runner.ui.console.status_area import StatusArea
+from runner.ui.console.status_area import ProgressBar, StatusArea
 from runner.ui.console.traceback_folding import TracebackFolder
 from runner.ui.console.writer import ERR, OUT, Writer
 from runner.ui.output import message_text
