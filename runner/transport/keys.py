@@ -6,7 +6,6 @@ import base64
 import contextlib
 import fcntl
 import hashlib
-import hmac
 import os
 import re
 import socket
@@ -214,9 +213,7 @@ def add_known_key(endpoint: Endpoint, key: HostKey) -> str:
     """Write a key to the user's known hosts as `ssh` does; return the file; raise OSError."""
     name = endpoint.lookup_names[0].lower()
     if endpoint.first("hashknownhosts") == "yes":
-        salt = os.urandom(20)
-        digest = hmac.digest(salt, name.encode(), "sha1")
-        name = f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()}"
+        name = paramiko.HostKeys.hash_host(name)
     line = f"{name} {key.type} {base64.b64encode(key.blob).decode()}\n"
     path = Path(endpoint.known_hosts_files[0])
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from runner.ui.console import status_area, traceback_folding
+from runner.ui.console import traceback_folding
 from runner.ui.console.console import Console, open_console
 from runner.ui.console.lines import Source
 from runner.ui.console.status_area import ProgressBar, StepClock
@@ -28,7 +28,6 @@ def clock() -> Clock:
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     made = Terminal(monkeypatch)
-    monkeypatch.setattr(status_area, "format_age", lambda _: "1 m 12 s")
     yield made
     made.close()
 

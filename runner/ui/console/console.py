@@ -12,7 +12,6 @@ import re
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from runner.core.wire.paths import NO_RANK
@@ -33,8 +32,6 @@ from runner.ui.output import message_text
 MAX_WAITING_BYTES = 8 << 20  # the number of bytes that may wait to be written
 MAX_LINE_BYTES = 1 << 20  # the size of the pieces in which an endless line is written
 MAX_BEHIND = 1 << 12  # with more bytes waiting, no line waits for equal ones
-SEEN_LINES = 40  # the last lines, which a person still sees
-SEEN_BYTES = 1 << 14
 PALETTE = ("38;5;37", "38;5;133", "38;5;71", "38;5;136", "38;5;104", "38;5;173")
 """Colours that are readable on black and on white; red is reserved for errors."""
 RED = "31"
@@ -74,14 +71,13 @@ class Console:
         self._folder: TracebackFolder | None = None
         self._bar: ProgressBar | None = None
         self._is_muted = False
-        self._last_pieces: deque[bytes] = deque(maxlen=SEEN_LINES)  # shown where messages are
         self._lock = threading.Lock()
         self._assembler = LineAssembler(MAX_LINE_BYTES)
         self._equal_lines = LineDeduplicator() if is_live else None
         has_colour = is_live and not os.environ.get("NO_COLOR")
         self._has_colour = has_colour
         self._node_numbers = {node: number for number, node in enumerate(nodes)}
-        self._area = StatusArea(nodes, colour=has_colour)
+        self._area = StatusArea(nodes, colour=has_colour, clock=clock)
         sys.stdout.flush()
 
         # One writer where both are the same terminal or file, so that lines keep their order; else
@@ -104,7 +100,6 @@ class Console:
 
     def message(self, text: str) -> None:
         """Write lines of the runner's own, after earlier ones of ranks; they may quote hosts."""
-        self._last_pieces.append(text.encode(errors="replace"))
         self._put_message(message_text(text, ERR))
 
     def phase(self, text: str, elapsed_s: float = 0.0) -> None:
@@ -151,13 +146,6 @@ class Console:
         if self._bar and (self._ranks is None or rank in self._ranks):
             with self._lock:
                 self._bar.feed(Source(node, rank), data, self._clock())
-
-    def has_just_shown(self, node: str, lines: Sequence[str]) -> bool:
-        """Return whether all these lines are among the last that were shown."""
-        seen = b"\n".join(self._last_pieces).split(b"\n")[-SEEN_LINES:]
-        text = "\n".join(lines).encode(errors="surrogateescape")
-        bare = _TORCH_PREFIX.sub(b"", self._with_short_paths(node, text))
-        return set(bare.split(b"\n")) <= set(seen)
 
     def mute(self) -> None:
         """Drop ranks' output from now on where it is too much; the log files are complete."""
@@ -287,8 +275,6 @@ class Console:
         writer = self._writers[descriptor]
         if self._is_muted and writer.waiting_bytes > MAX_WAITING_BYTES:
             return
-        if writer is self._writers[ERR]:
-            self._last_pieces.append(lines[-SEEN_BYTES:])
         label = f"[{label_of(sources)}]"
         node = sources[0].node
         if all(source.node == node for source in sources):

@@ -24,19 +24,6 @@ def told(gpus_of_a: int, gpus_of_b: int) -> dict[str, Facts]:
     }
 
 
-def test_problems_of_all_hosts_come_together() -> None:
-    """Nobody repairs one host to hear of the next; they come in the order of the YAML."""
-    hosts = {
-        "a": facts("a", "eth0 10.0.0.1/24", python=Interpreter(error="no python3")),
-        "b": facts("b", "eth0 10.0.0.2/24", project_exists=False),
-    }
-
-    with pytest.raises(NotReady) as caught:
-        build_plan(spec(A, B), hosts)
-
-    assert [problem.subject for problem in caught.value.problems] == ["a", "b"]
-
-
 @pytest.mark.parametrize(
     ("asked", "counts", "nproc", "expected"),
     [

@@ -36,15 +36,9 @@ def test_an_option_that_breaks_a_run_is_named(word: str, text: str) -> None:
     assert "".join(told).startswith(text)
 
 
-DENIED = "Got permission denied while trying to connect to the Docker daemon socket"
-
-
 @pytest.mark.parametrize(
     ("step", "said", "texts"),
     [
-        ("find", "there is no docker on its PATH", ("container.program: there is", "install it")),
-        ("ask", DENIED, ("may not use the socket", "usermod -aG docker")),
-        ("image", "No such image: train:1", ("train:1 is not on", "docker save train:1 |")),
         ("pull", "connect: connection refused", ("cannot be pulled: conn", "ssh gpu1 docker")),
         ("start", "exec: executable file not found in $PATH", ("train:1 has no python3", "3.8")),
         ("start", "bind source path does not exist: /no", ("not exist: /no", "container.mounts")),

@@ -133,20 +133,3 @@ def test_a_pipe_has_lines_of_mere_figures_too(out: Pipe, err: Pipe) -> None:
 
     assert out.text() == f"[a:0] {line.decode()}"
     assert err.text() == ""
-
-
-@pytest.mark.usefixtures("out", "err")
-def test_what_was_shown_last_is_known() -> None:
-    """Where messages are shown, whole, and as it was shown; nothing else."""
-    shown = Console()
-    shown.begin_attempt("", {"a": "/work"})
-    shown.rank_output("a", 0, "err", b"[rank0]: File /work/t.py\nValueError: x\n")
-    shown.rank_output("a", 0, "out", b"elsewhere\n")
-    assert shown.has_just_shown("a", ["File /work/t.py", "ValueError: x"])
-    assert not shown.has_just_shown("a", ["File /work/t.py", "ValueError: y"])
-    assert not shown.has_just_shown("a", ["elsewhere"])
-    shown.message("no progress\nrank 1 is in load_batch")
-    assert shown.has_just_shown("", ["rank 1 is in load_batch"])
-    shown.rank_output("a", 0, "err", b"x\n" * console.SEEN_LINES)
-    assert not shown.has_just_shown("a", ["ValueError: x"])
-    shown.close()
