@@ -27,10 +27,15 @@ from tests.golden.conftest import Check
 
 DONE = NodeResult(0, end_verified=True)
 FAILED = replace(DONE, code=1)
-TERM, KILL = 15, 9
+TERM = 15
+KILL = 9
 FLAGS = "--run ID"
 ROW = Row(
-    *("run-a", "train", "ada@lap", "running", 3.0),
+    run_id="run-a",
+    task="train",
+    owner="ada@lap",
+    state="running",
+    age=3.0,
     nodes=("gpu1",),
     of=1,
     gpus=0,
@@ -114,7 +119,10 @@ def endings() -> Iterator[tuple[str, str]]:
     """With what becomes of hosts that are out of reach, and of files."""
     stopped = ranks(None, None, None, None, signals={0: TERM, 1: TERM})
     verdict = Verdict(
-        *("lost", 4, 30.0, lost("b", "nothing was heard from it for 15 s")),
+        "lost",
+        4,
+        30.0,
+        lost("b", "nothing was heard from it for 15 s"),
         consequences=2,
         unverified=("b",),
         nodes={"a": FAILED, "b": NodeResult()},

@@ -19,7 +19,8 @@ from runner.ui.console.traceback_folding import (
     TracebackFolder,
 )
 
-OUT, ERR = 1, 2
+OUT = 1
+ERR = 2
 ME = (Source("a", 0), OUT)
 LATER = lines.HOLD_S + 0.001
 
@@ -161,7 +162,8 @@ def test_flood_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     assert equal.accepts(b"x")
 
 
-ONE, TWO = (Source("gpu1", 0), 2), (Source("gpu2", 1), 2)
+ONE = (Source("gpu1", 0), ERR)
+TWO = (Source("gpu2", 1), ERR)
 HEAD = b"Traceback (most recent call last):"
 FRAMES = HEAD + b'\n  File "t.py", line 1, in <module>\n    main()\n'
 OWN = FRAMES + b"ValueError: no lr"

@@ -69,7 +69,9 @@ class Terminal:
 
 def drawn(raw: bytes) -> list[str]:
     """Return the rows of a terminal that knows what we use, and of that only what we use."""
-    rows, row, column = [""], 0, 0
+    rows = [""]
+    row = 0
+    column = 0
     for part in re.findall(r"\x1b\[[0-9;]*[A-Za-z]|[\r\n]|[^\x1b\r\n]+", raw.decode()):
         if part == "\n":
             row += 1
