@@ -7,7 +7,6 @@ import re
 import socket
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,26 +20,19 @@ pytestmark = pytest.mark.tasks
 
 MEDDLING = str(PROGRAMS / "meddling.py")
 SCRIPT = str(Path(runner.__file__).parent / "tasks" / "collectives.py")
-Everything = tuple[str, dict[str, Any]]
 
 
 def torchrun(ranks: int, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     return python(*TORCHRUN, "--standalone", f"--nproc_per_node={ranks}", *words, **env)
 
 
-@pytest.fixture(scope="module")
-def everything(tmp_path_factory: pytest.TempPathFactory) -> Everything:
-    """All modes with three ranks of one node: the output, and the results as data."""
-    path = tmp_path_factory.mktemp("all") / "new" / "results.json"
+def test_all_modes_by_hand(tmp_path: Path) -> None:
+    """Sizes are whole elements for each rank; the rates follow from size, time and factor."""
+    path = tmp_path / "new" / "results.json"
     sizes = ("--min_bytes=1K", "--max_bytes=64K", "--iters=3")
     done = torchrun(3, SCRIPT, "--mode=all", *sizes, "--seconds=1", f"--json={path}")
     assert done.returncode == 0, done
-    return done.stdout, json.loads(path.read_text())
-
-
-def test_bandwidth_is_that_of_nccl_tests(everything: Everything) -> None:
-    """Sizes are whole elements for each rank; the rates follow from size, time and factor."""
-    _, results = everything
+    results = json.loads(path.read_text())
     factors = {
         "all_reduce": 4 / 3,
         "all_gather": 2 / 3,
@@ -56,13 +48,9 @@ def test_bandwidth_is_that_of_nccl_tests(everything: Everything) -> None:
         assert row["algbw"] == pytest.approx(row["bytes"] / row["seconds"])
         assert row["busbw"] == pytest.approx(row["algbw"] * factors[row["operation"]])
         assert row["wrong"] == 0
-
-
-def test_smoke_tells_what_it_did(everything: Everything) -> None:
-    out, results = everything
     smoke = results["smoke"]
     assert (smoke["wrong"], smoke["seconds"] >= 1) == (0, True)
-    assert f"smoke: {smoke['steps']} times all_reduce of 4 MB in " in out
+    assert f"smoke: {smoke['steps']} times all_reduce of 4 MB in " in done.stdout
 
 
 @pytest.mark.parametrize(
