@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import io
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -170,9 +169,7 @@ class Row(NamedTuple):
 
 
 class StatusArea:
-    def __init__(
-        self, nodes: Sequence[str], *, colour: bool, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, nodes: Sequence[str], *, colour: bool, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._colour = colour
         self._states = dict.fromkeys(nodes, "")
