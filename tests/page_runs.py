@@ -97,7 +97,8 @@ def loads(start: float, end: float) -> dict[str, dict[str, Series]]:
 def failed_run(run_id: str = "1114-2213-digits-65a3", text: str = "plain") -> RunData:
     """A run of two attempts; rank 3 fails in both. `text` is wherever text can be."""
     plans = (plan(run_id, 0, 2, 2), plan(run_id, 1, 2, 2))
-    middle, end = LAUNCH + SECONDS / 2, LAUNCH + SECONDS
+    middle = LAUNCH + SECONDS / 2
+    end = LAUNCH + SECONDS
     happened = [
         *attempt_events(plans[0], LAUNCH, middle, 3),
         Event(run_id, "", 0, 1, middle, middle, events.StopRequested(told(text))),
@@ -157,7 +158,8 @@ def failed_run(run_id: str = "1114-2213-digits-65a3", text: str = "plain") -> Ru
 
 def good_run(run_id: str = "1115-0900-digits-77b0") -> RunData:
     """A run that succeeded at its first attempt, with another learning rate."""
-    only, end = plan(run_id, 0, 2, 2), LAUNCH + 500
+    only = plan(run_id, 0, 2, 2)
+    end = LAUNCH + 500
     return replace(
         failed_run(run_id),
         ended_at=end,

@@ -6,13 +6,12 @@ By hand, two ranks on this machine; then one rank on each of two nodes, the firs
     torchrun --nnodes=2 --node_rank=0 --master_addr=10.0.0.1 collectives.py --mode pairs
     torchrun --nnodes=2 --node_rank=1 --master_addr=10.0.0.1 collectives.py --mode pairs
 
-bandwidth  per operation and message size: time, algorithm and bus bandwidth as in nccl-tests
-pairs      between every two nodes: latency and bandwidth, and which node is slow
-smoke      repeated all_reduce with exact results
+bandwidth  per operation and size: time, algorithm and bus bandwidth as in nccl-tests, wrong numbers
+pairs      between every two nodes: bandwidth and latency, and which node is slow
+smoke      repeated all_reduce of 4 MB with exact results
 all        all of these
 
-gloo runs on CPUs, nccl on GPUs. Exit code 1 if a result was wrong. collectives_report.py must be
-in the same folder.
+nccl where there are GPUs, unless DIST_BACKEND=gloo is set. Exit code 1 if a number was wrong.
 """
 
 from __future__ import annotations
@@ -26,27 +25,38 @@ import sys
 import time
 import warnings
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable
+from statistics import median
+from typing import Any, Callable, Optional, Sequence
 
 warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # not needed here
 
 import torch
 import torch.distributed as dist
 
-if TYPE_CHECKING:
-    from runner.tasks import collectives_report as report
-else:
-    sys.path.insert(0, str(Path(__file__).parent))  # the package is not installed on hosts
-    import collectives_report as report
-
 RANK = int(os.environ.get("RANK", "0"))
 LOCAL_RANK = int(os.environ.get("LOCAL_RANK", "0"))
 WORLD_SIZE = int(os.environ.get("WORLD_SIZE", "1"))
+NODE = os.environ.get("RUNNER_NODE", socket.gethostname())
 
-OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce")
+BUS_FACTORS = {
+    "all_reduce": 2 * (WORLD_SIZE - 1) / WORLD_SIZE,
+    "all_gather": (WORLD_SIZE - 1) / WORLD_SIZE,
+    "reduce_scatter": (WORLD_SIZE - 1) / WORLD_SIZE,
+    "broadcast": 1.0,
+    "all_to_all": (WORLD_SIZE - 1) / WORLD_SIZE,
+}
+"""What algorithm bandwidth is multiplied by, as in doc/PERFORMANCE.md of NVIDIA's nccl-tests."""
+
+TIMEOUT = timedelta(minutes=5)  # of an operation
 ELEMENT = 4  # bytes of a float32
-SMOKE_ELEMENTS = 1_009_000  # 4 MB
+SIZE_FACTOR = 8  # from one size to the next
+SMOKE_ELEMENTS = 1_000_000
+SMOKE_STEPS = 10  # from one look at the clock to the next
+SLOW_BELOW = 0.6  # share of the others' median bandwidth; equal links differ by less in practice
+LARGEST_MATRIX = 16  # nodes; a larger one fits no screen, --json has it
+LACKS = r"(?i)not (yet )?(support|implement)|unsupported|only implemented"
 
 
 def parse_args() -> argparse.Namespace:
@@ -57,63 +67,40 @@ def parse_args() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add(
-        "--mode",
-        choices=("bandwidth", "pairs", "smoke", "all"),
-        default="all",
-        help="what to do (all)",
-    )
-    add("--backend", help="gloo or nccl ($DIST_BACKEND, else nccl where there are GPUs)")
-    add("--ops", nargs="+", choices=OPS, default=OPS, help="bandwidth: which operations (all)")
+    add("--mode", choices=("bandwidth", "pairs", "smoke", "all"), default="all", help="(all)")
+    add("--ops", nargs="+", choices=BUS_FACTORS, default=[*BUS_FACTORS], help="bandwidth: (all)")
     add("--min_bytes", type=size, default="4K", help="bandwidth: smallest message (4K)")
     add("--max_bytes", type=size, default="16M", help="bandwidth: largest message (16M)")
-    add("--factor", type=int, default=8, help="bandwidth: from one size to the next (8)")
     add("--pair_bytes", type=size, default="4M", help="pairs: message (4M)")
     add("--iters", type=int, default=20, help="bandwidth, pairs: timed repetitions (20)")
-    add("--warmup", type=int, default=5, help="bandwidth, pairs: untimed ones before (5)")
     add("--seconds", type=float, default=20, help="smoke: how long (20)")
-    add("--timeout", type=float, default=300, help="seconds an operation may take (300)")
     add("--json", type=Path, metavar="PATH", help="rank 0 writes all results there")
     args = parser.parse_args()
-
     gpus = torch.cuda.device_count()
-    args.backend = args.backend or os.environ.get("DIST_BACKEND") or ("nccl" if gpus else "gloo")
+    args.backend = os.environ.get("DIST_BACKEND") or ("nccl" if gpus else "gloo")
     if args.backend not in ("gloo", "nccl"):
-        parser.error(f"--backend or DIST_BACKEND must be gloo or nccl, not {args.backend!r}")
+        parser.error(f"DIST_BACKEND must be gloo or nccl, not {args.backend!r}")
     if args.backend == "nccl" and gpus <= LOCAL_RANK:
         parser.error(f"nccl needs a GPU for local rank {LOCAL_RANK}; this host shows {gpus}")
-    for name, least in (("factor", 2), ("iters", 1), ("warmup", 0), ("seconds", 0), ("timeout", 1)):
-        if getattr(args, name) < least:
-            parser.error(f"--{name} must be at least {least}, not {getattr(args, name)}")
-    if args.min_bytes > args.max_bytes:
-        parser.error("--min_bytes must not be above --max_bytes")
+    if "RANK" not in os.environ:
+        parser.error("there is no RANK: start it by torchrun, as --help shows")
+    if args.iters < 1:
+        parser.error(f"--iters must be at least 1, not {args.iters}")
     return args
 
 
 def size(text: str) -> int:
-    """Read a number of bytes for argparse, which shows this message."""
-    try:
-        return report.parse_size(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    """Read a number of bytes: `4096`, `64K`, `1M`, `2G`, in powers of 1024."""
+    found = re.fullmatch(r"([1-9]\d*)([KMG]?)", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size such as 4096, 64K or 1G")
+    return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2]]
 
 
 def say(*lines: str) -> None:
     """Print on rank 0 only."""
     if RANK == 0:
         print(*lines, sep="\n", flush=True)
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait until the device has finished its queued work."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def wait_for_all(device: torch.device) -> None:
-    """Wait for all ranks and for this rank's device."""
-    dist.barrier(device_ids=[device.index] if device.type == "cuda" else None)
-    synchronize(device)
 
 
 def gather(mine: object) -> list[Any]:
@@ -123,267 +110,240 @@ def gather(mine: object) -> list[Any]:
     return found
 
 
-# bandwidth
+def wait_for_device(device: torch.device) -> None:
+    if device.type == "cuda":  # whose operations are only queued
+        torch.cuda.synchronize(device)
 
 
-def call_of(op: str, elements: int, device: torch.device) -> Callable[[], object]:
-    """Return the operation on float32 buffers, the largest of which has `elements` elements."""
-    # Newer torch warns of the older names.
-    all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
-    reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
-    whole = torch.zeros(elements, device=device)
-    part = torch.zeros(elements // WORLD_SIZE, device=device)
-    other = torch.zeros_like(whole) if op == "all_to_all" else part
-    return {
-        "all_reduce": lambda: dist.all_reduce(whole),
-        "all_gather": lambda: all_gather(whole, part),
-        "reduce_scatter": lambda: reduce_scatter(part, whole),
-        "all_to_all": lambda: dist.all_to_all_single(other, whole),
-        "broadcast": lambda: dist.broadcast(whole, src=0),
-        "reduce": lambda: dist.reduce(whole, dst=0),
-    }[op]
-
-
-def seconds_of(device: torch.device, call: Callable[[], object], iters: int, warmup: int) -> float:
-    """Return the seconds of one call, on average over all calls, on the slowest rank."""
-    for _ in range(warmup):
+def seconds_of(call: Callable[[], object], device: torch.device, iters: int) -> float:
+    """Return the seconds of one call, on average."""
+    for _ in range(max(1, iters // 4)):  # to warm up
         call()
-    wait_for_all(device)
+    wait_for_device(device)
     began = time.perf_counter()
     for _ in range(iters):
         call()
-    synchronize(device)  # calls of nccl only queue work; as nccl-tests, wait once for all of them
-    taken = torch.tensor([(time.perf_counter() - began) / iters], device=device)
-    dist.all_reduce(taken, op=dist.ReduceOp.MAX)
-    slowest: list[float] = taken.tolist()
-    return slowest[0]
+    wait_for_device(device)  # as nccl-tests, once for all calls
+    return (time.perf_counter() - began) / iters
 
 
-def unavailable(error: Exception) -> str:
-    """Return the first line of an error if it says that the backend lacks the operation, or ""."""
-    line = (str(error).splitlines() or [""])[0]
-    if isinstance(error, torch.AcceleratorError if hasattr(torch, "AcceleratorError") else ()):
-        return ""  # CUDA's own "operation not supported" is a failure
-    lacks = r"(?i)not (yet )?(support|implement)|unsupported|only implemented|Cannot use ReduceOp"
-    return line if re.search(lacks, line) else ""
+def count_wrong(what: str, got: torch.Tensor, expected: torch.Tensor) -> int:
+    """Return how many numbers are wrong; the first is told in one write."""
+    places = (got != expected).nonzero().flatten().tolist()
+    if places:
+        first = places[0]
+        sys.stderr.write(
+            f"rank {RANK} on {NODE}: {what}: element {first} is {got[first].item()}, "
+            f"expected {expected[first].item()} ({len(places)} of {len(got)} differ)\n"
+        )
+        sys.stderr.flush()
+    return len(places)
+
+
+def operation(
+    name: str, elements: int, device: torch.device
+) -> tuple[Callable[[], object], torch.Tensor, torch.Tensor]:
+    """Return a call, its result, and what that is to be after the first call.
+
+    The largest buffer has `elements` elements: their number is the size, as in nccl-tests.
+    """
+    # Newer torch warns of the older names.
+    all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+    reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+    share = elements // WORLD_SIZE
+    ranks = torch.arange(WORLD_SIZE, device=device, dtype=torch.float32)
+    blocks = ranks.repeat_interleave(share)  # rank n's block holds n
+    whole = torch.full_like(blocks, RANK)
+    part = torch.full_like(blocks[:share], RANK)
+    if name == "all_reduce":
+        return lambda: dist.all_reduce(whole), whole, torch.full_like(whole, float(ranks.sum()))
+    if name == "broadcast":
+        last = WORLD_SIZE - 1
+        return lambda: dist.broadcast(whole, src=last), whole, torch.full_like(whole, last)
+    if name == "all_gather":
+        return lambda: all_gather(whole, part), whole, blocks
+    if name == "reduce_scatter":
+        return lambda: reduce_scatter(part, blocks), part, torch.full_like(part, RANK * WORLD_SIZE)
+    given = blocks + RANK * WORLD_SIZE
+    return lambda: dist.all_to_all_single(whole, given), whole, blocks * WORLD_SIZE + RANK
 
 
 def bandwidth(device: torch.device, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Time every operation with every size, rounded down to equal parts of whole elements."""
+    """Check and time every operation with every size, in equal parts for the ranks."""
     results = []
-    header = ("operation", "size", "time us", "algbw GB/s", "busbw GB/s")
-    rows = []
-    for op in args.ops:
-        for wanted in report.message_sizes(args.min_bytes, args.max_bytes, args.factor):
-            elements = max(wanted // ELEMENT // WORLD_SIZE, 1) * WORLD_SIZE
-            try:
-                call = call_of(op, elements, device)
-                seconds = seconds_of(device, call, args.iters, args.warmup)
-            except (RuntimeError, ValueError, NotImplementedError) as error:
-                if not unavailable(error):
-                    raise
-                say(f"bandwidth: {op} skipped: {args.backend}: {unavailable(error)}")
-                break
-            algbw = elements * ELEMENT / seconds
-            busbw = algbw * report.bus_factor(op, WORLD_SIZE)
-            found = {"operation": op, "bytes": elements * ELEMENT, "seconds": seconds}
-            results.append({**found, "algbw": algbw, "busbw": busbw})
-            shown = (f"{seconds * 1e6:.1f}", f"{algbw / 1e9:.3f}", f"{busbw / 1e9:.3f}")
-            rows.append((op, report.show_size(wanted), *shown))
     say(f"bandwidth: {args.iters} calls each, float32, the slowest of {WORLD_SIZE} ranks counts")
-    say(*report.table(header, rows), "")
+    say("operation           bytes      time us  algbw GB/s  busbw GB/s  wrong")
+    for name in args.ops:
+        wanted = args.min_bytes
+        while wanted <= args.max_bytes:
+            elements = max(wanted // ELEMENT // WORLD_SIZE, 1) * WORLD_SIZE
+            wanted *= SIZE_FACTOR
+            call, result, expected = operation(name, elements, device)
+            try:
+                call()
+            except (RuntimeError, NotImplementedError) as error:
+                if args.backend == "nccl" or not re.search(LACKS, str(error)):
+                    raise
+                say(f"{name} skipped: {args.backend}: {str(error).splitlines()[0]}")
+                break
+            nbytes = elements * ELEMENT
+            wrong = sum(gather(count_wrong(f"{name} of {nbytes} bytes", result, expected)))
+            result.zero_()  # sums of sums would leave what float32 holds
+            seconds = max(gather(seconds_of(call, device, args.iters)))
+            algbw = nbytes / seconds
+            busbw = algbw * BUS_FACTORS[name]
+            row = {"operation": name, "bytes": nbytes, "seconds": seconds}
+            results.append({**row, "algbw": algbw, "busbw": busbw, "wrong": wrong})
+            rates = f"{seconds * 1e6:>11.1f}  {algbw / 1e9:>10.3f}  {busbw / 1e9:>10.3f}"
+            say(f"{name:<14}  {nbytes:>9}  {rates}  {wrong:>5}")
+    say("")
     return results
 
 
-# pairs
+def tournament(players: int) -> list[list[tuple[int, int]]]:
+    """Return rounds of disjoint pairs in which everyone meets everyone once.
 
-
-def find_nodes() -> list[dict[str, Any]]:
-    """Return every node's name and its ranks, that of local rank 0 first, in torchrun's order."""
-    mine = (int(os.environ.get("GROUP_RANK", "0")), socket.gethostname(), LOCAL_RANK, RANK)
-    ranks: dict[tuple[int, str], list[int]] = {}
-    for group, host, _, rank in sorted(gather(mine)):
-        ranks.setdefault((group, host), []).append(rank)
-    hosts = [host for _, host in ranks]
-    return [
-        {"name": host if hosts.count(host) == 1 else f"{host}#{group}", "ranks": of_node}
-        for (group, host), of_node in ranks.items()
-    ]
-
-
-def measure_pair(device: torch.device, peer: int, args: argparse.Namespace) -> dict[str, float]:
-    """Measure latency and sending bandwidth with another rank, which does the same.
-
-    The latency is half a round trip of one element. The bandwidth is that of messages one way,
-    each of which the other side answers with one element.
+    The circle method: one stays, the others move on by a seat; with an odd number one pauses.
     """
-    iters: int = args.iters
+    seats = [*range(players + players % 2)]
+    rounds = []
+    for _ in seats[1:]:
+        opposite = zip(seats[: len(seats) // 2], reversed(seats))
+        rounds.append([pair for pair in opposite if max(pair) < players])
+        seats = [seats[0], seats[-1], *seats[1:-1]]
+    return rounds
+
+
+def measure_pair(peer: int, device: torch.device, args: argparse.Namespace) -> tuple[float, float]:
+    """Return bandwidth to another rank, and latency; the other does the same at the same time.
+
+    The other side answers each message with one element. The latency is half such a round trip.
+    """
     token = torch.zeros(1, device=device)
-    message = torch.zeros(max(args.pair_bytes // ELEMENT, 1), device=device)
 
-    def pass_on(how: Any, what: torch.Tensor) -> None:
-        # As a batch: NCCL makes a communicator for each pair otherwise, and keeps them all.
-        for work in dist.batch_isend_irecv([dist.P2POp(how, what, peer)]):
-            work.wait()
+    def exchange(steps: Sequence[tuple[Any, torch.Tensor]]) -> None:
+        for step in steps:
+            # As a batch: NCCL makes a communicator for each pair otherwise, and keeps them all.
+            for work in dist.batch_isend_irecv([dist.P2POp(*step, peer)]):
+                work.wait()
 
-    def exchange(first: bool, what: torch.Tensor) -> None:
-        if first:
-            pass_on(dist.isend, what)
-            pass_on(dist.irecv, token)
-        else:
-            pass_on(dist.irecv, what)
-            pass_on(dist.isend, token)
+    mine = []
+    for elements in (1, max(args.pair_bytes // ELEMENT, 1)):
+        message = torch.zeros(elements, device=device)
+        for sender in sorted((RANK, peer)):
+            steps = [(dist.isend, message), (dist.irecv, token)]
+            if sender == peer:
+                steps = [(dist.irecv, message), (dist.isend, token)]
+            seconds = seconds_of(partial(exchange, steps), device, args.iters)
+            if sender == RANK:
+                mine.append(seconds)
+    return args.pair_bytes / mine[1], mine[0] / 2
 
-    def measure(first: bool, what: torch.Tensor) -> float:
-        for _ in range(args.warmup):
-            exchange(first, what)
-        synchronize(device)
-        began = time.perf_counter()
-        for _ in range(iters):
-            exchange(first, what)
-        synchronize(device)
-        return (time.perf_counter() - began) / iters
 
-    low = peer > RANK
-    latency = measure(low, torch.zeros_like(token)) / 2
-    of_low, of_high = measure(low, message), measure(not low, message)
-    mine = of_low if low else of_high
-    return {"latency": latency, "bandwidth": message.numel() * ELEMENT / mine}
+def share_of_others(node: int, bandwidths: Sequence[Sequence[float]]) -> Optional[float]:
+    """Return what a node sends or receives, as a share of the median between all others.
+
+    `bandwidths[i][j]` is what i sends to j. Medians keep a slow node from making its peers look
+    slow. This takes three nodes, fewer than half of them slow; None of fewer.
+    """
+    others = [other for other in range(len(bandwidths)) if other != node]
+    rest = [bandwidths[a][b] for a in others for b in others if a != b]
+    if not rest:
+        return None
+    sends = median([bandwidths[node][other] for other in others])
+    receives = median([bandwidths[other][node] for other in others])
+    return min(sends, receives) / median(rest)
 
 
 def pairs(device: torch.device, args: argparse.Namespace) -> dict[str, Any]:
     """Measure between one rank of each node and one of each other, disjoint pairs at once."""
-    nodes = find_nodes()
-    names, leaders = [node["name"] for node in nodes], [node["ranks"][0] for node in nodes]
-    mine: dict[int, dict[str, float]] = {}
-    for round_ in report.tournament(len(nodes)):
+    ranks = gather((NODE, LOCAL_RANK))
+    leaders = [rank for rank, (_, local_rank) in enumerate(ranks) if local_rank == 0]
+    names = [ranks[leader][0] for leader in leaders]
+    mine = [(0.0, 0.0)] * len(names)
+    for round_ in tournament(len(names)):
         for one, other in round_:
             if RANK in (leaders[one], leaders[other]):
                 peer = other if leaders[one] == RANK else one
-                mine[peer] = measure_pair(device, leaders[peer], args)
-        wait_for_all(device)
+                mine[peer] = measure_pair(leaders[peer], device, args)
+        gather(None)  # the next round begins when all have ended this one
     found = gather(mine)
-    matrix = {
-        what: [[found[a].get(b, {}).get(what, 0.0) for b in range(len(nodes))] for a in leaders]
-        for what in ("bandwidth", "latency")
-    }
-    elements = max(args.pair_bytes // ELEMENT // WORLD_SIZE, 1) * WORLD_SIZE
-    ring = call_of("all_reduce", elements, device)
-    seconds = seconds_of(device, ring, args.iters, args.warmup)
-    busbw = elements * ELEMENT / seconds * report.bus_factor("all_reduce", WORLD_SIZE)
-    say(*report.pairs_tables(names, matrix, report.show_size(args.pair_bytes)))
-    say(f"all_reduce of all {WORLD_SIZE} ranks: {seconds * 1e6:.1f} us, {busbw / 1e9:.3f} GB/s", "")
+    bandwidths = [[each[0] for each in found[leader]] for leader in leaders]
+    latencies = [[each[1] for each in found[leader]] for leader in leaders]
+    if len(names) <= LARGEST_MATRIX:
+        say(f"pairs: bandwidth in GB/s, the row sends {args.pair_bytes} bytes to the column")
+        say(*matrix(names, bandwidths, 1e9, 3), "", "pairs: latency in us, half a round trip")
+        say(*matrix(names, latencies, 1e-6, 1), "")
     slow = []
-    if len(nodes) > 1:
-        shares = report.compare_nodes(names, matrix["bandwidth"])
-        slow = [share.name for share in shares if share.verdict()]
-    return {"nodes": names, **matrix, "slow": slow, "all_reduce_busbw": busbw}
+    for node, name in enumerate(names):
+        share = share_of_others(node, bandwidths)
+        if share is not None and share < SLOW_BELOW:
+            slow.append(name)
+            say(f"{name} is slow: {share:.2g} of the others' median")
+    if share_of_others(0, bandwidths) is None:
+        say("a third node is needed to tell which one is slow")
+    elif not slow:
+        say("no node is slow")
+    say("")
+    return {"nodes": names, "bandwidth": bandwidths, "latency": latencies, "slow": slow}
 
 
-# smoke
+def matrix(names: list[str], values: list[list[float]], unit: float, digits: int) -> list[str]:
+    """Return rows of equal columns, `-` for what was not measured."""
+    width = max(8, *map(len, names))
+    rows = [["", *names]]
+    for name, row in zip(names, values):
+        rows.append([name, *(f"{value / unit:.{digits}f}" if value else "-" for value in row)])
+    return ["  ".join(cell.rjust(width) for cell in row) for row in rows]
 
 
-def complain(step: int, got: torch.Tensor, expected: torch.Tensor) -> None:
-    """Report the first wrong sum of this rank, in one write."""
-    places = (got != expected).nonzero().flatten().tolist()
-    first = places[0]
-    sys.stderr.write(
-        f"rank {RANK} on {socket.gethostname()}: smoke, step {step}: "
-        f"element {first} is {got[first].item()}, expected {expected[first].item()} "
-        f"({len(places)} of {len(got)} differ)\n"
-    )
-    sys.stderr.flush()
-
-
-def smoke_operand(rank: int, device: torch.device) -> torch.Tensor:
-    """Return what a rank contributes: small whole numbers, which float32 adds exactly."""
-    return (torch.arange(SMOKE_ELEMENTS, device=device) + rank) % 3 + 1.0
-
-
-def smoke(device: torch.device, seconds: float) -> tuple[bool, dict[str, Any]]:
-    """Repeat an all_reduce with new numbers at every step; return whether all sums were right."""
-    mine = smoke_operand(RANK, device)
-    want = torch.zeros_like(mine)
-    for rank in range(WORLD_SIZE):
-        want += smoke_operand(rank, device)
-    steps = wrong = 0
-    inside, over = 0.0, False
-    wait_for_all(device)
+def smoke(device: torch.device, args: argparse.Namespace) -> dict[str, Any]:
+    """Repeat an all_reduce for a time, each with its check."""
+    steps = 0
+    wrong = 0
     began = time.perf_counter()
-    while not over:
-        times = steps % 5 + 1
-        # With the last element rank 0 says that the time is over, so that all stop together.
-        late = float(RANK == 0 and time.perf_counter() - began >= seconds)
-        got = torch.cat([mine * times, torch.tensor([late], device=device)])
-        synchronize(device)
-        called = time.perf_counter()
-        dist.all_reduce(got)
-        synchronize(device)
-        inside += time.perf_counter() - called
-        steps += 1
-        over = bool(got[-1] != 0)
-        expected = want * times
-        if not torch.equal(got[:-1], expected):
-            wrong += 1
-            if wrong == 1:
-                complain(steps, got[:-1], expected)
-    taken = time.perf_counter() - began
-    found = gather((steps / taken, inside / steps, wrong))
-    nodes = []
-    for node in find_nodes():
-        rates, calls, wrongs = zip(*(found[rank] for rank in node["ranks"]))
-        measured = {"steps_per_second": min(rates), "all_reduce": max(calls), "wrong": sum(wrongs)}
-        nodes.append({"node": node["name"], **measured})
-    say(
-        f"smoke: {steps} times all_reduce of {want.numel() + 1} numbers in {taken:.1f} s",
-        *report.smoke_table(nodes),
-        "",
-    )
-    results = {"steps": steps, "seconds": taken, "nodes": nodes}
-    return not any(node["wrong"] for node in nodes), results
-
-
-# The whole run
-
-
-def run(device: torch.device, args: argparse.Namespace) -> bool:
-    """Run the modes of --mode and write their results; return whether no result was wrong."""
-    results: dict[str, Any] = {"world_size": WORLD_SIZE, "backend": args.backend}
-    results["torch"] = torch.__version__
-    right = True
-    if args.mode in ("bandwidth", "all"):
-        results["bandwidth"] = bandwidth(device, args)
-    if args.mode in ("pairs", "all"):
-        results["pairs"] = pairs(device, args)
-    if args.mode in ("smoke", "all"):
-        right, results["smoke"] = smoke(device, args.seconds)
-    if args.json and RANK == 0:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(results, indent=1) + "\n")
-    return right
+    while gather(time.perf_counter() - began < args.seconds)[0]:  # all stop when rank 0 does
+        for _ in range(SMOKE_STEPS):
+            steps += 1
+            call, result, expected = operation("all_reduce", SMOKE_ELEMENTS, device)
+            call()
+            wrong = wrong or count_wrong(f"smoke, step {steps}", result, expected)
+    seconds = time.perf_counter() - began
+    wrong = sum(gather(wrong))
+    say(f"smoke: {steps} times all_reduce of 4 MB in {seconds:.1f} s, {wrong} wrong numbers")
+    return {"steps": steps, "seconds": seconds, "wrong": wrong}
 
 
 def main() -> int:
     """Join the other ranks, run, and leave in good order."""
     args = parse_args()
-    device = torch.device("cuda", LOCAL_RANK) if args.backend == "nccl" else torch.device("cpu")
-    if device.type == "cuda":
+    device = torch.device("cpu")
+    if args.backend == "nccl":
+        device = torch.device("cuda", LOCAL_RANK)
         torch.cuda.set_device(device)
-    timeout = timedelta(seconds=args.timeout)
-    alone: dict[str, Any] = {}
-    if "RANK" not in os.environ:
-        store = dist.HashStore()  # type: ignore[attr-defined]
-        alone = {"store": store, "rank": 0, "world_size": 1}
-    dist.init_process_group(args.backend, timeout=timeout, **alone)
+    dist.init_process_group(args.backend, timeout=TIMEOUT)
     say(f"world size {WORLD_SIZE}, backend {args.backend}, device {device}", "")
-    right = run(device, args)
+    results: dict[str, Any] = {"world_size": WORLD_SIZE, "backend": args.backend}
+    results["torch"] = torch.__version__
+    wrong = 0
+    if args.mode in ("bandwidth", "all"):
+        results["bandwidth"] = bandwidth(device, args)
+        wrong += sum(row["wrong"] for row in results["bandwidth"])
+    if args.mode in ("pairs", "all"):
+        results["pairs"] = pairs(device, args)
+    if args.mode in ("smoke", "all"):
+        results["smoke"] = smoke(device, args)
+        wrong += results["smoke"]["wrong"]
+    if args.json and RANK == 0:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        args.json.write_text(json.dumps(results, indent=1) + "\n")
     # A rank that failed waits for rank 0's report: torchrun stops the others at its end.
-    wait_for_all(device)
+    gather(None)
     dist.destroy_process_group()
     # Gloo's threads let go of their last tensors only now and need the interpreter for it; one
     # that is already shutting down would abort the process (pytorch/pytorch#179291).
     time.sleep(0.2)
-    return 0 if right else 1
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

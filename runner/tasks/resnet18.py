@@ -112,16 +112,20 @@ class Block(nn.Module):
 def resnet18() -> nn.Sequential:
     """18 layers and 11.2 million parameters, with a stem for small images: 3x3, no pooling."""
     return nn.Sequential(
-        *(
-            nn.Conv2d(1, 64, 3, padding=1, bias=False),
-            nn.BatchNorm2d(64, momentum=NORM_MOMENTUM),
-            nn.ReLU(),
-        ),
-        *(Block(64, 64, 1), Block(64, 64, 1)),
-        *(Block(64, 128, 2), Block(128, 128, 1)),
-        *(Block(128, 256, 2), Block(256, 256, 1)),
-        *(Block(256, 512, 2), Block(512, 512, 1)),
-        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10)),
+        nn.Conv2d(1, 64, 3, padding=1, bias=False),
+        nn.BatchNorm2d(64, momentum=NORM_MOMENTUM),
+        nn.ReLU(),
+        Block(64, 64, 1),
+        Block(64, 64, 1),
+        Block(64, 128, 2),
+        Block(128, 128, 1),
+        Block(128, 256, 2),
+        Block(256, 256, 1),
+        Block(256, 512, 2),
+        Block(512, 512, 1),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(512, 10),
     )
 
 

@@ -1,4 +1,4 @@
-"""Keys: those to log in with, in the order of `ssh`, and those of hosts, in known-hosts files."""
+"""Keys: those to log in with, and those of hosts, in known-hosts files."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import base64
 import contextlib
 import fcntl
 import hashlib
-import hmac
 import os
 import re
 import socket
 import stat
 from dataclasses import dataclass
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -105,29 +103,25 @@ def _open_agent(endpoint: Endpoint, timeout_s: float) -> AgentSSH:
 def collect_offers(endpoint: Endpoint, agent: AgentSSH) -> tuple[list[Offer], list[str]]:
     """Return the keys to offer, and of each file that cannot be used the reason.
 
-    Certificates come first, then the key of the YAML, keys of files that the agent holds, its
-    other keys, and other files.
+    Certificates come first, then the keys of files, that of the YAML before others, and then what
+    else the agent holds.
     """
     held = {key.asbytes(): key for key in agent.get_keys()}
-    found: list[tuple[bool, bool, Offer]] = []  # not of the YAML, not of the agent
+    offers: list[Offer] = []
     notes: list[str] = []
     names = [path for path in endpoint.settings.get("identityfile", ()) if path != "none"]
     paths = [*dict.fromkeys(map(endpoint.expand, names))]
     usual = [expand_home(f"~/.ssh/id_{kind}") for kind in _USUAL]
-    for number, path in enumerate(paths):
+    for path in paths:
         public = _public(f"{path.removesuffix('.pub')}.pub")  # the key itself may be encrypted
         agent_key = held.pop(public.key_blob, None) if public else None
-        is_chosen = number == 0 and "-i" in endpoint.options
         try:
-            offer = Offer(path, agent_key or load_key(path))
-            found.append((not is_chosen, agent_key is None, offer))
+            offers.append(Offer(path, agent_key or load_key(path)))
         except UnusableKey as reason:
             if Path(path).exists() or path not in usual:
                 notes.append(f"not offered: {path}: {reason}")
     if endpoint.first("identitiesonly") != "yes":
-        of_agent = (Offer(f"{each.comment} (ssh agent)", each) for each in held.values())
-        found += [(True, False, offer) for offer in of_agent]
-    offers = [offer for _, _, offer in sorted(found, key=itemgetter(0, 1))]
+        offers += [Offer(f"{each.comment} (ssh agent)", each) for each in held.values()]
     certificates = [endpoint.expand(path) for path in endpoint.settings.get("certificatefile", ())]
     certified: list[Offer] = []
     for path in dict.fromkeys([*certificates, *(f"{path}-cert.pub" for path in paths)]):
@@ -214,9 +208,7 @@ def add_known_key(endpoint: Endpoint, key: HostKey) -> str:
     """Write a key to the user's known hosts as `ssh` does; return the file; raise OSError."""
     name = endpoint.lookup_names[0].lower()
     if endpoint.first("hashknownhosts") == "yes":
-        salt = os.urandom(20)
-        digest = hmac.digest(salt, name.encode(), "sha1")
-        name = f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()}"
+        name = paramiko.HostKeys.hash_host(name)
     line = f"{name} {key.type} {base64.b64encode(key.blob).decode()}\n"
     path = Path(endpoint.known_hosts_files[0])
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Layout of text: folded names of nodes, aligned rows, tables, and figures of progress in words."""
+"""Layout of text: folded names of nodes, aligned rows, tables, and numbers."""
 
 from __future__ import annotations
 
@@ -9,14 +9,10 @@ import os
 import re
 import textwrap
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TypeVar
 
-from runner.core.metrics import Metrics
 from runner.core.shell import this_program
-from runner.core.wire.text import format_age, join_some, per_second, printable
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from runner.core.wire.text import join_some, printable
 
 K = TypeVar("K", bound=Hashable)
 
@@ -83,33 +79,19 @@ def wrap(text: str, width: int, margin: str = "", hanging_margin: str = "") -> l
     return [line.replace("\0", " ") for line in wrapper.wrap(joined)] or [""]
 
 
-def table_lines(table: Table, width: int = UNLIMITED_WIDTH, *, colour: bool = False) -> list[str]:
-    """Return a table of Rich's as lines of at most this width."""
-    from rich.console import Console
-
-    if not table.rows:  # Rich would print an empty line
-        return []
-    colours: Literal["standard"] | None = "standard" if colour else None
-    console = Console(width=width, color_system=colours, force_terminal=colour)
-    with console.capture() as captured:
-        console.print(table)
-    return [line.rstrip() for line in captured.get().splitlines()]
-
-
-def new_table(**options: Any) -> Table:
-    from rich.table import Table
-
-    return Table(box=None, pad_edge=False, padding=(0, COLUMN_GAP, 0, 0), **options)
-
-
 def aligned(rows: Iterable[Sequence[str]], indent: str = "  ") -> list[str]:
     """Return rows as lines with their columns below each other, however long."""
-    from rich.text import Text
+    from rich.cells import cell_len
 
-    table = new_table(show_header=False)
-    for row in rows:
-        table.add_row(*(Text(printable(cell), no_wrap=True) for cell in row))
-    return [indent + line for line in table_lines(table)]
+    shown = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(*shown, strict=True)]
+    lines = []
+    for row in shown:
+        padded = [
+            cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)
+        ]
+        lines.append(indent + (" " * COLUMN_GAP).join(padded).rstrip())
+    return lines
 
 
 def columns_that_fit(widths: Mapping[str, int], giving_way: Iterable[str], width: int) -> list[str]:
@@ -150,27 +132,6 @@ def group_names(keys: Iterable[tuple[str, K]]) -> dict[K, list[str]]:
     for name, key in keys:
         groups.setdefault(key, []).append(name)
     return groups
-
-
-def step_text(progress: Metrics) -> str:
-    """Return "120/240", or "step 120" where it is not known how many there are; "" for no step."""
-    if progress.step is None:
-        return ""
-    if progress.steps is None:
-        return f"step {progress.step}"
-    return f"{progress.step}/{progress.steps}"
-
-
-def rate_text(progress: Metrics) -> str:
-    if progress.rate is None:
-        return ""
-    unit = per_second(printable(progress.unit))
-    space = "" if unit.startswith("/") else " "
-    return f"{number_text(progress.rate)}{space}{unit}"
-
-
-def left_text(left_s: float | None) -> str:
-    return "" if left_s is None else f"{format_age(left_s)} left"
 
 
 def number_text(value: float) -> str:

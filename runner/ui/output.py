@@ -40,13 +40,13 @@ CRASH_FILE = "crash.txt"
 COLOURS = {"warning": "33", "error": "1;31"}
 
 
-def show(text: str, file: TextIO | None = None, *, flush: bool = False) -> None:
+def show(text: str, file: TextIO | None = None) -> None:
     """Print lines of the runner's own, to standard output unless to `file`.
 
     On a terminal, standard error is prose: see `message_text`.
     """
     text = message_text(text) if file is sys.stderr else printable_lines(text)
-    print(text, file=file or sys.stdout, flush=flush)
+    print(text, file=file or sys.stdout)
 
 
 def message_text(text: str, descriptor: int = 2) -> str:

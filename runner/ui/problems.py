@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from runner.core.errors import Finding, Level, Problem
 from runner.core.wire.text import counted, printable, printable_lines
-from runner.ui.layout import fold_names, group_names, new_table, table_lines, wrap, wrap_lines
+from runner.ui.layout import aligned, fold_names, group_names, wrap, wrap_lines
 from runner.ui.output import coloured
 
 MAX_NAMES_WIDTH = 20  # of nodes that are fine; of more, their number is shown
@@ -76,15 +76,16 @@ def render_findings(
 
     The `task` is "" where only the cluster is judged.
     """
-    from rich.text import Text
-
-    table = new_table(show_header=False)
-    for check, problem, count in _rows(by_check, Level.OK):
+    fine = _rows(by_check, Level.OK)
+    starts = []
+    for check, problem, count in fine:
         names = problem.subject or "all"
-        where = Text(names if len(names) <= MAX_NAMES_WIDTH else f"{count} nodes")
-        message = Text(printable(problem.message), overflow="fold")
-        table.add_row(Text(check), Text(Level.OK.value, "green"), where, message)
-    lines = table_lines(table, width, colour=colour)
+        where = names if len(names) <= MAX_NAMES_WIDTH else f"{count} nodes"
+        starts.append((check, Level.OK.value, where, "|"))
+    lines = []
+    for start, (_, problem, _) in zip(aligned(starts, indent=""), fine, strict=True):
+        margin = " " * (len(start) - 1)
+        lines += wrap(start[:-1] + printable(problem.message), width, hanging_margin=margin)
     counts: list[str] = []
     paragraphs: list[str] = []
     for level in (Level.WARNING, Level.ERROR):

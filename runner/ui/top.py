@@ -54,7 +54,7 @@ class NodeView:
 
 @dataclass(frozen=True)
 class ClusterView:
-    title: str  # the cluster's name, or the run's id
+    title: str  # the cluster's name
     nodes: tuple[NodeView, ...] = ()
     runs: tuple[Row, ...] = ()
 

@@ -12,7 +12,8 @@ import pytest
 
 from tests.golden.here import MINE, Here
 
-PLANS, SCREENS = (Path(__file__).parent / n for n in ("plans", "screens"))
+PLANS = Path(__file__).parent / "plans"
+SCREENS = Path(__file__).parent / "screens"
 
 Check = Callable[[str, str], None]
 Replay = Callable[[str, Callable[[list[str]], str]], None]

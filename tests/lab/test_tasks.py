@@ -116,5 +116,5 @@ def test_by_hand_and_by_the_runner(training: Training, lab: Lab, on_lab: Launche
 def test_the_table_has_every_training() -> None:
     """A task that is added is added there; `env` and `collectives` train nothing."""
     files = {path.stem for folder in (TASKS, EXAMPLES) for path in folder.glob("*.py")}
-    others = {"__init__", "env", "collectives", "collectives_report"}
+    others = {"__init__", "env", "collectives"}
     assert {training.name for training in TRAININGS} == files - others

@@ -57,9 +57,6 @@ class Console(attempt.Console, Protocol):
     def rank_metrics(self, node: str, rank: int, data: bytes) -> None:
         """Take the metrics of a rank."""
 
-    def has_just_shown(self, node: str, lines: Sequence[str]) -> bool:
-        """Return whether these lines stand where the next message will."""
-
     def reset_lines(self) -> None:
         """Take the next output of each rank as the beginning of a line."""
 

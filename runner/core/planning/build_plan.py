@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from runner.core import shell
@@ -272,16 +272,13 @@ class _Attempt:
         return f"rank {rank}{where} waits for a debugger: {how} ({GUIDE}); the hang watchdog is off"
 
 
-def notify_part(spec: Spec, secrets: Iterable[str] = ()) -> Notify | None:
-    """Return what a host is to know to tell of a run, None where nobody is to be told.
-
-    `secrets` are names of more secrets than those that the spec has.
-    """
+def notify_part(spec: Spec) -> Notify | None:
+    """Return what a host is to know to tell of a run, None where nobody is to be told."""
     if not spec.notify:
         return None
     nodes = tuple(node.name for node in spec.nodes)
-    names = tuple(dict.fromkeys((*spec.secrets, *secrets)))
-    return Notify(spec.notify, spec.cluster.name, spec.task.name, nodes, names, spec.program)
+    name = spec.cluster.name
+    return Notify(spec.notify, name, spec.task.name, nodes, tuple(spec.secrets), spec.program)
 
 
 def ssh_forward(ssh: Ssh, node: Node | None, port: int) -> str:

@@ -171,7 +171,7 @@ SUBUIDS_HINT = (
 SEND_HINT = "{engine} save {image} | ssh {host} {engine} load"
 STEPS = {
     "find": ("container.program: {said}", "install it there, or set container.program to its path"),
-    "ask": ("{program} does not work: {said}", "try it there: {program} info"),
+    "ask": ("{program} does not work: {said}", "look at its daemon there: {program} info"),
     "image": ("container.image: {image} is not on this host", f"send it there: {SEND_HINT}"),
     "pull": (
         "container.image: {image} cannot be pulled: {said}",
@@ -185,17 +185,9 @@ STEPS = {
 """The message and the hint, by the last step that was begun on a host."""
 
 KNOWN = {
-    r"ask: no answer": (
-        "{program} did not answer in time: its daemon hangs",
-        "look at it there: systemctl status docker; journalctl -u docker",
-    ),
     r"(ask|pull|start): .*permission denied.*(socket|docker\.sock)": (
         "{program}: {user} may not use the socket of its daemon",
         "an administrator can do: usermod -aG docker {user} (which is as good as root)",
-    ),
-    r"\w+: .*Cannot connect to the Docker daemon": (
-        "{program}: its daemon does not run: {said}",
-        "start it there: systemctl start docker; or name another one's socket in DOCKER_HOST",
     ),
     r"start: .*(select device driver|unresolvable CDI devices)": (
         "{program} gives its containers no GPUs: {said}",

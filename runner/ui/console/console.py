@@ -12,7 +12,6 @@ import re
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from runner.core.wire.paths import NO_RANK
@@ -25,18 +24,14 @@ from runner.ui.console.lines import (
     label_of,
     without_rates,
 )
-from runner.ui.console.progress_bar import STEP_KEY, ProgressBar
-from runner.ui.console.status_area import StatusArea
+from runner.ui.console.status_area import ProgressBar, StatusArea
 from runner.ui.console.traceback_folding import TracebackFolder
 from runner.ui.console.writer import ERR, OUT, Writer
 from runner.ui.output import message_text
 
 MAX_WAITING_BYTES = 8 << 20  # the number of bytes that may wait to be written
 MAX_LINE_BYTES = 1 << 20  # the size of the pieces in which an endless line is written
-FIGURES_S = 30.0  # the interval at which figures are shown without an area
 MAX_BEHIND = 1 << 12  # with more bytes waiting, no line waits for equal ones
-SEEN_LINES = 40  # the last lines, which a person still sees
-SEEN_BYTES = 1 << 14
 PALETTE = ("38;5;37", "38;5;133", "38;5;71", "38;5;136", "38;5;104", "38;5;173")
 """Colours that are readable on black and on white; red is reserved for errors."""
 RED = "31"
@@ -51,11 +46,10 @@ class Console:
     """Ranks' output, and the runner's lines, which are on standard error.
 
     A line that redraws itself with carriage returns (a progress bar) is shown in its last form.
-    An unfinished line is shown after a second, and its rest as a line of its own. Of lines of mere
-    figures only the last is shown now and then, in words.
+    An unfinished line is shown after a second, and its rest as a line of its own.
 
-    If it `is_live`, all is on one terminal, with an area for figures and unfinished lines, and
-    equal lines from many ranks within a fifth of a second are one.
+    If it `is_live`, all is on one terminal, with an area for unfinished lines and for figures,
+    whose lines are hidden, and equal lines from many ranks within a fifth of a second are one.
     """
 
     def __init__(
@@ -76,16 +70,14 @@ class Console:
         self._work_folders: dict[str, bytes] = {}
         self._folder: TracebackFolder | None = None
         self._bar: ProgressBar | None = None
-        self._next_figures = 0.0
         self._is_muted = False
-        self._last_pieces: deque[bytes] = deque(maxlen=SEEN_LINES)  # shown where messages are
         self._lock = threading.Lock()
         self._assembler = LineAssembler(MAX_LINE_BYTES)
         self._equal_lines = LineDeduplicator() if is_live else None
         has_colour = is_live and not os.environ.get("NO_COLOR")
         self._has_colour = has_colour
         self._node_numbers = {node: number for number, node in enumerate(nodes)}
-        self._area = StatusArea(nodes, colour=has_colour)
+        self._area = StatusArea(nodes, colour=has_colour, clock=clock)
         sys.stdout.flush()
 
         # One writer where both are the same terminal or file, so that lines keep their order; else
@@ -108,7 +100,6 @@ class Console:
 
     def message(self, text: str) -> None:
         """Write lines of the runner's own, after earlier ones of ranks; they may quote hosts."""
-        self._last_pieces.append(text.encode(errors="replace"))
         self._put_message(message_text(text, ERR))
 
     def phase(self, text: str, elapsed_s: float = 0.0) -> None:
@@ -132,7 +123,6 @@ class Console:
 
         `NO_RANK` stands for a command on the node.
         """
-        self._area.heard()
         if self._ranks is not None and rank not in (*self._ranks, NO_RANK):
             return
         key = (Source(node, rank), OUT if stream == "out" else ERR)
@@ -142,28 +132,20 @@ class Console:
                 self._take_lines(key, lines)
 
     def begin_attempt(self, pattern: str, work_folders: Mapping[str, str]) -> None:
-        """Expect an attempt's lines, and metrics; with an area those of `pattern`, too.
+        """Expect an attempt's lines; an area shows its metrics, and what `pattern` finds.
 
         Paths below a node's copy of the code are shown as in the project.
         """
         with self._lock:
             self._work_folders = {node: f"{at}/".encode() for node, at in work_folders.items()}
-            self._bar = ProgressBar(pattern)
+            self._bar = ProgressBar(pattern) if self._is_live else None
             self._folder = TracebackFolder()
 
     def rank_metrics(self, node: str, rank: int, data: bytes) -> None:
         """Show in the area what a rank appended to the file of its metrics; it is no output."""
-        self._area.heard()
-        if self._bar and self._is_live and (self._ranks is None or rank in self._ranks):
+        if self._bar and (self._ranks is None or rank in self._ranks):
             with self._lock:
                 self._bar.feed(Source(node, rank), data, self._clock())
-
-    def has_just_shown(self, node: str, lines: Sequence[str]) -> bool:
-        """Return whether all these lines are among the last that were shown."""
-        seen = b"\n".join(self._last_pieces).split(b"\n")[-SEEN_LINES:]
-        text = "\n".join(lines).encode(errors="surrogateescape")
-        bare = _TORCH_PREFIX.sub(b"", self._with_short_paths(node, text))
-        return set(bare.split(b"\n")) <= set(seen)
 
     def mute(self) -> None:
         """Drop ranks' output from now on where it is too much; the log files are complete."""
@@ -221,8 +203,6 @@ class Console:
                 self._assembler.postpone(now)  # nothing more may have been fetched from the hosts
             for stream, partial in self._assembler.pop_overdue(now):
                 self._take_lines(stream, partial)
-            if now >= self._next_figures:
-                self._put_figures(now)
 
     def _put_message(self, lines: str) -> None:
         with self._lock:
@@ -234,13 +214,7 @@ class Console:
             self._take_lines(stream, partial)
         self._put_tracebacks()
         self._put_equal_lines()
-        self._put_figures(None)
-
-    def _put_figures(self, now: float | None, of: Source | None = None) -> None:
-        """Write the figures that no line has shown, if there are any, or if they are `of` it."""
-        state = self._bar.pop_news(now, of) if self._bar else None
-        if state:
-            self._next_figures = self._clock() + FIGURES_S
+        if self._bar and (state := self._bar.pop_last()):
             self._emit([state.source], OUT, "  ".join(state.texts).encode())
 
     def _take_lines(self, stream: Stream, lines: bytes) -> None:
@@ -260,13 +234,11 @@ class Console:
         """
         source, descriptor = stream
         now = self._clock()
-        is_split = b"\r" in lines if self._is_live else self._bar and STEP_KEY in lines
+        is_split = self._is_live and b"\r" in lines
         for piece in lines.split(b"\n") if is_split else [lines]:
             shown = self._shown(stream, piece)
             if shown is None:
                 continue
-            if not self._is_live:
-                self._put_figures(None, source)
             is_behind = self._writers[ERR].waiting_bytes > MAX_BEHIND
             if self._equal_lines and piece.startswith(b"\r"):
                 same = without_rates(shown.decode(errors="surrogateescape"))
@@ -283,8 +255,7 @@ class Console:
         lines = lines.replace(b"\r", b"")
         if b"[rank" in lines:
             lines = _TORCH_PREFIX.sub(b"", lines)
-        # Without an area, only lines of mere figures are worth a look.
-        if self._bar and source.rank != NO_RANK and (self._is_live or STEP_KEY in lines):
+        if self._bar and source.rank != NO_RANK:
             others = self._bar.take(source, lines, self._clock())
             if others is None:
                 return None
@@ -304,8 +275,6 @@ class Console:
         writer = self._writers[descriptor]
         if self._is_muted and writer.waiting_bytes > MAX_WAITING_BYTES:
             return
-        if writer is self._writers[ERR]:
-            self._last_pieces.append(lines[-SEEN_BYTES:])
         label = f"[{label_of(sources)}]"
         node = sources[0].node
         if all(source.node == node for source in sources):

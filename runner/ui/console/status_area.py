@@ -1,24 +1,44 @@
 """The status area: phase, elapsed time, state of each node, progress, and unfinished lines.
 
 Other threads set its content; the writer's thread renders it with Rich, which is imported for the
-first row.
+first row. The progress is that of the lowest rank that prints metrics lines: lines with nothing but
+figures are taken out of the output, those of other ranks too. They are in the log files and in
+`metrics.jsonl`. Not so what counts something else, as an evaluation does, in a program whose other
+lines say how many steps there are.
 """
 
 from __future__ import annotations
 
 import io
 import math
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from runner.core.wire.text import counted, format_age, printable
-from runner.ui.console.lines import Source, Stream, clean_lines, label_of, without_rates
-from runner.ui.console.progress_bar import BarState
-from runner.ui.layout import fold_names, group_names
+from runner.core.metrics import (
+    MAX_LINE,
+    LatestMetrics,
+    Metrics,
+    compile_pattern,
+    may_have_metrics,
+    parse_metrics,
+)
+from runner.core.wire.text import counted, format_age, per_second, printable
+from runner.ui.console.lines import (
+    LineAssembler,
+    Source,
+    Stream,
+    clean_lines,
+    label_of,
+    without_rates,
+)
+from runner.ui.layout import (
+    fold_names,
+    group_names,
+    number_text,
+)
 
+FIRST_S = 3.0  # not counted: what was written before an attach comes all at once
 SHOW_AFTER_S = 1.0  # a run shorter than this needs no area
-SILENT_S = 30.0  # without any output, after which that is said
 RUNNING = "running"  # the phase in which ranks write
 SCREEN_SHARE = 3  # the area takes at most one in this many rows of the terminal
 MAX_NAMES = 24  # the width of nodes' names in a row of the area
@@ -31,6 +51,116 @@ Parts = list[tuple[str, str]]
 """The pieces of a row, each with its style for Rich."""
 
 
+class BarState(NamedTuple):
+    source: Source
+    share: float | None  # of the steps that are done; None if it is not known how many there are
+    texts: tuple[str, ...]  # what matters most is first
+
+
+class StepClock:
+    def __init__(self) -> None:
+        self._heard_at: float | None = None
+        self._first = (0.0, 0)  # when, and the step
+        self._last = (0.0, 0)
+
+    def note(self, step: int, now: float) -> None:
+        """Note a step; one before the last is the first of a restart."""
+        if self._heard_at is None or step < self._last[1]:
+            self._heard_at = now
+        if now - self._heard_at < FIRST_S:
+            self._first = (now, step)
+        self._last = (now, step)
+
+    def left_s(self, steps: int | None, now: float) -> float | None:
+        """Return the time left at `now`, None as long as it cannot be told."""
+        began, first = self._first
+        seen_at, last = self._last
+        if steps is None or last <= first:
+            return None
+        seconds_per_step = (seen_at - began) / (last - first)
+        left_s = max(0, steps - last) * seconds_per_step
+        return max(0.0, left_s - (now - seen_at))
+
+
+def _figures(metrics: Metrics, left_s: float | None) -> Iterator[str]:
+    if metrics.step is not None:
+        known = metrics.steps is not None
+        yield f"{metrics.step}/{metrics.steps}" if known else f"step {metrics.step}"
+    if left_s is not None:
+        yield f"{format_age(left_s)} left"
+    if metrics.loss is not None:
+        yield f"loss {number_text(metrics.loss)}"
+    if metrics.rate is not None:
+        unit = per_second(printable(metrics.unit))
+        space = "" if unit.startswith("/") else " "
+        yield f"{number_text(metrics.rate)}{space}{unit}"
+    for name, value in metrics.more.items():
+        yield f"{name} {number_text(value)}"
+
+
+class ProgressBar:
+    def __init__(self, pattern: str = "") -> None:
+        self._pattern = compile_pattern(pattern)
+        self._has_hidden = False  # figures that no line has shown
+        self._files = LineAssembler(MAX_LINE)  # of the metrics that ranks append to files
+        self._ranks: dict[Source, tuple[LatestMetrics, StepClock]] = {}
+
+    def take(self, source: Source, lines: bytes, now: float) -> bytes | None:
+        """Take the metrics out of whole lines; return the others, None if there are none.
+
+        Lines that say more than figures are among the others, those of a pattern as well.
+        """
+        if not may_have_metrics(lines, self._pattern):
+            return lines
+        others = []
+        for line in lines.split(b"\n"):
+            metrics = parse_metrics(line, self._pattern)
+            if metrics and self._note(source, metrics, now) and metrics.is_all_figures:
+                self._has_hidden = True
+            else:
+                others.append(line)
+        return b"\n".join(others) if others else None
+
+    def feed(self, source: Source, data: bytes, now: float) -> None:
+        lines = self._files.feed((source, 0), data, now)
+        if lines is not None:
+            self.take(source, lines, now)
+
+    def state(self, now: float | None) -> BarState | None:
+        """Return what is to be shown at `now`, without a time the last; None for nothing."""
+        ranks = [
+            (latest.metrics.steps is None, source.rank, source, latest.metrics)
+            for source, (latest, _) in self._ranks.items()
+            if latest.metrics
+        ]
+        if not ranks:
+            return None
+        *_, source, metrics = min(ranks)
+        share = min(1.0, (metrics.step or 0) / metrics.steps) if metrics.steps else None
+        left_s = None
+        if now is not None and share != 1:
+            left_s = self._ranks[source][1].left_s(metrics.steps, now)
+        return BarState(source, share, tuple(_figures(metrics, left_s)))
+
+    def pop_last(self) -> BarState | None:
+        """Return the last figures if lines of them were hidden since the last time."""
+        state = self.state(None) if self._has_hidden else None
+        self._has_hidden = False
+        return state
+
+    def _note(self, source: Source, metrics: Metrics, now: float) -> bool:
+        """Take a line of a rank; return whether it counts the rank's steps."""
+        latest, clock = self._ranks.get(source) or (LatestMetrics(), StepClock())
+        if latest.metrics and latest.metrics.form < metrics.form:
+            clock = StepClock()  # those before counted epochs, or other steps
+        if not latest.take(metrics):
+            return False
+        self._ranks[source] = (latest, clock)
+        if metrics.step is not None:
+            clock.note(metrics.step, now)
+        return True
+
+
 class Row(NamedTuple):
     """A line of the area as it is written, and how many cells it takes."""
 
@@ -39,15 +169,12 @@ class Row(NamedTuple):
 
 
 class StatusArea:
-    def __init__(
-        self, nodes: Sequence[str], *, colour: bool, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, nodes: Sequence[str], *, colour: bool, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._colour = colour
         self._states = dict.fromkeys(nodes, "")
         self._phase = ""
         self._phase_began = clock()
-        self._heard_at = clock()
         self.lines: list[tuple[Stream, bytes]] = []  # unfinished ones
         self.bar: BarState | None = None
         self._is_shown = False
@@ -59,10 +186,6 @@ class StatusArea:
         if text != self._phase:
             self._phase = text
             self._phase_began = self._clock() - elapsed_s
-            self.heard()
-
-    def heard(self) -> None:
-        self._heard_at = self._clock()
 
     def node_status(self, node: str, text: str) -> None:
         """Set the state of a node ("ready", "lost"); "" for one that does not take part."""
@@ -80,9 +203,6 @@ class StatusArea:
         if len(states) == 1:  # a state of all nodes stands beside the phase
             state, nodes = states.popitem()
             head.append((f"  {fold_names(nodes)}{f' {state}' * (state != self._phase)}", ""))
-        silent_s = self._clock() - self._heard_at
-        if self._phase == RUNNING and silent_s >= SILENT_S:
-            head.append((f"  no output for {format_age(silent_s)}", "yellow"))
         shown = [head]
         if bar:
             shown.append(_bar_row(bar))

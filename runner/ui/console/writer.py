@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from runner.ui.console.status_area import Row, StatusArea
 
-OUT, ERR = 1, 2
+OUT = 1
+ERR = 2
 BATCH_BYTES = 1 << 18  # the number of bytes up to which small pieces are written together
 SUSPENDED_S = 1.5  # a wait longer than planned by this means that the process was stopped (Ctrl-Z)
 INTERVAL_S = 0.25

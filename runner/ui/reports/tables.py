@@ -30,7 +30,8 @@ from runner.ui.layout import aligned, fold_names, group_names, terminal_width, w
 from runner.ui.reports.report import code_name
 from runner.ui.reports.run_table import run_lines
 
-INNERMOST, OUTERMOST = 8, 3  # the number of frames shown at either end of a stack
+INNERMOST = 8  # the number of frames shown at either end of a stack
+OUTERMOST = 3
 
 
 @dataclass(frozen=True)

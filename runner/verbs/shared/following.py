@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import re
 import signal
 import time
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.record.metrics_record import record_metrics
@@ -25,15 +24,10 @@ from runner.core.results import PullResult
 from runner.core.shell import this_program
 from runner.core.wire.files import LOG, OUTPUT, SAMPLES
 from runner.core.wire.plan import Plan
-from runner.core.wire.states import ReasonKind
-from runner.core.wire.tracebacks import find_tracebacks
 from runner.ui.layout import fold_names
 from runner.ui.output import reporting_faults
 from runner.ui.problems import render_problems
 from runner.ui.reports import report, tables
-
-EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: |$)")
-"""The first line of an exception, not one from the middle of a long text."""
 
 LIMIT_S = 10.0
 """How long an end waits for samples, and for logs that a reader joined too late to see."""
@@ -158,27 +152,12 @@ class Ending:
             plan,
             verdict,
             self.store.display_path,
-            self._without_shown(verdict, diagnosis),
+            diagnosis,
             run_flags=self.run_flags,
             disconnect_s=disconnect_s,
             rerun=self.store.rerun_without_lost(plan, verdict),
         )
         self.pool.console.verdict(text, colours)
-        return diagnosis
-
-    def _without_shown(self, verdict: Verdict, diagnosis: Diagnosis | None) -> Diagnosis | None:
-        """Return the diagnosis without what stands just above: stacks, a traceback's lines."""
-        if not (diagnosis and verdict.first_failure):
-            return diagnosis
-        if verdict.first_failure.kind is ReasonKind.STALL:
-            is_shown = self.pool.console.has_just_shown("", [diagnosis.meaning])
-            return replace(diagnosis, excerpt=()) if is_shown else diagnosis
-        quoted = [line for line in diagnosis.excerpt if not line.startswith("  … ")]
-        exceptions = [each.exception for each in find_tracebacks(diagnosis.excerpt)]
-        named = exceptions[-1][:1] if exceptions else ()
-        is_named = named and EXCEPTION.match(named[0])
-        if is_named and self.pool.console.has_just_shown(verdict.first_failure.node, quoted):
-            return replace(diagnosis, context=(), excerpt=named)
         return diagnosis
 
     def fetch(self, plan: Plan, monitor: AttemptMonitor, kinds: Collection[str]) -> None:

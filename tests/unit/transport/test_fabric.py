@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import queue
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import asyncssh
@@ -22,19 +22,17 @@ async def say_hello(process: asyncssh.SSHServerProcess[bytes]) -> None:
 
 
 @pytest.fixture
-def port(tmp_path: Path) -> Iterator[int]:
+def port(tmp_path: Path) -> int:
     """The port of a server that ends a connection which asks for its service of logins twice."""
     for name in ("host_key", "wrong_key", "key"):
         key = asyncssh.generate_private_key("ssh-ed25519")
         key.write_private_key(str(tmp_path / name))
         key.write_public_key(str(tmp_path / f"{name}.pub"))
         (tmp_path / name).chmod(0o600)
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
+    ports: queue.SimpleQueue[int] = queue.SimpleQueue()
 
-    async def listen() -> asyncssh.SSHAcceptor:
-        return await asyncssh.listen(
+    async def serve() -> None:
+        server = await asyncssh.listen(
             "127.0.0.1",
             0,
             server_host_keys=[str(tmp_path / "host_key")],
@@ -42,17 +40,11 @@ def port(tmp_path: Path) -> Iterator[int]:
             process_factory=say_hello,
             encoding=None,
         )
-
-    async def end() -> None:
-        server.close()
+        ports.put(server.get_port())
         await server.wait_closed()
 
-    server = asyncio.run_coroutine_threadsafe(listen(), loop).result(60)
-    yield server.get_port()
-    asyncio.run_coroutine_threadsafe(end(), loop).result(60)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(60)
-    loop.close()
+    threading.Thread(target=lambda: asyncio.run(serve()), daemon=True).start()
+    return ports.get(timeout=60)
 
 
 def test_the_service_of_logins_is_asked_for_once(tmp_path: Path, port: int) -> None:

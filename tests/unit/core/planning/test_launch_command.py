@@ -30,7 +30,8 @@ def planned(task: Task, version: str = "3.12.1", **changes: Any) -> NodePlan:
 def started_by_torch(argv: tuple[str, ...]) -> list[str]:
     """What torch starts as local rank 3 (`config_from_args` of torch/distributed/run.py)."""
     assert argv[1:4] == ("-P", "-m", "torch.distributed.run")
-    options, (program, *args) = argv[4 : argv.index("--")], argv[argv.index("--") + 1 :]
+    options = argv[4 : argv.index("--")]
+    program, *args = argv[argv.index("--") + 1 :]
     first = [program] if "--no_python" in options else [argv[0], "-u"]
     if "--no_python" not in options:
         first += [*(["-m"] if "-m" in options else []), as_torch_does(program)]

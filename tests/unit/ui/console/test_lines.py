@@ -11,7 +11,6 @@ from runner.ui.console.lines import (
     LineDeduplicator,
     Source,
     clean_lines,
-    label_of,
 )
 from runner.ui.console.traceback_folding import (
     HOLD_BYTES,
@@ -20,20 +19,10 @@ from runner.ui.console.traceback_folding import (
     TracebackFolder,
 )
 
-OUT, ERR = 1, 2
+OUT = 1
+ERR = 2
 ME = (Source("a", 0), OUT)
 LATER = lines.HOLD_S + 0.001
-
-
-def sources(*ranks: int) -> list[Source]:
-    return [Source(f"gpu{rank // 2 + 1}", rank) for rank in ranks]
-
-
-def test_label_names_node_and_rank_and_of_many_how_many() -> None:
-    """Nodes are named if that is short."""
-    assert label_of(sources(2)) == "gpu2:2"
-    assert label_of(sources(0, 2, 4)) == "×3 gpu[1-3]"
-    assert label_of(sources(*range(0, 80, 6))) == "×14"
 
 
 @pytest.mark.parametrize(
@@ -41,13 +30,12 @@ def test_label_names_node_and_rank_and_of_many_how_many() -> None:
     [
         (b"plain\ntext", b"plain\ntext"),
         (b"\x1b[31mred\nnot red", b"\x1b[31mred\x1b[0m\nnot red"),
-        (b"up\x1b[1A\x1b[2Kwiped", b"upwiped"),
+        (b"up\x1b[1A\x1b[2Kwiped\x1b[>4;2mkeys\x1b[1 m", b"upwipedkeys"),
         (b"\x1b]0;title\x07text", b"text"),
         (b"\x1b]8;;http://x\x1b\\link", b"link"),
         (b"\x1b[?1049h\x1b7\x1bc\x1b(0text", b"text"),
         ("é\u009b2J\u009d0;t°".encode(), "é2J0;t°".encode()),
         (b"\xc2\x07\x9b2J\xc2\xc2\x9b\x9b2J", b"\x9b2J\x9b2J"),
-        (b"\x1b[>4;2mkeys\x1b[1 m", b"keys"),
         (b"ring\x07 back\x08 other\x0e", b"ring back other"),
         (b"cut \x1b", b"cut "),
         ("hällo\t█".encode(), "hällo\t█".encode()),
@@ -62,12 +50,9 @@ def test_ranks_colour_their_own_line_at_most(wrote: bytes, shown: bytes) -> None
 @pytest.mark.parametrize(
     ("pieces", "shown"),
     [
-        ([b"one\ntwo\n"], [b"one\ntwo"]),
         ([b"he", b"llo\nwor", b"ld\n"], [None, b"hello", b"world"]),
-        ([b"\n\nx\n"], [b"\n\nx"]),
         ([b"dos\r\nlines\r\n"], [b"dos\nlines"]),
         ([b"dos\r", b"\nnext\n"], [None, b"dos\nnext"]),
-        ([b"odd\r\r\n"], [b"odd"]),
         ([b"\r 10%\r 20%", b"\r 30%\n"], [None, b"\r 30%"]),
         ([b"10%\r", b"20%\r", b"30%\r", b"\n"], [None, None, None, b"\r30%"]),
         ([b"\r 10%\r      \rdone\nmore\n"], [b"\rdone\nmore"]),
@@ -177,7 +162,8 @@ def test_flood_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     assert equal.accepts(b"x")
 
 
-ONE, TWO = (Source("gpu1", 0), 2), (Source("gpu2", 1), 2)
+ONE = (Source("gpu1", 0), ERR)
+TWO = (Source("gpu2", 1), ERR)
 HEAD = b"Traceback (most recent call last):"
 FRAMES = HEAD + b'\n  File "t.py", line 1, in <module>\n    main()\n'
 OWN = FRAMES + b"ValueError: no lr"
@@ -210,21 +196,6 @@ def test_what_follows_from_another_failure_is_a_line(folder: TracebackFolder) ->
     folded = b"traceback (in logs): KeyboardInterrupt"
     assert due(folder, SETTLED_S - 0.1) == [], "what it follows from comes first"
     assert due(folder, SETTLED_S) == [FOLDED + b"\nbye", folded]
-
-
-def test_equal_tracebacks_of_many_ranks_are_one(folder: TracebackFolder) -> None:
-    """Whatever prefix torch writes; another one is whole."""
-    other = OWN.replace(b"no lr", b"no batch")
-    for stream in (ONE, TWO):
-        prefix = b"[rank%d]: " % stream[0].rank
-        folder.feed(stream, prefix + OWN.replace(b"\n", b"\n" + prefix) + b"\nbye", 0.0)
-    folder.feed((Source("gpu3", 2), 2), other, 1.0)
-    first, second, third = due(folder, 2.0)
-    assert b"main()" in first
-    assert second == b"traceback (as rank 0): ValueError: no lr\nbye"
-    assert third == other
-    folder.feed(ONE, OWN, 3.0)
-    assert b"main()" in due(folder, 4.0)[0], "of the same rank"
 
 
 def test_chain_of_tracebacks_is_one(folder: TracebackFolder) -> None:

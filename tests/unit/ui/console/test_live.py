@@ -69,7 +69,9 @@ class Terminal:
 
 def drawn(raw: bytes) -> list[str]:
     """Return the rows of a terminal that knows what we use, and of that only what we use."""
-    rows, row, column = [""], 0, 0
+    rows = [""]
+    row = 0
+    column = 0
     for part in re.findall(r"\x1b\[[0-9;]*[A-Za-z]|[\r\n]|[^\x1b\r\n]+", raw.decode()):
         if part == "\n":
             row += 1
@@ -235,17 +237,3 @@ def test_area_takes_a_third_at_most(area: StatusArea, clock: Clock) -> None:
         "  … and 6 more lines",
     ]
     assert look(area, rows=2) == ["pushing the code  2 s"]
-
-
-def test_silence_of_all_ranks_is_told(area: StatusArea, clock: Clock) -> None:
-    """Since the last output of any; while they are started nothing is expected."""
-    area.phase("starting")
-    clock.now += 90
-    assert look(area) == ["starting  1 m 30 s"]
-    area.phase("running")
-    clock.now += 60
-    area.heard()
-    clock.now += 29
-    assert look(area) == ["running  1 m 29 s"]
-    clock.now += 6
-    assert look(area) == ["running  1 m 35 s  no output for 35 s"]
