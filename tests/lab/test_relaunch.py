@@ -171,7 +171,13 @@ def test_the_verbs_know_the_attempts(
     begin: Callable[..., Controller], on_lab: Launcher, steps: Path
 ) -> None:
     """Of a run that always fails; from a folder without the record, on other nodes in the end."""
-    done = begin(when=("fail=0:3:3", "fail=1:9:4:always")).wait()
+    when = ("fail=0:3:3", "wait=1:4", "wait=1:8:1", "fail=1:9:4:always")
+    controller = begin(when=when)
+    controller.until(
+        lambda: any(attempt == 1 for _, attempt, _ in counted(steps, 0)), "the second attempt"
+    )
+    (steps / "go").touch()
+    done = controller.wait()
     assert done.code == 1, done
     assert nodes_of(steps, 1) == ["node2", "node3"]  # node1 is suspect, and there is a spare
     assert "first failure: rank 1 on node" in done.err, done
