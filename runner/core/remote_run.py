@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import getpass
+import os
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -91,6 +95,14 @@ def aggregate_state(statuses: Mapping[str, HostRunStatus]) -> str:
         return BROKEN
     stopped = "lost" if any(status.lost_node for status in statuses.values()) else "stopped"
     return stopped if State.STOPPED in states else "succeeded"
+
+
+def user_at_host() -> str:
+    """Return who launches runs from here, as `launched_by` has it."""
+    user = str(os.getuid())
+    with contextlib.suppress(KeyError, OSError):  # a user without a name
+        user = getpass.getuser()
+    return f"{user}@{socket.gethostname()}"
 
 
 def describe_run(info: RunInfo, folder: str = "") -> str:

@@ -173,7 +173,7 @@ def verbs() -> Iterator[tuple[str, str]]:
     ]
     yield "exec", render_answers(answers)
     for program in ("bash", ""):
-        group = StackGroup((1,), Stack(1, 7, program, "nothing: it is gone"))
+        group = StackGroup((1,), Stack(1, program, "nothing: it is gone"))
         yield (
             f"stacks of {program or 'a program that nobody knew'}",
             render_stacks(StackReport((group,), (), (), {1: "gpu2"}), []),

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import getpass
-import os
 import signal
-import socket
 import time
 from collections.abc import Callable, Mapping
 
@@ -149,13 +145,6 @@ class StopSequence:
             session = node.live_session
             if session and not node.has_ended:
                 self.send_to(session)
-
-
-def user_at_host() -> str:
-    user = str(os.getuid())
-    with contextlib.suppress(KeyError, OSError):  # a user without a name
-        user = getpass.getuser()
-    return f"{user}@{socket.gethostname()}"
 
 
 def send_stop(session: HostSession, reason: Reason, command: str = "stop") -> int:

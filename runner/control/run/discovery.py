@@ -6,11 +6,10 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from runner.control.attempt.stop import user_at_host
 from runner.control.record import run_index
 from runner.control.run.hosts import HostPool, workdir_request
 from runner.core.errors import NotReady, Problem
-from runner.core.remote_run import RemoteRun, describe_run
+from runner.core.remote_run import RemoteRun, describe_run, user_at_host
 from runner.core.shell import this_program
 from runner.core.spec import Node, Spec
 from runner.core.wire.codec import decode, decompress, parse_json

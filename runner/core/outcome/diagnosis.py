@@ -28,7 +28,6 @@ DUMP_LINES = 20_000
 CONTEXT_LINES = 2
 """The number of lines before a traceback that a report shows."""
 
-
 OF_NO_RANK = (ReasonKind.UNATTENDED, ReasonKind.SCHEDULER, ReasonKind.TIME_LIMIT)
 """Reasons for which no rank failed by itself."""
 
@@ -97,7 +96,7 @@ def diagnose(
     if cause in PEER_GONE_CAUSES and failure.rank is not None and finished_ranks:
         meaning, remedy = _explain_early_exit(verdict, finished_ranks)
     return Diagnosis(
-        excerpt=tracebacks.truncate_middle(excerpt),
+        excerpt=tuple(excerpt),
         context=tuple(context[-CONTEXT_LINES:]),
         cause=cause,
         meaning=meaning,

@@ -27,6 +27,7 @@ from runner.core.wire.text import (
     join_some,
     printable,
 )
+from runner.core.wire.tracebacks import EXCERPT_LINES, TRACEBACK
 from runner.ui.layout import aligned, fold_names, group_names, terminal_width, wrap_lines
 
 RED = "1;31"
@@ -209,7 +210,7 @@ def _first_failure(
         is_equal = sum(each.code == own.code for each in verdict.ranks.values()) > number
         lines[0] += f", and so did {others}" if is_equal else f"; {others} raised the same"
     if diagnosis:
-        quoted = [*diagnosis.context, *diagnosis.excerpt]
+        quoted = [*diagnosis.context, *_without_middle(diagnosis.excerpt)]
         if work := plan.work_folders.get(failure.node):
             quoted = [line.replace(f"{work}/", "") for line in quoted]
         lines += [f"  | {line}" for line in quoted if not CARET_LINE.fullmatch(line)]
@@ -218,6 +219,15 @@ def _first_failure(
     if verdict.consequences:
         lines.append(f"  {counted(verdict.consequences, 'rank')} failed as a consequence")
     return lines
+
+
+def _without_middle(lines: Sequence[str]) -> Sequence[str]:
+    """Return the first and the last lines: those between are mostly torch's frames."""
+    if len(lines) <= EXCERPT_LINES:
+        return lines
+    head = 3 if lines[0] == TRACEBACK else 0
+    left_out = len(lines) - EXCERPT_LINES + 1
+    return [*lines[:head], f"  … {left_out} lines …", *lines[-(EXCERPT_LINES - head - 1) :]]
 
 
 def _outcomes(verdict: Verdict) -> Iterator[tuple[str, str]]:

@@ -18,7 +18,6 @@ from runner.config.words import hydra_value
 from runner.control.assumed_facts import assumed_facts
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.attempt.node_monitor import OrderSender
-from runner.control.attempt.stop import user_at_host
 from runner.control.code.pool import STORE, CodePool
 from runner.control.code.source import (
     CodeKeeper,
@@ -54,6 +53,7 @@ from runner.core.launch_request import LaunchRequest
 from runner.core.outcome.verdict import Verdict, fold_events
 from runner.core.planning.build_plan import build_plan
 from runner.core.planning.slurm_job import batch_script
+from runner.core.remote_run import user_at_host
 from runner.core.shell import this_program
 from runner.core.spec import Spec
 from runner.core.wire.codec import encode
@@ -190,9 +190,6 @@ class LaunchSession:
         self._request = replace(self._request, on_record=found)
         self._flags = self._request.run_flags(self._request.spec.run_id)
         self._ending = Ending(self._pool, self._store, self._flags)
-        self._notifier = LaunchNotifier(
-            self._pool.spec, attempt.plan, self._store, self._console.message, self._flags, here
-        )
         if self._source.code.release:
             pool = CodePool(Path(here, run_index.RUNS_FOLDER, STORE))
             self._keeper = CodeKeeper(pool, self._source)
@@ -221,12 +218,14 @@ class LaunchSession:
         verdict = replace(verdict, seconds=seconds, past_attempts=self._attempts.past)
         launched_at = self._request.launched_at
         diagnosis = self._ending.conclude(plan, verdict, monitor, launched_at=launched_at)
-        self._notifier.ended(verdict, diagnosis)
+        notifier = LaunchNotifier(self._store, self._console.message)
+        cwd = self._request.launched_from
+        notifier.tell_end(self._pool.spec, monitor, verdict, diagnosis, self._flags, cwd)
         self._finish_keeping()
         pulls_outputs = plan.outputs and self._pool.spec.pull_outputs == "auto"
         kinds = (OUTPUT,) if pulls_outputs and is_complete and verdict.has_begun else ()
         self._ending.fetch(plan, monitor, kinds)
-        self._notifier.finish(self._signal_pending)
+        notifier.finish(self._signal_pending)
         is_over = deadline(FLUSH_TIMEOUT_S) if verdict.exit_code else self._signal_pending
         self._console.close(is_over)
         if self._job:
@@ -259,7 +258,6 @@ class LaunchSession:
         plan = attempt.plan
         spec = self._pool.spec
         started_at = time.monotonic()
-        self._notifier.begin(plan)
         self._console.message(report.run_header(plan))
         ranks = () if plan.torch_assigns_ranks else spec.console_ranks or ()
         if absent := sorted(rank for rank in ranks if rank >= plan.world_size):
@@ -271,13 +269,7 @@ class LaunchSession:
             notes = unsaid(f"plan on {plan.cluster}", notes)
         for text in notes:
             self._console.message(f"note: {text}")
-        reporter = AttemptReporter(
-            plan,
-            self._console,
-            self._store,
-            tables.render_stacks,
-            on_event=self._notifier.on_event,
-        )
+        reporter = AttemptReporter(plan, self._console, self._store, tables.render_stacks)
         monitor = self._pool.monitor(plan, reporter.record, reporter.log)
         self._monitor = monitor
         if self._job:

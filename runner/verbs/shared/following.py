@@ -173,11 +173,11 @@ class Ending:
         if verdict.first_failure.kind is ReasonKind.STALL:
             is_shown = self.pool.console.has_just_shown("", [diagnosis.meaning])
             return replace(diagnosis, excerpt=()) if is_shown else diagnosis
-        quoted = [line for line in diagnosis.excerpt if not line.startswith("  … ")]
         exceptions = [each.exception for each in find_tracebacks(diagnosis.excerpt)]
         named = exceptions[-1][:1] if exceptions else ()
         is_named = named and EXCEPTION.match(named[0])
-        if is_named and self.pool.console.has_just_shown(verdict.first_failure.node, quoted):
+        node = verdict.first_failure.node
+        if is_named and self.pool.console.has_just_shown(node, diagnosis.excerpt):
             return replace(diagnosis, context=(), excerpt=named)
         return diagnosis
 

@@ -17,6 +17,7 @@ from runner.control.record.launch_record import LATEST, OVERRIDES_FILE, read_lau
 from runner.control.record.said_notes import unsaid
 from runner.core.errors import ConfigError, Interrupted, Problem
 from runner.core.launch_request import LaunchRequest
+from runner.core.remote_run import user_at_host
 from runner.core.shell import line, this_program
 from runner.core.wire.paths import is_run_id
 from runner.core.wire.text import counted, join_some
@@ -199,7 +200,6 @@ def confirm(
         ConfigError: There is no terminal to ask on, and no answer was given.
         Interrupted: The answer is no.
     """
-    from runner.control.attempt.stop import user_at_host
     from runner.ui.reports.run_table import run_lines
 
     folders = {run.run_id: run_index.other_folder(run) for run in runs}
