@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.lab import Lab
-from tests.lab.launching import TORCHLESS, Controller, Launcher, Result
+from tests.lab.launching import TORCHLESS, Controller, Launcher
 from tests.lab.waiting import wait_until
 
 THREE = ["cluster=lab4", "cluster.only=[node1,node2,node3]", "rendezvous=c10d"]
@@ -21,14 +21,11 @@ ELASTIC = [
 
 
 class Rounds:
-    """What `make test` has for torchrun: nodes take part as a folder says (`torchless`).
-
-    Attributes:
-        folder: What all hosts see.
-    """
+    """The stand-in for torchrun: nodes take part as a folder says that all hosts see."""
 
     def __init__(self, user: Launcher, folder: Path) -> None:
-        self._user, self.folder = user, folder
+        self._user = user
+        self.folder = folder
         (folder / "agents").mkdir()
         (folder / "agents").chmod(0o1777)
 
@@ -54,13 +51,9 @@ class Rounds:
         self.set_size(size)
         (self.folder / "agents" / node).unlink()
 
-    def end(self) -> None:
-        (self.folder / "go").touch()
-
 
 @pytest.fixture
 def rounds(on_lab: Launcher, steps: Path) -> Rounds:
-    """The stand-in for torchrun, on the hosts of that user."""
     return Rounds(on_lab, steps)
 
 
@@ -73,22 +66,10 @@ def test_a_node_that_leaves_for_good(lab: Lab, rounds: Rounds) -> None:
     running.until(lambda: "node2 was lost" in running.err, "the loss")
     rounds.lose("node2", 1)
     running.until(lambda: "membership 2: 1 node, 1 rank" in running.err, "one")
-    rounds.end()
+    (rounds.folder / "go").touch()
     done = running.wait()
     assert done.code == 0, done
     assert "node2: could not verify that all processes ended" in done.err, done
-
-
-@pytest.mark.slow
-def test_too_few_nodes_are_the_end(lab: Lab, rounds: Rounds) -> None:
-    """Torch would wait for others for minutes; the run ends as one that lost a host does."""
-    running = rounds.start(3, *THREE[:2], "task.nnodes='2:3'", "cluster.master=node2")
-    rounds.until_on(running, 3)
-    lab["node3"].power_off()
-    running.until(lambda: "node3 was lost" in running.err, "the first loss")
-    lab["node1"].power_off()
-    done = running.wait()
-    assert done.code == 4, done
 
 
 def test_a_node_that_comes_back_takes_part_again(lab: Lab, rounds: Rounds) -> None:
@@ -104,7 +85,7 @@ def test_a_node_that_comes_back_takes_part_again(lab: Lab, rounds: Rounds) -> No
     lab["node1"].power_on()
     rounds.set_size(2)
     running.until(lambda: "membership 3: 2 nodes, 2 ranks" in running.err, "its return", 60)
-    rounds.end()
+    (rounds.folder / "go").touch()
     done = running.wait()
     assert done.code == 0, done
     assert done.out.count("[node1:0] RANK=0") == 2
@@ -134,10 +115,7 @@ def test_ranks_are_where_torch_puts_them(lab: Lab, on_lab: Launcher) -> None:
 
 @pytest.mark.all
 def test_torch_starts_failed_ranks_again(on_lab: Launcher) -> None:
-    """A rank fails once; nobody stops the run, both starts are on record, and no byte is lost.
-
-    Its traceback is shown whole, those that follow from it as one line each.
-    """
+    """A rank fails once; nobody stops the run, both starts are on record, and no byte is lost."""
     on_lab.entry = "torchrun"
     words = on_lab.rank_overrides("print=up", "once=0:no_learning_rate", "print=again")
     done = on_lab.succeed(*THREE, "torchrun.max_restarts=1", *words)
@@ -149,14 +127,6 @@ def test_torch_starts_failed_ranks_again(on_lab: Launcher) -> None:
     assert [e["code"] for e in exits] == [1, 0]
     assert done.log("node1", 0) == "up\nup\nagain\n"
     assert "membership 2: 3 nodes, 3 ranks; restart 1 of 1\n" in done.err
-    assert tracebacks_of(done, "node1:0")[-1] == "RuntimeError: no learning rate"
-    for rank in ("node2:1", "node3:2"):
-        (folded,) = tracebacks_of(done, rank)
-        assert "traceback (in logs): RuntimeError: " in folded, done
-
-
-def tracebacks_of(done: Result, rank: str) -> list[str]:
-    return re.findall(rf"^\[{rank}\] (.*)", done.err, re.MULTILINE)
 
 
 @pytest.mark.all

@@ -27,17 +27,12 @@ from runner.core.outcome.losses import (
 from runner.core.outcome.verdict import Verdict
 from runner.core.planning.build_plan import build_plan
 from runner.core.planning.readiness import facts_request, problems_of
-from runner.core.remote_run import describe_run
-from runner.core.shell import this_program
 from runner.core.spec import Node, Spec
 from runner.core.wire.facts import Facts, FactsRequest
 from runner.core.wire.plan import Plan
 from runner.core.wire.run_info import PastAttempt
 from runner.core.wire.text import counted
 from runner.core.wire.timing import PING_S
-
-OTHER_RUNS_TIMEOUT_S = 2.0
-"""How long a launch waits for the runs of its hosts, of which it only makes a note."""
 
 NOTICE_S = 10.0  # hosts expect a relaunch for so long after each announcement in the pause
 PREPARE_S = 120.0  # and for so long while the next attempt is prepared: facts, setups, code
@@ -163,25 +158,8 @@ class Attempts:
                 self._say(f"note: a spare node cannot be used as it is: {problem}")
         self._pool.retarget(replace(spec, nodes=nodes))
         self._pool.disconnect_all_but(facts)
-        if not (spec.dry_run or spec.slurm):
-            self._say_other_runs()
         self._say_warnings(facts)
         return facts
-
-    def _say_other_runs(self) -> None:
-        spec = self._pool.spec
-        with self._pool.quietly():
-            runs = self._pool.runs(spec.nodes, timeout_s=OTHER_RUNS_TIMEOUT_S).runs
-        others = [run for run in runs if run.is_active and run.run_id != spec.run_id]
-        if not others:
-            return
-        names = self._pool.fold_names([*others[-1].by_host])
-        who = f"{describe_run(others[-1].info)}, is on {names}, too"
-        how = f"stop {self._request.run_flags(others[-1].run_id)}"
-        if others[1:]:
-            who += f", and {len(others) - 1} more"
-            how = f"ps {self._request.selector}".rstrip()
-        self._say(f"note: {who}: {this_program()} {how}")
 
     def _ask(
         self, spares: Sequence[Node] = ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import queue
 import signal
 import time
@@ -202,13 +201,11 @@ class HostPool:
         finally:
             self._is_quiet = False
 
-    def runs(
-        self, nodes: Sequence[Node], run_id: str = "", timeout_s: float = math.inf
-    ) -> RunListing:
+    def runs(self, nodes: Sequence[Node], run_id: str = "") -> RunListing:
         """Return the runs on the hosts of these nodes: all, or one."""
         names = [node.name for node in nodes]
         request = {"run_id": run_id, "others": names}
-        answers, problems = self.broadcast(names).collect("runs", request, "runs", timeout_s)
+        answers, problems = self.broadcast(names).collect("runs", request, "runs")
         hidden = {name: answers[name]["unreadable"] for name in names if name in answers}
         return RunListing(merge_statuses(answers, names), problems, hidden)
 

@@ -58,12 +58,16 @@ class Session:
     def __init__(
         self, lab: Lab, launcher: Launcher, seed: int, evidence: Path, part: str = "0"
     ) -> None:
-        self._lab, self._launcher, self._part = lab, launcher, part
-        self._seed, self._evidence = seed, evidence
+        self._lab = lab
+        self._launcher = launcher
+        self._part = part
+        self._seed = seed
+        self._evidence = evidence
         self._victim: Run | None = None
         self._bystander: Run | None = None
         self._launches = 0
-        self._age = self._count = 0
+        self._age = 0
+        self._count = 0
         self._unlisted: list[Run] = []
 
     def event(self, number: int, chosen: Kind | None = None) -> Outcome:
