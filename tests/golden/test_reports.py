@@ -103,11 +103,6 @@ def failures() -> Iterator[tuple[str, str]]:
         "with its last lines",
         told(replace(one, nodes=nodes), b_rank_3_err=wrote, b_rank_3_out=["epoch 1"]),
     )
-    same = replace(verdict_of(0, "exited with 2", ranks(2, 2, 2, 2)), same_failures=3)
-    yield "the same on all ranks", told(same)
-    stopped = ranks(2, None, 2, 2, signals={1: TERM})
-    yield "the same on all but one that was stopped", told(replace(same, ranks=stopped))
-    yield "the same on another", told(replace(same, same_failures=1, consequences=2))
 
 
 def endings() -> Iterator[tuple[str, str]]:

@@ -22,7 +22,6 @@ from runner.core.wire.states import (
     Reason,
     ReasonKind,
 )
-from runner.core.wire.tracebacks import is_secondary_error
 
 STOP_SIGNALS = (None, signal.SIGTERM, signal.SIGKILL)
 """Of ranks that did not end by themselves."""
@@ -39,8 +38,7 @@ class Verdict:
     exit_code: int  # of the launch
     seconds: float  # that the last attempt took
     first_failure: Reason | None = None  # what the others follow from
-    consequences: int = 0  # how many ranks ended by themselves because of it
-    same_failures: int = 0  # how many other ranks failed by themselves in the same way
+    consequences: int = 0  # how many other ranks failed by themselves, too
     unverified: tuple[str, ...] = ()  # nodes that did not prove that nothing of the run is left
     stalled_s: float = 0.0  # how long no rank had made progress at the end
     membership_count: int = 0  # that torch formed, where it assigns the ranks
@@ -114,14 +112,12 @@ def fold_events(
     if has_survivors or (stop and unverified) or not gone.issuperset(unverified):
         state = STUCK
         code = STUCK_CODE
-    consequences, same_failures = _others(ranks, first.reason) if first else (0, 0)
     return Verdict(
         state=state,
         exit_code=code,
         seconds=seconds,
         first_failure=first.reason if first else None,
-        consequences=consequences,
-        same_failures=same_failures,
+        consequences=_consequences(ranks, first.reason) if first else 0,
         unverified=unverified,
         stalled_s=events.stalled_s,
         membership_count=len(events.memberships.all),
@@ -155,20 +151,8 @@ def completed(verdict: Verdict, asked_again: Verdict) -> Verdict:
     )
 
 
-def _others(ranks: Mapping[int, RankResult], first: Reason) -> tuple[int, int]:
-    """Return how many other ranks failed because the first did, and how many as it did."""
+def _consequences(ranks: Mapping[int, RankResult], first: Reason) -> int:
     if first.kind is ReasonKind.UNATTENDED:
-        return 0, 0
+        return 0
     others = [result for rank, result in ranks.items() if rank != first.rank]
-    failed = [each for each in others if each.code or each.signal not in STOP_SIGNALS]
-    cause = ranks[first.rank] if first.rank is not None else RankResult(first.node)
-    is_unknown = cause.code is None or (cause.code, cause.exception) == (1, "")
-    if is_unknown or is_secondary_error(cause.exception):
-        return len(failed), 0
-    # A rank that was stopped while it ended, too, has written what it had raised.
-    same = [
-        each
-        for each in others
-        if each.exception == cause.exception and (each.exception or each.code == cause.code)
-    ]
-    return len([each for each in failed if each not in same]), len(same)
+    return sum(bool(each.code) or each.signal not in STOP_SIGNALS for each in others)

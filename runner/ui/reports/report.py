@@ -203,12 +203,6 @@ def _first_failure(
 ) -> list[str]:
     title = "stopped" if failure.kind is ReasonKind.UNATTENDED else "first failure"
     lines = [f"{title}: {failure.text}"]
-    if number := verdict.same_failures:
-        is_all = number == len(verdict.ranks) - 1
-        others = "all others" if is_all else counted(number, "other rank")
-        own = verdict.ranks[str(failure.rank)]
-        is_equal = sum(each.code == own.code for each in verdict.ranks.values()) > number
-        lines[0] += f", and so did {others}" if is_equal else f"; {others} raised the same"
     if diagnosis:
         quoted = [*diagnosis.context, *_without_middle(diagnosis.excerpt)]
         if work := plan.work_folders.get(failure.node):
@@ -217,7 +211,7 @@ def _first_failure(
         if diagnosis.meaning:
             lines += [f"  why: {diagnosis.meaning}", f"  cure: {diagnosis.remedy}"]
     if verdict.consequences:
-        lines.append(f"  {counted(verdict.consequences, 'rank')} failed as a consequence")
+        lines.append(f"  {counted(verdict.consequences, 'other rank')} failed, too")
     return lines
 
 

@@ -178,25 +178,6 @@ def test_failure_that_came_first_is_the_first() -> None:
     assert said.first_failure == failed("b", 3, 77)
 
 
-@pytest.mark.parametrize(
-    ("code", "exception", "same"),
-    [(1, "FileNotFoundError: no x", 2), (2, "", 2), (1, "", 0), (1, GONE, 0)],
-)
-def test_equal_failures_are_no_consequences(code: int, exception: str, same: int) -> None:
-    """Unless ranks only noticed another's end, or only 1 is known. Stopped is neither."""
-    ends = [RankExited(rank, code=code, exception=exception) for rank in range(3)]
-    said = verdict(
-        seen(5, "a", *ends[:2], ProgramExited(code=1), FAILED),
-        seen(6, "b", ends[2], RankExited(3, signal=TERM), ProgramExited(code=1), FAILED),
-    )
-
-    assert (said.same_failures, said.consequences) == (same, 2 - same)
-    stopped = RankExited(3, signal=TERM, exception=exception)
-    said = verdict(seen(5, "a", *ends[:2]), seen(6, "b", ends[2], stopped))
-    is_same = bool(same and exception)
-    assert (said.same_failures, said.consequences) == (same + is_same, 2 - same)
-
-
 def test_rank_whose_end_nobody_saw_is_a_failure() -> None:
     """SIGKILL may take a rank and its shim at once; what follows is still counted right."""
     said = verdict(
