@@ -36,7 +36,6 @@ class PeerStatus:
     def on_event(self, node: AttemptNode, body: EventBody) -> None:
         name = node.name
         if isinstance(body, events.HubJoined):
-            node.has_met_hub = True
             for joined in (node, self._hub_node):
                 joined.is_joined = True
                 joined.is_cut_off = False
@@ -44,7 +43,7 @@ class PeerStatus:
             self._on_hub_unreachable(node, body)
         elif isinstance(body, events.Detached):
             node.is_detached = True
-            self._hub_is_detached |= node.has_met_hub or node is self._hub_node
+            self._hub_is_detached |= node.is_joined or node is self._hub_node
         elif isinstance(body, events.RanksSignalled):
             told = f"{signal_name(body.signal)} to {counted(body.count, 'rank')}"
             self._attempt.say(f"{name}: the job's time limit is near; {told}")

@@ -106,8 +106,8 @@ def fold_events(
     elif first:
         state, code = first.reason.outcome
     unverified = tuple(name for name, result in nodes.items() if not result.end_verified)
-    gone = {failure.reason.node for failure in failures if failure.is_loss}
-    gone.update(name for name, story in events.nodes.items() if story.departed is not None)
+    departed = {name for name, story in events.nodes.items() if story.departed is not None}
+    gone = departed.union(events.lost)
     has_survivors = any(result.survivors for result in nodes.values())
     if has_survivors or (stop and unverified) or not gone.issuperset(unverified):
         state = STUCK

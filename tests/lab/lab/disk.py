@@ -17,18 +17,14 @@ class Disk:
     """A small file system of its own, so that it can be filled without harm to anything else.
 
     It belongs to the lab, not to the host: it outlives the host's power and dies with the lab.
-
-    Attributes:
-        lab_path: Its path in the lab's mount namespace.
-        path: The same place as this process sees it. Never `resolve()` it: it leads through
-            /proc/PID/root.
     """
 
     def __init__(self, anchor: LabNamespaces, name: str, megabytes: int) -> None:
         self._anchor = anchor
         self._size = megabytes << 20
-        self.lab_path = self._store = f"/run/disks/{name}"
-        self.path = anchor.path(self.lab_path)
+        self.lab_path = f"/run/disks/{name}"  # in the lab's mount namespace
+        self._store = self.lab_path
+        self.path = anchor.path(self.lab_path)  # never `resolve()` it: it is in /proc/PID/root
         self.full = False
         anchor.run(f"mkdir {shlex.quote(self.lab_path)}")
         self._mount()
@@ -75,7 +71,8 @@ class FreezableDisk(Disk):
         super().__init__(anchor, name, megabytes)
 
     def _mount(self) -> None:
-        path, image = shlex.quote(self.lab_path), shlex.quote(f"{self.lab_path}.img")
+        path = shlex.quote(self.lab_path)
+        image = shlex.quote(f"{self.lab_path}.img")
         # Small blocks: on a full disk little more fits into the last block of a file. The lazy
         # initialisation would write to the image at its leisure, and the journal needs no room.
         options = "-q -F -b 1024 -m 0 -E lazy_itable_init=0,nodiscard -O ^has_journal"

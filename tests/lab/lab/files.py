@@ -44,16 +44,11 @@ START_UP_FILES = (".bashrc", ".config/fish/config.fish")
 
 @dataclass(frozen=True)
 class HostPlan:
-    """What one host shall be; `make_lab` explains it.
-
-    Attributes:
-        legs: Its network interfaces; the address of the first is the host's address.
-        disk: The name of the disk with its homes.
-    """
+    """What one host shall be; `make_lab` explains it."""
 
     name: str
-    legs: tuple[Leg, ...]
-    disk: str
+    legs: tuple[Leg, ...]  # its network interfaces
+    disk: str  # the name of that with its homes
     is_loopback: bool
     login_shell: str
     rc_banner: bool

@@ -46,14 +46,8 @@ class Host:
     """A machine with sshd, a network, a disk, and a power switch.
 
     It has two accounts, root and alice (an ordinary user, whom all methods mean unless told
-    otherwise), both with their home on its disk.
-
-    Attributes:
-        name: Its hostname.
-        address: The address others find it at.
-        home: alice's home as this process sees it, also while the host is off; root's is next to
-            it. Never `resolve()` it: it leads through /proc/PID/root.
-        console: The log of its boot and its sshd.
+    otherwise), both with their home on its disk. `home` is hers as this process sees it, also while
+    the host is off.
     """
 
     def __init__(
@@ -62,7 +56,7 @@ class Host:
         self.name = plan.name
         self.address = plan.address
         self.home = disk.path / Path(HOMES[LOGIN_USER]).name
-        self.console = files.console
+        self.console = files.console  # the log of its boot and its sshd
         self._plan = plan
         self._legs = plan.legs
         self._files = files
@@ -206,11 +200,7 @@ class Host:
         check: bool = True,
         stdin: str = "",
     ) -> str:
-        """Runs a shell command on the host, in the user's home, without ssh; returns its output.
-
-        Raises:
-            LabError: It failed, and `check` is set; the text has all it said.
-        """
+        """Runs a shell command on the host, in the user's home, without ssh; returns its output."""
         argv = [*self._enter_command(user), "/bin/sh", "-c", f"cd\n{command}"]
         description = f"{self.name}: {command}"
         return run(

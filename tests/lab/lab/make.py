@@ -33,31 +33,21 @@ def make_lab(
     n: int = 4,
     names: Sequence[str] | None = None,
     *,
-    isolated: Sequence[str] = (),
-    shared_home: bool = False,
+    isolated: Sequence[str] = (),  # only each other and the first of the others reach them
+    shared_home: bool = False,  # all have one disk for their homes, as with NFS
     home_mb: int = 512,
     disk: type[Disk] = Disk,
-    is_loopback: bool = False,
-    login_shell: Mapping[str, str] | None = None,
-    rc_banner: bool = False,
-    sshd_options: Sequence[str] | Mapping[str, Sequence[str]] = (),
+    is_loopback: bool = False,  # a host's own name is 127.0.1.1 there, as Debian has it
+    login_shell: Mapping[str, str] | None = None,  # of both users, where it is not bash
+    rc_banner: bool = False,  # of sshd, and text that the shells' start-up files print
+    sshd_options: Sequence[str] | Mapping[str, Sequence[str]] = (),  # for all, or by host
     keep: Iterable[Path] = (),
 ) -> Iterator[Lab]:
     """Makes a lab, there once every host's sshd listens; it is gone at the end of the `with`.
 
-    Args:
-        n: How many hosts, called node1, node2, ...
-        names: Their names instead; then `n` does not count.
-        isolated: The hosts that only each other and the first of the others, the bastion, reach.
-        shared_home: Whether all hosts have one disk for their homes, as with NFS.
-        home_mb: The size of a disk.
-        disk: What kind of disks they have; some kinds can be frozen.
-        is_loopback: Whether a host's own name is 127.0.1.1 in its /etc/hosts, as Debian has it.
-        login_shell: The shell of root and alice, by host, where it is not bash.
-        rc_banner: Whether sshd shows a banner, and the shells' start-up files print text as well.
-        sshd_options: Lines for sshd_config, by host or for all; they win over the lab's own.
-        keep: Folders that the hosts must see although they are below /tmp, /home, /run or /root.
-            The repository, this Python, pyenv, and what is not hidden in /root are kept anyway.
+    Without `names` there are `n` hosts, called node1, node2, ... They see `keep` although it is
+    below /tmp, /home, /run or /root, like the repository, this Python, and what is not hidden in
+    /root.
     """
     names = list(names) if names is not None else [f"node{i + 1}" for i in range(n)]
     bridges = {OUTER: "10.77", INNER: "10.78"} if isolated else {OUTER: "10.77"}

@@ -89,12 +89,7 @@ def _cable(leg: Leg, host: str) -> Iterator[str]:
 
 
 class Uplink:
-    """The controller's own leg: the only part of a lab in the machine's network namespace.
-
-    Attributes:
-        number: X of the lab's subnets 10.77.X.0/24 and up; no other lab on this machine has it.
-        address: The controller's address.
-    """
+    """The controller's own leg: the only part of a lab in the machine's network namespace."""
 
     def __init__(self, anchor: LabNamespaces, switch: Switch, tag: str) -> None:
         self._name = f"lab-{tag}"
@@ -102,7 +97,7 @@ class Uplink:
         self._ip(f"link add name {self._name} {cable}")
         anchor.ip(f"link set dev {PORT} master {BRIDGE} up")
         self._ip(f"link set dev {self._name} up")
-        self.number = self._reserve()
+        self.number = self._reserve()  # X of the lab's subnets 10.77.X.0/24 and up
         self.address = f"10.77.{self.number}.1"
         wait_links_up([Path(f"/sys/class/net/{self._name}"), switch.interface(PORT)])
 
