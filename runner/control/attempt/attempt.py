@@ -10,7 +10,6 @@ from typing import Protocol
 
 from runner.control.attempt.node import AttemptNode
 from runner.control.rpc.session import HostSession
-from runner.core.planning.build_plan import FoldNames
 from runner.core.spec import Spec
 from runner.core.wire.events import Event, EventBody, TimedEvent
 from runner.core.wire.plan import Plan
@@ -50,7 +49,6 @@ class Attempt:
     record: Callable[[Event], None]
     log: Callable[[str, str, str, int, bytes], None]  # takes node, source, stream, offset, bytes
     say: Callable[[str], None]
-    fold_names: FoldNames = ", ".join
     role: Role = Role.LAUNCH
     nodes: dict[str, AttemptNode] = field(default_factory=dict)
     timed_events: list[TimedEvent] = field(default_factory=list)

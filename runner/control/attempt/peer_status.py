@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from runner.control.attempt.attempt import Attempt
 from runner.control.attempt.node import AttemptNode
+from runner.core.errors import fold_names
 from runner.core.wire import events
 from runner.core.wire.codec import Frame
 from runner.core.wire.events import EventBody
@@ -51,7 +52,7 @@ class PeerStatus:
             self._attempt.say(f"{name}: {body.text}")
         elif isinstance(body, events.Relaunching):
             self.next_attempt_number = body.number
-            nodes = self._attempt.fold_names(body.nodes)
+            nodes = fold_names(body.nodes)
             self._on_decided(f"the hosts relaunch the run: attempt {body.number + 1}, on {nodes}")
         elif isinstance(body, events.NotRelaunched):
             self._on_decided(f"{name}: not relaunching: {body.reason}")

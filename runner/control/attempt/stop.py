@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 from runner.control.attempt.attempt import Attempt
 from runner.control.rpc.session import HostSession
+from runner.core.errors import fold_names
 from runner.core.wire.codec import encode
 from runner.core.wire.events import StopRequested
 from runner.core.wire.states import Reason, ReasonKind
@@ -107,7 +108,7 @@ class StopSequence:
         self.deadline = time.monotonic() + self._timeout_s
         self._send_to_all()
         unfinished = [name for name, node in attempt.nodes.items() if not node.has_ended]
-        names = attempt.fold_names(unfinished)
+        names = fold_names(unfinished)
         attempt.say(f"killing what is left on {names or 'no node'}")
         return self.signal_count > SKIP_LOGS_AFTER
 

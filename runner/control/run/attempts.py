@@ -15,7 +15,7 @@ from runner.control.code.source import CodeSource, code_of
 from runner.control.record.said_notes import unsaid
 from runner.control.run.hosts import HostPool
 from runner.control.run.preparation import Preparation
-from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady, Problem
+from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady, Problem, fold_names
 from runner.core.launch_request import LaunchRequest
 from runner.core.outcome.losses import (
     Losses,
@@ -193,7 +193,6 @@ class Attempts:
             code=code_of(self._request, self._source),
             attempt=number,
             relaunches_left=self.relaunches_left,
-            fold_names=self._pool.fold_names,
         )
 
     def _release_to_push(self, facts: Mapping[str, Facts]) -> Release | None:
@@ -253,10 +252,10 @@ class Attempts:
     def _on_nodes(self, before: Spec, after: Spec) -> str:
         removed = [node.name for node in before.nodes if node not in after.nodes]
         added = [node.name for node in after.nodes if node not in before.nodes]
-        names = self._pool.fold_names(removed)
+        names = fold_names(removed)
         if added:
             verb = "takes" if len(added) == 1 else "take"
-            return f"{self._pool.fold_names(added)} {verb} the place of {names}"
+            return f"{fold_names(added)} {verb} the place of {names}"
         return f"without {names}" if removed else "on the same nodes"
 
     def _wait(self, seconds: float, run_id: str) -> None:
@@ -318,7 +317,7 @@ class Attempts:
             return
         available = [n.name for n in (*spec.nodes, *spec.spares) if n.name not in excluded]
         needed = counted(spec.min_nodes or len(spec.nodes), "node")
-        names = f" ({self._pool.fold_names(available)})" if available else ""
+        names = f" ({fold_names(available)})" if available else ""
         self._say(f"not relaunching: {needed} needed, {len(available)} available{names}")
 
 

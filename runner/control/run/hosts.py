@@ -15,7 +15,6 @@ from runner.control.rpc.facts import FactsCollector
 from runner.control.rpc.session import Connector, HostSession, Inbox
 from runner.control.rpc.wait import TICK_S, Broadcast, WaitLoop
 from runner.core.errors import NotReady, Problem
-from runner.core.planning.build_plan import FoldNames
 from runner.core.remote_run import RemoteRun
 from runner.core.spec import Node, Spec
 from runner.core.wire.codec import Frame
@@ -109,12 +108,9 @@ class HostPool:
     when a signal comes to this process.
     """
 
-    def __init__(
-        self, spec: Spec, console: Console, inbox: Inbox, fold_names: FoldNames = ", ".join
-    ) -> None:
+    def __init__(self, spec: Spec, console: Console, inbox: Inbox) -> None:
         self.spec = spec
         self.console = console
-        self.fold_names = fold_names
         self.inbox = inbox
         self.connector = Connector(spec, console.message)
         self.sessions: dict[str, HostSession] = {}
@@ -224,9 +220,7 @@ class HostPool:
         from runner.control.attempt.monitor import AttemptMonitor
 
         say = message or self.console.message
-        watched = attempt.Attempt(
-            self.spec, plan, self.sessions, self.console, record, log, say, self.fold_names
-        )
+        watched = attempt.Attempt(self.spec, plan, self.sessions, self.console, record, log, say)
         return AttemptMonitor(watched, self.connector, self.inbox)
 
     def close_sessions(self) -> None:
@@ -292,7 +286,7 @@ def workdir_request(spec: Spec, node: Node) -> FactsRequest:
 
 
 @contextlib.contextmanager
-def open_host_pool(spec: Spec, console: Console, fold_names: FoldNames) -> Iterator[HostPool]:
+def open_host_pool(spec: Spec, console: Console) -> Iterator[HostPool]:
     """Open a pool for one verb, in whose inbox the signals that ask this process to end arrive."""
     inbox = Inbox()
     previous_handlers = {
@@ -300,7 +294,7 @@ def open_host_pool(spec: Spec, console: Console, fold_names: FoldNames) -> Itera
         for signum in SIGNALS
         if signal.getsignal(signum) != signal.SIG_IGN  # as nohup has it
     }
-    pool = HostPool(spec, console, inbox, fold_names)
+    pool = HostPool(spec, console, inbox)
     try:
         yield pool
     finally:

@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from runner.core.errors import fold_names
 from runner.core.wire.text import counted, format_age, printable
 from runner.ui.console.lines import Source, Stream, clean_lines, label_of, without_rates
 from runner.ui.console.progress_bar import BarState
-from runner.ui.layout import fold_names, group_names
+from runner.ui.layout import group_names
 
 SHOW_AFTER_S = 1.0  # a run shorter than this needs no area
 SILENT_S = 30.0  # without any output, after which that is said

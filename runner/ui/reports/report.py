@@ -11,6 +11,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from runner.core import shell
+from runner.core.errors import fold_names
 from runner.core.outcome.attempt_events import NodeResult
 from runner.core.outcome.diagnosis import Diagnosis
 from runner.core.outcome.verdict import OWN_MASTER, Verdict
@@ -28,7 +29,7 @@ from runner.core.wire.text import (
     printable,
 )
 from runner.core.wire.tracebacks import EXCERPT_LINES, TRACEBACK
-from runner.ui.layout import aligned, fold_names, group_names, terminal_width, wrap_lines
+from runner.ui.layout import aligned, group_names, terminal_width, wrap_lines
 
 RED = "1;31"
 END_COLOURS = {SUCCEEDED: "1;32", STOPPED: "1;33"}

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from runner.core.errors import Problem
+from runner.core.errors import Problem, fold_names
 from runner.core.outcome.verdict import Verdict
 from runner.core.remote_run import (
     BROKEN,
@@ -19,13 +19,7 @@ from runner.core.remote_run import (
 from runner.core.shell import this_program
 from runner.core.wire.run_info import RunInfo
 from runner.core.wire.text import counted, display_folder, format_age, printable
-from runner.ui.layout import (
-    UNLIMITED_WIDTH,
-    aligned,
-    fitted,
-    fold_names,
-    group_names,
-)
+from runner.ui.layout import UNLIMITED_WIDTH, aligned, fitted, group_names
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,6 @@ from runner.core.wire.plan import run_info
 from runner.core.wire.states import STOPPED
 from runner.core.wire.text import format_ranges
 from runner.ui.console.console import open_console
-from runner.ui.layout import fold_names
 from runner.ui.output import note, reporting_faults, show, tell
 from runner.ui.problems import find_errors, warning_lines
 from runner.ui.reports import report, tables
@@ -130,7 +129,7 @@ def _open_pool(request: LaunchRequest) -> AbstractContextManager[HostPool]:
     if not spec.relaunch.max:
         spec = replace(spec, spares=())
     names = [node.name for node in (*spec.nodes, *spec.spares)]
-    return open_host_pool(spec, open_console(spec.ui, spec.console_ranks, names), fold_names)
+    return open_host_pool(spec, open_console(spec.ui, spec.console_ranks, names))
 
 
 def _dry_run(request: LaunchRequest, source: CodeSource) -> None:
@@ -138,10 +137,10 @@ def _dry_run(request: LaunchRequest, source: CodeSource) -> None:
     assumptions: list[str] = []
     request = without_pulls(request)
     if "offline" in request.spec.dry_run:
-        spec, facts, assumptions = assumed_facts(request.spec, fold_names)
+        spec, facts, assumptions = assumed_facts(request.spec)
         for text in launch_notes(request, source):
             note(text)
-        plan = build_plan(spec, facts, code=code_of(request, source), fold_names=fold_names)
+        plan = build_plan(spec, facts, code=code_of(request, source))
         plan = replace(plan, rendezvous_reason="assumed")
     else:
         with _open_pool(request) as pool:

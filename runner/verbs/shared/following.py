@@ -18,7 +18,7 @@ from runner.control.run.download import pull
 from runner.control.run.found_run import FoundRun
 from runner.control.run.hosts import FLUSH_TIMEOUT_S, HostPool, enqueue_signal
 from runner.control.run.reporters import AttemptReporter
-from runner.core.errors import Interrupted, NotReady
+from runner.core.errors import Interrupted, NotReady, fold_names
 from runner.core.outcome.diagnosis import Diagnosis
 from runner.core.outcome.verdict import Verdict
 from runner.core.results import PullResult
@@ -27,7 +27,6 @@ from runner.core.wire.files import LOG, OUTPUT, SAMPLES
 from runner.core.wire.plan import Plan
 from runner.core.wire.states import ReasonKind
 from runner.core.wire.tracebacks import find_tracebacks
-from runner.ui.layout import fold_names
 from runner.ui.output import reporting_faults
 from runner.ui.problems import render_problems
 from runner.ui.reports import report, tables
