@@ -19,7 +19,7 @@ from runner.core.wire.order import Hub
 from runner.core.wire.plan import CodeRef, Plan
 from runner.core.wire.run_info import PastAttempt, RunInfo
 from runner.core.wire.states import Reason, ReasonKind
-from runner.ui.reports.report import final_report, run_header
+from runner.ui.reports.report import detach_notice, final_report, run_header
 from runner.ui.reports.run_table import Row, next_step, render_stop, run_lines
 from runner.ui.reports.tables import render_answers, render_stacks
 from tests.golden.builders import facts, failed, lost, plan, spec
@@ -129,6 +129,13 @@ def endings() -> Iterator[tuple[str, str]]:
     pushed = replace(made, release="r1")
     yield "files on the hosts", told(good, pushed)
     yield "files that were pulled", told(good, replace(pushed, outputs=("*.pt",)))
+    again = replace(made.nodes[0], order=replace(order, relaunches_left=1))
+    hosts_lead = replace(made, nodes=(again, made.nodes[1]))
+    for lack in (False, True):
+        yield (
+            f"without this terminal, {'no' if lack else 'a'} way to the hub",
+            detach_notice(hosts_lead, FLAGS, is_detached=True, hub_unreachable=lack),
+        )
     yield (
         "a stop of many",
         render_stop("run-a", FLAGS, verdict, {"n1": 0, "n2": 0, "n3": "no answer"}),

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.lab.inspecting import proven_nodes
-from tests.lab.lab import LOGIN_USER, Lab, LabFactory
+from tests.lab.lab import Lab, LabFactory
 from tests.lab.launching import PLAIN_ENTRY, ROOT, Launcher, Result
 
 ONE_CORE = "cluster.env.OMP_NUM_THREADS=1"
@@ -133,18 +133,6 @@ def test_odd_hosts(lab_factory: LabFactory, launcher: Launcher, kind: str) -> No
         lab.write_cluster(launcher.conf, transport=kind)
         words = ("task=collectives", "task.args.mode=smoke", "task.args.seconds=1")
         launcher.succeed("cluster=lab", *words, ONE_CORE, seconds=120)
-
-
-@pytest.mark.parametrize("kind", ["ssh", "openssh"])
-def test_hosts_behind_a_jump_host(lab_factory: LabFactory, launcher: Launcher, kind: str) -> None:
-    """Two hosts that only a bastion reaches, over one connection: its sshd takes no two at once."""
-    inner = ["inner1", "inner2"]
-    options = {"bastion": ["MaxStartups 1:100:1"]}
-    with lab_factory(names=["bastion", *inner], isolated=inner, sshd_options=options) as lab:
-        jump = f"{LOGIN_USER}@{lab['bastion'].address}"
-        lab.write_cluster(launcher.conf, names=inner, ssh={"jump": jump}, transport=kind)
-        done = launcher.succeed("cluster=lab", "task=env", PLAIN_ENTRY)
-        assert sorted(re.findall(r"host=(\w+)", done.out)) == ["inner1", "inner2"]
 
 
 @pytest.mark.all

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 from tests.lab.counting import LOST, STEPS, counted, start_counting, whole
 from tests.lab.inspecting import events_by_node
 from tests.lab.lab import Lab
-from tests.lab.launching import PROGRAMS, Controller, Launcher
+from tests.lab.launching import Controller, Launcher
 from tests.lab.waiting import wait_until, wait_until_idle
 
 
@@ -174,21 +173,3 @@ def test_a_node_alone_starts_again(
     wait_until(lambda: len(counted(steps, 0)) == STEPS, "the end", 40)
     assert [line[1] for line in counted(steps, 0)] == [0] * 8 + [1] * (STEPS - 8)
     wait_until_idle(lab)
-
-
-@pytest.mark.all
-def test_without_a_port_for_the_hub_that_is_said(
-    lab: Lab, on_lab: Launcher, detached: Callable[..., tuple[str, str]], steps: Path
-) -> None:
-    """A hub that nobody reaches: the launch says at its leave that nothing follows a failure."""
-    blocked = lab["node1"].popen([sys.executable, str(PROGRAMS / "thief.py"), "1"])
-    run_id, said = detached("wait=1:19", "fail=1:20:7")
-    assert "it is not relaunched" in said, said
-    (steps / "go").touch()
-    wait_until(lambda: len(counted(steps, 0)) == STEPS, "the end", 60)
-    assert len(counted(steps, 1)) == 20
-    on_lab("stop", "--run", run_id, "--cluster", "lab4")
-    for node in ("node1", "node2", "node3"):
-        assert "relaunch_pending" not in str(kinds(lab, run_id, node))
-    blocked.kill()
-    blocked.wait()

@@ -23,7 +23,7 @@ from tests.lab.lab.programs import (
     run,
     sshd_path,
 )
-from tests.lab.lab.switch import wait_links_up
+from tests.lab.lab.switch import INTERFACE, wait_links_up
 from tests.lab.waiting import TimedOut, wait_until
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Host:
         self.home = disk.path / Path(HOMES[LOGIN_USER]).name
         self.console = files.console  # the log of its boot and its sshd
         self._plan = plan
-        self._legs = plan.legs
+        self._leg = plan.leg
         self._files = files
         self._disk = disk
         self._anchor = anchor
@@ -78,7 +78,7 @@ class Host:
         """Switches it on and returns while it boots; `wait_ready` waits for the end of that."""
         assert not self.is_on
         self._clean_up_power_loss()
-        network = self._switch.connect(self.name, self._legs)
+        network = self._switch.connect(self.name, self._leg)
         self._is_plugged = True
         enter = ["nsenter", f"--target={self._anchor.pid}", "--mount", "--pid", f"--net={network}"]
         unshare = ["unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child"]
@@ -123,7 +123,7 @@ class Host:
             return
         self._boot_process.wait()
         self._boot_process = None
-        self._switch.disconnect(self.name, self._legs)
+        self._switch.disconnect(self.name, self._leg)
 
     def reap(self) -> None:
         """Reaps it after the whole lab has died."""
@@ -134,19 +134,18 @@ class Host:
     # Network
 
     def unplug(self) -> None:
-        """Pulls its network cables: nothing gets through, and its interfaces lose their carrier."""
-        self._switch.set_links(self._legs, up=False)
+        """Pulls its network cable: nothing gets through, and its interface loses its carrier."""
+        self._switch.set_link(self._leg, up=False)
         self._is_plugged = False
 
     def plug(self) -> None:
-        self._switch.set_links(self._legs, up=True)
+        self._switch.set_link(self._leg, up=True)
         self._is_plugged = True
         self._wait_reachable()
 
     def _wait_reachable(self) -> None:
-        network = Path(f"/proc/{self._init_pid}/root/sys/class/net")
-        ours = [network / leg.interface for leg in self._legs]
-        wait_links_up([*ours, *(self._switch.interface(leg.port) for leg in self._legs)])
+        ours = Path(f"/proc/{self._init_pid}/root/sys/class/net/{INTERFACE}")
+        wait_links_up([ours, self._switch.interface(self._leg.port)])
         wait_until(self._answers, f"{self.name} to be reached")
 
     def _answers(self) -> bool:

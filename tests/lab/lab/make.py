@@ -21,10 +21,6 @@ from tests.lab.lab.switch import Leg, Switch, Uplink
 LabFactory = Callable[..., AbstractContextManager[Lab]]
 
 REPOSITORY = Path(__file__).parents[3]
-OUTER = "lan0"
-INNER = "inner"
-"""The bridge that the controller is not on."""
-
 FIRST_HOST = 11
 
 
@@ -33,7 +29,6 @@ def make_lab(
     n: int = 4,
     names: Sequence[str] | None = None,
     *,
-    isolated: Sequence[str] = (),  # only each other and the first of the others reach them
     shared_home: bool = False,  # all have one disk for their homes, as with NFS
     home_mb: int = 512,
     disk: type[Disk] = Disk,
@@ -50,22 +45,12 @@ def make_lab(
     /root.
     """
     names = list(names) if names is not None else [f"node{i + 1}" for i in range(n)]
-    bridges = {OUTER: "10.77", INNER: "10.78"} if isolated else {OUTER: "10.77"}
-    bastion = next(name for name in names if name not in isolated)
-
-    def legs(name: str, number: int, subnet: int) -> Iterator[Leg]:
-        mine = [INNER] if name in isolated else [OUTER]
-        if isolated and name == bastion:
-            mine = [*bridges]
-        for i, bridge in enumerate(mine):
-            address = f"{bridges[bridge]}.{subnet}.{FIRST_HOST + number}"
-            yield Leg(f"eth{i}", bridge, f"port{number}.{i}", address)
 
     def plan(name: str, number: int, subnet: int) -> HostPlan:
         by_host = sshd_options if isinstance(sshd_options, Mapping) else {name: sshd_options}
         return HostPlan(
             name=name,
-            legs=tuple(legs(name, number, subnet)),
+            leg=Leg(f"port{number}", f"10.77.{subnet}.{FIRST_HOST + number}"),
             disk="shared" if shared_home else f"of-{name}",
             is_loopback=is_loopback,
             login_shell=(login_shell or {}).get(name, "/bin/bash"),
@@ -82,7 +67,7 @@ def make_lab(
         cleanup.callback(_reap_all, hosts)
         anchor = LabNamespaces(folder)
         cleanup.callback(anchor.close)
-        switch = Switch(anchor, bridges)
+        switch = Switch(anchor)
         uplink = Uplink(anchor, switch, tag)
         cleanup.callback(uplink.close)
 
