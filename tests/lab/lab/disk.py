@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import subprocess
 from typing import TYPE_CHECKING
@@ -40,30 +39,26 @@ class Disk:
         """Lets go on who waits for it, if it was frozen."""
 
     def fill(self) -> None:
+        """Leaves no free byte (new empty files still fit)."""
         self.full = True
-        for _ in range(20):
-            stat = os.statvfs(self.path)
-            # A size of 0 would mean no limit.
-            used = max((stat.f_blocks - stat.f_bfree) * stat.f_frsize, stat.f_frsize)
-            try:
-                self._resize(used)
-            except LabError:  # somebody wrote in between
-                continue
-            return
-        raise LabError(f"{self.lab_path} is written to faster than it can be filled")
+        filler = shlex.quote(f"{self.lab_path}/.filler")
+        path = shlex.quote(self.lab_path)
+        # What is to be had at once is allocated without writing it; dd takes the last blocks.
+        self._anchor.run(
+            f"free=$(df --output=avail -B 1k {path} | tail -n 1);"
+            f"fallocate -l $((free * 99 / 100))k {filler};"
+            f"dd if=/dev/zero of={filler} bs=1k oflag=append conv=notrunc,fsync 2>/dev/null || :"
+        )
 
     def free(self) -> None:
-        self._resize(self._size)
+        self._anchor.run(f"rm -f {shlex.quote(self.lab_path)}/.filler")
         self.full = False
-
-    def _resize(self, size: int) -> None:
-        self._anchor.run(f"mount -o remount,size={size} {shlex.quote(self._store)}")
 
 
 class FreezableDisk(Disk):
     """A disk that can be frozen (fsfreeze(8)): who writes to it then waits in the kernel.
 
-    It is an ext4 image, since the kernel freezes no tmpfs. It is full when a file fills it.
+    It is an ext4 image, since the kernel freezes no tmpfs.
     """
 
     def __init__(self, anchor: LabNamespaces, name: str, megabytes: int) -> None:
@@ -98,21 +93,6 @@ class FreezableDisk(Disk):
         freezer, self._freezer = self._freezer, None
         if freezer is not None:
             freezer.communicate()
-
-    def fill(self) -> None:
-        self.full = True
-        filler = shlex.quote(f"{self.lab_path}/.filler")
-        path = shlex.quote(self.lab_path)
-        # What is to be had at once is allocated without writing it; dd takes the last blocks.
-        self._anchor.run(
-            f"free=$(df --output=avail -B 1k {path} | tail -n 1);"
-            f"fallocate -l $((free * 99 / 100))k {filler};"
-            f"dd if=/dev/zero of={filler} bs=1k oflag=append conv=notrunc,fsync 2>/dev/null || :"
-        )
-
-    def free(self) -> None:
-        self._anchor.run(f"rm -f {shlex.quote(self.lab_path)}/.filler")
-        self.full = False
 
 
 class NetworkDisk(Disk):

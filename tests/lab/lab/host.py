@@ -60,7 +60,7 @@ class Host:
         self._plan = plan
         self._leg = plan.leg
         self._files = files
-        self._disk = disk
+        self.disk = disk
         self._anchor = anchor
         self._switch = switch
         self._boot_process: subprocess.Popen[str] | None = None
@@ -82,7 +82,7 @@ class Host:
         self._is_plugged = True
         enter = ["nsenter", f"--target={self._anchor.pid}", "--mount", "--pid", f"--net={network}"]
         unshare = ["unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child"]
-        boot = ["/bin/sh", f"{INSIDE}/boot.sh", str(self._files.folder), self._disk.lab_path]
+        boot = ["/bin/sh", f"{INSIDE}/boot.sh", str(self._files.folder), self.disk.lab_path]
         with self.console.open("a") as console:
             self._boot_process = subprocess.Popen(
                 [*enter, "--", *unshare, "--", *boot, sshd_path()],
@@ -160,24 +160,11 @@ class Host:
 
     # Disk
 
-    def fill_disk(self) -> None:
-        """Leaves no free byte on the disk with its homes (new empty files still fit)."""
-        self._disk.fill()
-
-    def free_disk(self) -> None:
-        self._disk.free()
-
-    def freeze_disk(self) -> None:
-        self._disk.freeze()
-
-    def thaw_disk(self) -> None:
-        self._disk.thaw()
-
     def reset_homes(self) -> None:
         for home in HOMES.values():
-            for path in (self._disk.path / Path(home).name).iterdir():
+            for path in (self.disk.path / Path(home).name).iterdir():
                 _remove(path)
-        make_homes(self._disk.path, self._plan)
+        make_homes(self.disk.path, self._plan)
 
     def write(
         self, path: str, text: str, mode: int | None = None, *, user: str = LOGIN_USER
@@ -291,9 +278,9 @@ class Host:
         self.power_on()
         if not self._is_plugged:
             self.plug()
-        self.thaw_disk()
-        if self._disk.full:
-            self.free_disk()
+        self.disk.thaw()
+        if self.disk.full:
+            self.disk.free()
         for path in Path(f"/proc/{self._init_pid}/root/dev/shm").iterdir():
             _remove(path)
 

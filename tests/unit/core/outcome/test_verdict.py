@@ -30,7 +30,7 @@ from runner.core.wire.events import (
 )
 from runner.core.wire.plan import Plan
 from runner.core.wire.states import Reason, ReasonKind, State
-from tests.golden.builders import asked, failed, lost, own, plan, told
+from tests.golden.builders import asked, failed, own, plan, told
 
 PLAN = plan(2, 2)
 DIED = Reason(ReasonKind.SUPERVISOR, "b", detail="its supervisor ended by signal 9")
@@ -206,13 +206,6 @@ def test_users_stop_has_its_own_code(signum: int, code: int) -> None:
     assert said.unverified == ()
 
 
-def test_two_hosts_may_report_the_users_stop_at_one_time() -> None:
-    """Whatever each says of who it was."""
-    stops = [Stopping(asked("stop requested")), Stopping(Reason(ReasonKind.TIME_LIMIT, "a"))]
-    said = verdict(seen(5, "a", *stops), terminated("a", 6), terminated("b", 6))
-    assert (outcome(said), said.stop_reason) == (("stopped", 130), "stop requested")
-
-
 def test_users_stop_counts_even_after_a_failure() -> None:
     """Its code beats the failure's, which is still named."""
     said = verdict(
@@ -288,17 +281,6 @@ def test_who_was_told_to_stop_did_not_fail_first() -> None:
         [*seen(6.0, "a", FAILED), *seen(6.0, "b", FAILED)],
     )
     assert said.first_failure == failed("a", 0, -KILL)
-
-
-def test_who_is_cut_off_is_named_and_not_the_hub() -> None:
-    """It says that all others are silent; the hub lives, and was told to stop."""
-    said = verdict(
-        seen(5.0, "b", PeerLost("a", "nothing was heard from it for 15 s")),
-        seen(5.1, "a", Stopping(told("lost a: nothing was heard from it for 15 s"))),
-        [*seen(6.0, "a", FAILED), *seen(6.0, "b", FAILED)],
-    )
-    cut_off = lost("b", "out of touch with a: nothing was heard from it for 15 s")
-    assert (said.first_failure, said.exit_code) == (cut_off, 4)
 
 
 def test_what_could_not_be_proven_is_completed_later() -> None:
