@@ -24,7 +24,7 @@ from tests.lab.lab.programs import (
     sshd_path,
 )
 from tests.lab.lab.switch import INTERFACE, wait_links_up
-from tests.lab.waiting import TimedOut, wait_until
+from tests.lab.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -97,11 +97,8 @@ class Host:
 
     def wait_ready(self) -> None:
         """Returns once its sshd listens and its network carries."""
-        with contextlib.suppress(TimedOut):
-            wait_until(
-                lambda: not self.is_on or listens(self._init_pid, SSH_PORT), "sshd to listen"
-            )
-        if not self.is_on or not listens(self._init_pid, SSH_PORT):
+        wait_until(lambda: not self.is_on or listens(self._init_pid, SSH_PORT), "sshd to listen")
+        if not self.is_on:
             raise LabError(f"{self.name} did not boot:\n{self.console.read_text()}")
         self._wait_reachable()
 
