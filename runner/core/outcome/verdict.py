@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from runner.core.outcome.attempt_events import AttemptEvents, NodeResult, RankResult
-from runner.core.outcome.first_failure import find_failures, first_failure
+from runner.core.outcome.first_failure import first_failure
 from runner.core.wire.events import TimedEvent
 from runner.core.wire.plan import Plan
 from runner.core.wire.run_info import PastAttempt
@@ -92,19 +92,16 @@ def fold_events(
     all_succeeded = all_known and all(result.code == 0 for result in ranks.values())
     succeeded = events.is_decided or all_succeeded
     stop = events.user_stop
-    failures = find_failures(events)
-    first = first_failure(failures, stop, succeeded=succeeded)
-    if events.is_decided or (all_succeeded and plan.restarts_ranks):
-        first = None
-    if first and first.reason.rank is not None:  # perhaps of no membership
-        ranks.setdefault(first.reason.rank, RankResult(first.reason.node, started=True))
+    first = first_failure(events, all_succeeded=all_succeeded)
+    if first and first.rank is not None:  # perhaps of no membership
+        ranks.setdefault(first.rank, RankResult(first.node, started=True))
     state = SUCCEEDED if succeeded else FAILED
     code = 0 if succeeded else FAILED_CODE
     if stop:
         state = STOPPED
         code = SIGNAL_EXIT_BASE + stop.signal
     elif first:
-        state, code = first.reason.outcome
+        state, code = first.outcome
     unverified = tuple(name for name, result in nodes.items() if not result.end_verified)
     departed = {name for name, story in events.nodes.items() if story.departed is not None}
     gone = departed.union(events.lost)
@@ -116,8 +113,8 @@ def fold_events(
         state=state,
         exit_code=code,
         seconds=seconds,
-        first_failure=first.reason if first else None,
-        consequences=_consequences(ranks, first.reason) if first else 0,
+        first_failure=first,
+        consequences=_consequences(ranks, first) if first else 0,
         unverified=unverified,
         stalled_s=events.stalled_s,
         membership_count=len(events.memberships.all),
