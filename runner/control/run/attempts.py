@@ -44,12 +44,6 @@ RESUMES = re.compile(r"-{0,2}(resume|load|restore|init|ckpt|checkpoint)([-_.]?\w
 def launch_notes(request: LaunchRequest, source: CodeSource) -> list[str]:
     """Return what the user should know before a launch; before a dry run, also what was said."""
     spec = request.spec
-    notes = [*request.notes]
-    typed = [word for word in request.overrides if word.startswith("cluster.nproc_per_node=")]
-    ranks = spec.cluster.nproc_per_node or 1
-    if typed and spec.task.is_plain and ranks > 1:
-        text = "task.entry=plain starts one process on each node"
-        notes.append(f"{typed[-1]} is not used: {text}; task.entry=torchrun starts {ranks} ranks")
     files: Sequence[str] = request.file_notes
     code: Sequence[str] = source.notes
     resumed = next(filter(RESUMES.match, spec.task.words), "")
@@ -63,7 +57,7 @@ def launch_notes(request: LaunchRequest, source: CodeSource) -> list[str]:
     if not spec.dry_run:
         files = unsaid(f"files of {spec.cluster.name}", files)
         code = code if request.recorded_code else unsaid("code", code)
-    return [*notes, *files, *code]
+    return [*request.notes, *files, *code]
 
 
 def without_pulls(request: LaunchRequest) -> LaunchRequest:
