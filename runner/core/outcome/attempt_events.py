@@ -23,10 +23,8 @@ from runner.core.wire.events import (
     PeerLost,
     ProgramExited,
     ProgramStarted,
-    ProgressResumed,
     RankExited,
     RankStarted,
-    Stalled,
     Stopping,
     StopRequested,
     TimedEvent,
@@ -200,13 +198,6 @@ class AttemptEvents:
     def of(self, kind: type[Body]) -> list[tuple[TimedEvent, Body]]:
         bodies = ((timed, timed.event.body) for timed in self.timed)
         return [(timed, body) for timed, body in bodies if isinstance(body, kind)]
-
-    @property
-    def stalled_s(self) -> float:
-        """For how long nothing has moved, as the last report says."""
-        bodies = [timed.event.body for timed in self.timed]
-        reports = [body for body in bodies if isinstance(body, (Stalled, ProgressResumed))]
-        return reports[-1].seconds if reports and isinstance(reports[-1], Stalled) else 0.0
 
     @property
     def is_decided(self) -> bool:

@@ -40,7 +40,6 @@ class Verdict:
     first_failure: Reason | None = None  # what the others follow from
     consequences: int = 0  # how many other ranks failed by themselves, too
     unverified: tuple[str, ...] = ()  # nodes that did not prove that nothing of the run is left
-    stalled_s: float = 0.0  # how long no rank had made progress at the end
     membership_count: int = 0  # that torch formed, where it assigns the ranks
     nodes: dict[str, NodeResult] = field(default_factory=dict)
     ranks: dict[str, RankResult] = field(default_factory=dict)  # of the last membership
@@ -116,7 +115,6 @@ def fold_events(
         first_failure=first,
         consequences=_consequences(ranks, first) if first else 0,
         unverified=unverified,
-        stalled_s=events.stalled_s,
         membership_count=len(events.memberships.all),
         nodes=nodes,
         ranks={str(rank): result for rank, result in sorted(ranks.items())},

@@ -160,9 +160,6 @@ def final_report(
     if verdict.first_failure:
         lines += _first_failure(plan, verdict, verdict.first_failure, diagnosis)
         colours[lines[0]] = END_COLOURS.get(verdict.state, RED)
-    elif verdict.stalled_s:
-        message = f"no rank had made progress for {verdict.stalled_s:.0f} s"
-        lines.append(f"  {message}; the stacks of all ranks: {folder}/logs/NODE/stacks.out")
     lines += aligned(_outcomes(verdict))
     apart = [name for name, result in verdict.nodes.items() if result.apart]
     if apart and verdict.state == SUCCEEDED:
