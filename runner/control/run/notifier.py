@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
@@ -14,7 +15,7 @@ from runner.core.outcome.verdict import Verdict
 from runner.core.spec import Spec
 from runner.core.wire import events
 from runner.core.wire.events import Event, TimedEvent
-from runner.core.wire.notification import POLL_S, Teller
+from runner.core.wire.notification import POLL_S, Message, Teller
 from runner.core.wire.order import Order
 from runner.core.wire.timing import NOTIFICATION_TIMEOUT_S
 
@@ -27,7 +28,7 @@ class LaunchNotifier:
     def __init__(self, store: RunStore, say: Callable[[str], None]) -> None:
         self._store = store
         self._say = say
-        self._thread = threading.Thread(target=self._deliver, daemon=True)
+        self._thread: threading.Thread | None = None
         self._cancelled = threading.Event()
 
     def tell_end(
@@ -45,28 +46,29 @@ class LaunchNotifier:
             return
         secrets = {name: secret.reveal() for name, secret in spec.secrets.items()}
         environ = {**os.environ, **secrets}
-        self._teller = Teller(order, order.notify, environ, cwd, "launch", run_flags)
-        self._message = self._teller.message(
+        teller = Teller(order, order.notify, environ, cwd, "launch", run_flags)
+        message = teller.message(
             verdict.state,
             verdict.exit_code,
             verdict.seconds,
             verdict.first_failure,
             diagnosis.meaning if diagnosis else "",
         )
+        work = functools.partial(self._deliver, teller, message)
+        self._thread = threading.Thread(target=work, daemon=True)
         self._thread.start()
 
     def finish(self, interrupted: Callable[[], bool]) -> None:
         """Wait for the commands, till their deadline."""
         deadline = time.monotonic() + NOTIFICATION_TIMEOUT_S + MARGIN_S
-        while self._thread.is_alive() and not self._cancelled.is_set():
+        while self._thread and self._thread.is_alive() and not self._cancelled.is_set():
             if interrupted() or time.monotonic() > deadline:
                 self._say("note: the rest of the notifications is not waited for")
                 self._cancelled.set()  # which kills the commands
             self._thread.join(2 * POLL_S)
 
-    def _deliver(self) -> None:
-        message = self._message
-        failures = self._teller.deliver(message, self._cancelled.is_set)
+    def _deliver(self, teller: Teller, message: Message) -> None:
+        failures = teller.deliver(message, self._cancelled.is_set)
         for seq, failure in enumerate(failures, start=1):
             self._say(f"note: {failure.text}")
             event = Event(
