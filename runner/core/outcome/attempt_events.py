@@ -189,8 +189,12 @@ class AttemptEvents:
         of_hub = (stops for (node, _), stops in self.stops.items() if node == hub)
         self._hub_stopped = any(not stop.is_own for stops in of_hub for stop in stops)
         self.lost: dict[str, str] = {}  # why, by whoever noticed first
-        for loss in filter(None, map(self.loss, self.timed)):
-            self.lost.setdefault(loss.node, loss.detail)
+        for timed in self.timed:
+            body = timed.event.body
+            if isinstance(body, ProgramStarted) and body.rejoin_count:
+                self.lost.pop(timed.event.node, None)
+            elif loss := self.loss(timed):
+                self.lost.setdefault(loss.node, loss.detail)
 
     def _story(self, name: str) -> NodeStory:
         return self.nodes.setdefault(name, NodeStory())
