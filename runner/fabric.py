@@ -13,10 +13,9 @@ import fabric
 from fabric.exceptions import GroupException
 from invoke.exceptions import Exit, UnexpectedExit
 
-from runner.core.errors import ConfigError, NotReady, Problem, RunnerError
+from runner.core.errors import ConfigError, NotReady, Problem, RunnerError, fold_names
 from runner.transport.fabric import HostConnection
 from runner.transport.logins import SshTransport
-from runner.ui.layout import fold_names
 from runner.ui.output import note
 from runner.ui.problems import render_problems
 from runner.verbs.shared.selection import Selection

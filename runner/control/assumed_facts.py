@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from runner.core.errors import NotReady
-from runner.core.planning.build_plan import FoldNames
+from runner.core.errors import NotReady, fold_names
 from runner.core.planning.readiness import missing_script
 from runner.core.shell import expand_home
 from runner.core.spec import Node, Spec, are_local
@@ -15,9 +14,7 @@ from runner.core.wire.facts import ASSUMED, PREPARED, Facts, Gpu, Interpreter
 ASSUMED_PORT = 29500
 
 
-def assumed_facts(
-    spec: Spec, fold_names: FoldNames = ", ".join
-) -> tuple[Spec, dict[str, Facts], list[str]]:
+def assumed_facts(spec: Spec) -> tuple[Spec, dict[str, Facts], list[str]]:
     """Return the spec and facts for a plan made without contacting hosts, and the assumptions."""
     addressed = spec.nodes if spec.rendezvous.torch_assigns_ranks else spec.nodes[:1]
     is_here = are_local(spec.nodes)

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import difflib
 import enum
+import functools
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -146,3 +148,20 @@ def suggest(word: str, legal: Iterable[str], prefix: str = "") -> str:
 def join_or(words: Sequence[str]) -> str:
     """Return "a, b or c"."""
     return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def fold_names(names: Iterable[str]) -> str:
+    """Return names in ClusterShell's notation, `gpu[1-7]`, which the YAML accepts, too.
+
+    Text that is not a node's name, but has a meaning in that notation, is left as it is.
+    """
+    return _fold_unique_names(tuple(dict.fromkeys(names)))
+
+
+@functools.lru_cache(maxsize=512)
+def _fold_unique_names(names: tuple[str, ...]) -> str:
+    if len(names) <= 1 or not all(re.fullmatch(r"[\w.-]+", name) for name in names):
+        return ", ".join(names)
+    from ClusterShell.NodeSet import NodeSet  # noqa: PLC0415 (most verbs need no names folded)
+
+    return str(NodeSet.fromlist(names))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import getpass
+import os
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -54,14 +58,6 @@ class RemoteRun:
         return has_failed or nodes[0] in statuses
 
 
-def elastic_summary(info: RunInfo, statuses: Mapping[str, HostRunStatus]) -> str:
-    """Return the number of live nodes of a run that may go on with fewer, "" for any other."""
-    if not 0 < info.min_nodes < info.nnodes:
-        return ""
-    live = sum(1 for status in statuses.values() if status.alive)
-    return f", {live} of {info.min_nodes}-{info.nnodes} nodes"
-
-
 def current_hosts(statuses: Mapping[str, HostRunStatus]) -> dict[str, HostRunStatus]:
     """Return the hosts by which a run is judged: those of its last attempt, or still alive.
 
@@ -91,6 +87,14 @@ def aggregate_state(statuses: Mapping[str, HostRunStatus]) -> str:
         return BROKEN
     stopped = "lost" if any(status.lost_node for status in statuses.values()) else "stopped"
     return stopped if State.STOPPED in states else "succeeded"
+
+
+def user_at_host() -> str:
+    """Return who launches runs from here, as `launched_by` has it."""
+    user = str(os.getuid())
+    with contextlib.suppress(KeyError, OSError):  # a user without a name
+        user = getpass.getuser()
+    return f"{user}@{socket.gethostname()}"
 
 
 def describe_run(info: RunInfo, folder: str = "") -> str:

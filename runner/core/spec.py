@@ -468,7 +468,7 @@ class Spec:
     pull_outputs: str = setting("of `task.outputs`, at the end", ("auto", "never"))
     skip_checks: tuple[str, ...] = setting("checks to leave out, such as [gpus]", "names", ())
     sample_s: float = setting("load of hosts, to `samples.jsonl`", "interval or off", 5.0)
-    notify: tuple[str, ...] = setting("told of the end, and stalls", "commands of a shell", ())
+    notify: tuple[str, ...] = setting("told of the end", "commands of a shell", ())
     grace_s: float = setting("the time from TERM to KILL when a run is stopped", "seconds", 15.0)
     lost_s: float = setting("a host that is silent for so long is lost", "seconds", 15.0)
     disconnect_s: float = setting(

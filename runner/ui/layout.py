@@ -1,9 +1,8 @@
-"""Layout of text: folded names of nodes, aligned rows, tables, and numbers."""
+"""Layout of text: aligned rows, tables, and numbers."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import os
 import re
@@ -19,23 +18,6 @@ K = TypeVar("K", bound=Hashable)
 UNLIMITED_WIDTH = 10_000  # where there is no terminal
 COLUMN_GAP = 2
 MAX_SHOWN = 1e15  # beyond it, and for other small numbers, the exponent is shown
-
-
-def fold_names(names: Iterable[str]) -> str:
-    """Return names in ClusterShell's notation, `gpu[1-7]`, which the YAML accepts, too.
-
-    Text that is not a node's name, but has a meaning in that notation, is left as it is.
-    """
-    return _fold_unique_names(tuple(dict.fromkeys(names)))
-
-
-@functools.lru_cache(maxsize=512)
-def _fold_unique_names(names: tuple[str, ...]) -> str:
-    if len(names) <= 1 or not all(re.fullmatch(r"[\w.-]+", name) for name in names):
-        return ", ".join(names)
-    from ClusterShell.NodeSet import NodeSet
-
-    return str(NodeSet.fromlist(names))
 
 
 def terminal_width(descriptor: int = 1) -> int:

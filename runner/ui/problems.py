@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from runner.core.errors import Finding, Level, Problem
+from runner.core.errors import Finding, Level, Problem, fold_names
 from runner.core.wire.text import counted, printable, printable_lines
-from runner.ui.layout import aligned, fold_names, group_names, wrap, wrap_lines
+from runner.ui.layout import aligned, group_names, wrap, wrap_lines
 from runner.ui.output import coloured
 
 MAX_NAMES_WIDTH = 20  # of nodes that are fine; of more, their number is shown

@@ -10,10 +10,11 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
+from runner.core.errors import fold_names
 from runner.core.wire.codec import encode
 from runner.core.wire.run_info import GpuSample, Sample
 from runner.core.wire.text import format_ranges, natural_key, printable
-from runner.ui.layout import COLUMN_GAP, columns_that_fit, fold_names, group_names
+from runner.ui.layout import COLUMN_GAP, columns_that_fit, group_names
 from runner.ui.reports.run_table import Row, table_of_runs
 
 VIEW_VERSION = 2

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from runner.control.attempt.stop import user_at_host
 from runner.control.run.hosts import workdir_request
 from runner.core.errors import Interrupted, NotReady
 from runner.core.planning.readiness import workdir_problems
+from runner.core.remote_run import user_at_host
 from runner.core.wire.codec import encode
 from runner.core.wire.run_info import RunInfo
 from runner.ui.output import show, show_prose

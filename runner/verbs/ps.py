@@ -7,11 +7,11 @@ import json
 
 import click
 
-from runner.control.attempt.stop import user_at_host
 from runner.control.record import run_index
 from runner.control.record.run_store import RunStore
 from runner.control.run.job_run import queue_lines
 from runner.core.errors import NotReady
+from runner.core.remote_run import user_at_host
 from runner.core.wire.codec import encode
 from runner.ui.layout import terminal_width, wrap_lines
 from runner.ui.output import show

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from runner.control.attempt.stop import user_at_host
 from runner.control.run.discovery import RunFinder
 from runner.core.errors import NotReady, Problem
 from runner.core.outcome.stacks import Stack, group_stacks, parse_dumps
+from runner.core.remote_run import user_at_host
 from runner.core.wire.plan import Plan
 from runner.ui.output import note, show
 from runner.ui.reports import tables

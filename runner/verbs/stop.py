@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from runner.control.attempt.monitor import AttemptMonitor
-from runner.control.attempt.stop import user_at_host
 from runner.control.record import run_index
 from runner.control.record.launch_record import LATEST
 from runner.control.run.discovery import RunFinder
@@ -24,11 +23,12 @@ from runner.core.errors import (
     NotReady,
     Problem,
     StopUnverified,
+    fold_names,
 )
 from runner.core.launch_request import LaunchRequest
+from runner.core.remote_run import user_at_host
 from runner.core.shell import this_program
 from runner.core.wire.states import STOPPED, Reason, ReasonKind
-from runner.ui.layout import fold_names
 from runner.ui.output import note, show, show_prose, tell
 from runner.ui.reports import run_table
 from runner.verbs.shared.selection import Selection, confirm, open_run_finder

@@ -20,7 +20,6 @@ from runner.core.spec import (
 )
 from runner.core.wire.facts import Facts
 from runner.core.wire.plan import CodeRef, Plan
-from runner.ui.layout import fold_names
 from runner.ui.reports.report import render_dry_run
 from tests.golden.builders import SHIPPED, TASKS_HASH, facts, spec
 
@@ -45,10 +44,10 @@ class Case:
     def _build(self) -> tuple[Plan, list[str]]:
         run_spec, host_facts, assumed = self.spec, self.facts, list[str]()
         if host_facts is None:
-            run_spec, host_facts, assumed = assumed_facts(run_spec, fold_names)
+            run_spec, host_facts, assumed = assumed_facts(run_spec)
         shipped = CodeRef(tasks_hash=TASKS_HASH if run_spec.task.shipped_file else "")
         code = self.code or shipped
-        return build_plan(run_spec, host_facts, code=code, fold_names=fold_names), assumed
+        return build_plan(run_spec, host_facts, code=code), assumed
 
 
 def online_case(name: str, run_spec: Spec, *hosts: Facts) -> Case:

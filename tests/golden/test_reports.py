@@ -19,7 +19,7 @@ from runner.core.wire.order import Hub
 from runner.core.wire.plan import Plan
 from runner.core.wire.run_info import PastAttempt, RunInfo
 from runner.core.wire.states import Reason, ReasonKind
-from runner.ui.reports.report import final_report, run_header
+from runner.ui.reports.report import detach_notice, final_report, run_header
 from runner.ui.reports.run_table import Row, next_step, render_stop, run_lines
 from runner.ui.reports.tables import render_answers, render_stacks
 from tests.golden.builders import facts, failed, lost, plan, spec
@@ -108,11 +108,6 @@ def failures() -> Iterator[tuple[str, str]]:
         "with its last lines",
         told(replace(one, nodes=nodes), b_rank_3_err=wrote, b_rank_3_out=["epoch 1"]),
     )
-    same = replace(verdict_of(0, "exited with 2", ranks(2, 2, 2, 2)), same_failures=3)
-    yield "the same on all ranks", told(same)
-    stopped = ranks(2, None, 2, 2, signals={1: TERM})
-    yield "the same on all but one that was stopped", told(replace(same, ranks=stopped))
-    yield "the same on another", told(replace(same, same_failures=1, consequences=2))
 
 
 def endings() -> Iterator[tuple[str, str]]:
@@ -142,6 +137,13 @@ def endings() -> Iterator[tuple[str, str]]:
     pushed = replace(made, release="r1")
     yield "files on the hosts", told(good, pushed)
     yield "files that were pulled", told(good, replace(pushed, outputs=("*.pt",)))
+    first = replace(made.nodes[0], order=replace(order, relaunches_left=1))
+    hosts_lead = replace(made, nodes=(first, made.nodes[1]))
+    for lack in (False, True):
+        yield (
+            f"without this terminal, {'no' if lack else 'a'} way to the hub",
+            detach_notice(hosts_lead, FLAGS, is_detached=True, hub_unreachable=lack),
+        )
     yield (
         "a stop of many",
         render_stop("run-a", FLAGS, verdict, {"n1": 0, "n2": 0, "n3": "no answer"}),
@@ -178,7 +180,7 @@ def verbs() -> Iterator[tuple[str, str]]:
     ]
     yield "exec", render_answers(answers)
     for program in ("bash", ""):
-        group = StackGroup((1,), Stack(1, 7, program, "nothing: it is gone"))
+        group = StackGroup((1,), Stack(1, program, "nothing: it is gone"))
         yield (
             f"stacks of {program or 'a program that nobody knew'}",
             render_stacks(StackReport((group,), (), (), {1: "gpu2"}), []),

@@ -43,20 +43,14 @@ def lab_factory(tmp_path_factory: pytest.TempPathFactory) -> LabFactory:
 
 @pytest.fixture(scope="session")
 def lab(lab_factory: LabFactory) -> Iterator[Lab]:
-    """Four plain hosts that most tests share, and of which most launch on two.
-
-    Each test finds them on, plugged in and idle, with nothing in /dev/shm, and its accounts' homes
-    as on the first day.
-    """
+    """Four plain hosts: each test finds them on, plugged in, idle, and as on the first day."""
     with lab_factory(n=4) as lab:
         yield lab
 
 
 @pytest.fixture(autouse=True)
 def lab_as_found(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Repairs the shared lab after each test that used it.
-
-    Fails those that left work running, or after which a supervisor had crashed.
+    """Repairs the shared lab after each test, and fails those that left work or a crash there.
 
     A test that means to leave processes behind ends with `lab.kill_all()`.
     """

@@ -69,7 +69,8 @@ class Controller:
     def __init__(self, argv: list[str], cwd: Path, env: Mapping[str, str]) -> None:
         self.cwd = cwd
         self.started_at = time.monotonic()
-        self._out, self._err = (tempfile.TemporaryFile("w+b") for _ in range(2))  # noqa: SIM115
+        self._out = tempfile.TemporaryFile("w+b")  # noqa: SIM115
+        self._err = tempfile.TemporaryFile("w+b")  # noqa: SIM115
         output = (self._out.fileno(), self._err.fileno())
         self.process: subprocess.Popen[bytes] | ForkedController
         if argv[:3] == RUNNER_ARGV:
@@ -158,17 +159,12 @@ class Controller:
 
 
 class Launcher:
-    """Starts controllers in one user's folder, with that user's own conf/.
-
-    Attributes:
-        entry: What starts the ranks of `rank_overrides`: "plain", which costs each host no import
-            of torch, or "torchrun".
-    """
+    """Starts controllers in one user's folder, with that user's own conf/."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.conf = folder / "conf"
-        self.entry = "plain"
+        self.entry = "plain"  # for `rank_overrides`; "torchrun" has each host import torch
         (self.conf / "cluster").mkdir(parents=True)
         home = folder.parent / "home"
         home.mkdir(exist_ok=True)

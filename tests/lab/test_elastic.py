@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.lab import Lab
-from tests.lab.launching import TORCHLESS, Controller, Launcher, Result
+from tests.lab.launching import TORCHLESS, Launcher
 from tests.lab.waiting import wait_until
 
 THREE = ["cluster=lab4", "cluster.only=[node1,node2,node3]", "rendezvous=c10d"]
@@ -20,91 +20,38 @@ ELASTIC = [
 ]
 
 
-class Rounds:
-    """What `make test` has for torchrun: nodes take part as a folder says (`torchless`).
+def test_a_node_that_comes_back_takes_part_again(lab: Lab, on_lab: Launcher, steps: Path) -> None:
+    """It gets its order once more; one that was off at launch is left out, which is said.
 
-    Attributes:
-        folder: What all hosts see.
+    In the place of torchrun nodes take part as a folder says that all hosts see (`torchless`).
     """
+    agents = steps / "agents"
+    agents.mkdir()
+    agents.chmod(0o1777)
 
-    def __init__(self, user: Launcher, folder: Path) -> None:
-        self._user, self.folder = user, folder
-        (folder / "agents").mkdir()
-        (folder / "agents").chmod(0o1777)
+    def set_size(size: int) -> None:
+        (steps / "new_size").write_text(str(size))
+        (steps / "new_size").replace(steps / "size")  # it is read at any moment
 
-    def start(self, size: int, *overrides: str) -> Controller:
-        """Start ranks that wait for `go`, of which the first ones meet when so many are there."""
-        self.set_size(size)
-        self._user.entry = "torchrun"
-        ranks = self._user.rank_overrides("env=RANK", f"wait={self.folder}/go")
-        env = (f"cluster.env.PYTHONPATH={TORCHLESS}", f"cluster.env.ELASTIC_FOLDER={self.folder}")
-        words = ("rendezvous=c10d", "torchrun.max_restarts=5", *ranks, *env)
-        return self._user.start(*words, *overrides)
-
-    def until_on(self, running: Controller, nodes: int) -> None:
-        running.until_printed("RANK=", nodes)
-        running.until_joined(nodes - 1)
-
-    def set_size(self, size: int) -> None:
-        (self.folder / "new_size").write_text(str(size))
-        (self.folder / "new_size").replace(self.folder / "size")  # it is read at any moment
-
-    def lose(self, node: str, size: int) -> None:
-        """Have the others notice that a node is gone; so many go on."""
-        self.set_size(size)
-        (self.folder / "agents" / node).unlink()
-
-    def end(self) -> None:
-        (self.folder / "go").touch()
-
-
-@pytest.fixture
-def rounds(on_lab: Launcher, steps: Path) -> Rounds:
-    """The stand-in for torchrun, on the hosts of that user."""
-    return Rounds(on_lab, steps)
-
-
-@pytest.mark.slow
-def test_a_node_that_leaves_for_good(lab: Lab, rounds: Rounds) -> None:
-    """The other finishes, the run has succeeded, and what is not proven is said."""
-    running = rounds.start(2, "cluster=lab", "task.nnodes='1:2'")
-    rounds.until_on(running, 2)
-    lab["node2"].power_off()
-    running.until(lambda: "node2 was lost" in running.err, "the loss")
-    rounds.lose("node2", 1)
-    running.until(lambda: "membership 2: 1 node, 1 rank" in running.err, "one")
-    rounds.end()
-    done = running.wait()
-    assert done.code == 0, done
-    assert "node2: could not verify that all processes ended" in done.err, done
-
-
-@pytest.mark.slow
-def test_too_few_nodes_are_the_end(lab: Lab, rounds: Rounds) -> None:
-    """Torch would wait for others for minutes; the run ends as one that lost a host does."""
-    running = rounds.start(3, *THREE[:2], "task.nnodes='2:3'", "cluster.master=node2")
-    rounds.until_on(running, 3)
+    set_size(2)
     lab["node3"].power_off()
-    running.until(lambda: "node3 was lost" in running.err, "the first loss")
-    lab["node1"].power_off()
-    done = running.wait()
-    assert done.code == 4, done
-
-
-def test_a_node_that_comes_back_takes_part_again(lab: Lab, rounds: Rounds) -> None:
-    """It gets its order once more; one that was off at launch is left out, which is said."""
-    lab["node3"].power_off()
-    running = rounds.start(2, *THREE[:2], "task.nnodes='1:3'", "cluster.master=node2")
-    rounds.until_on(running, 2)
+    on_lab.entry = "torchrun"
+    ranks = on_lab.rank_overrides("env=RANK", f"wait={steps}/go")
+    env = (f"cluster.env.PYTHONPATH={TORCHLESS}", f"cluster.env.ELASTIC_FOLDER={steps}")
+    elastic = ("task.nnodes='1:3'", "cluster.master=node2", "torchrun.max_restarts=5")
+    running = on_lab.start(*THREE, *elastic, *ranks, *env)
+    running.until_printed("RANK=", 2)
+    running.until_joined()
     assert "node3 is left out: " in running.err
     lab["node1"].power_off()
     running.until(lambda: "node1 was lost" in running.err, "the loss")
-    rounds.lose("node1", 1)
+    set_size(1)
+    (agents / "node1").unlink()  # which the other notices
     running.until(lambda: "membership 2: 1 node, 1 rank" in running.err, "one")
     lab["node1"].power_on()
-    rounds.set_size(2)
+    set_size(2)
     running.until(lambda: "membership 3: 2 nodes, 2 ranks" in running.err, "its return", 60)
-    rounds.end()
+    (steps / "go").touch()
     done = running.wait()
     assert done.code == 0, done
     assert done.out.count("[node1:0] RANK=0") == 2
@@ -134,10 +81,7 @@ def test_ranks_are_where_torch_puts_them(lab: Lab, on_lab: Launcher) -> None:
 
 @pytest.mark.all
 def test_torch_starts_failed_ranks_again(on_lab: Launcher) -> None:
-    """A rank fails once; nobody stops the run, both starts are on record, and no byte is lost.
-
-    Its traceback is shown whole, those that follow from it as one line each.
-    """
+    """A rank fails once; nobody stops the run, both starts are on record, and no byte is lost."""
     on_lab.entry = "torchrun"
     words = on_lab.rank_overrides("print=up", "once=0:no_learning_rate", "print=again")
     done = on_lab.succeed(*THREE, "torchrun.max_restarts=1", *words)
@@ -149,14 +93,6 @@ def test_torch_starts_failed_ranks_again(on_lab: Launcher) -> None:
     assert [e["code"] for e in exits] == [1, 0]
     assert done.log("node1", 0) == "up\nup\nagain\n"
     assert "membership 2: 3 nodes, 3 ranks; restart 1 of 1\n" in done.err
-    assert tracebacks_of(done, "node1:0")[-1] == "RuntimeError: no learning rate"
-    for rank in ("node2:1", "node3:2"):
-        (folded,) = tracebacks_of(done, rank)
-        assert "traceback (in logs): RuntimeError: " in folded, done
-
-
-def tracebacks_of(done: Result, rank: str) -> list[str]:
-    return re.findall(rf"^\[{rank}\] (.*)", done.err, re.MULTILINE)
 
 
 @pytest.mark.all
@@ -169,7 +105,7 @@ def test_nobody_is_needed_for_a_loss(lab: Lab, on_lab: Launcher) -> None:
     lab["node3"].power_off()
     log = f"~/.runner/runs/{run}/node1/attempt_0/rank_0.out"
     wait_until(lambda: lab["node1"].sh(f"cat {log}") == "up\nup\n", "ranks anew", timeout=60)
-    assert "running, 2 of 2-3 nodes" in on_lab("ps", "--cluster", "lab4").out
+    assert " running " in on_lab("ps", "--cluster", "lab4").out
     lab["node3"].power_on()
     attached = on_lab.start("attach", *here)
     attached.until(lambda: "membership 2: 2 nodes, 2 ranks" in attached.err, "it")

@@ -138,7 +138,7 @@ def test_a_user_stop_reaches_hosts_out_of_reach(lab: Lab, begin: Callable[..., C
 @pytest.mark.slow
 def test_a_blocked_hub_is_said_and_the_controller_does_it(lab: Lab, on_lab: Launcher) -> None:
     """Its port takes connections and says nothing: a warning, and a failure still ends all."""
-    blocked = lab["node1"].popen([sys.executable, str(PROGRAMS / "thief.py"), "1"])
+    blocked = lab["node1"].popen([sys.executable, str(PROGRAMS / "thief.py")])
     controller = on_lab.start(
         *("cluster=lab", "grace_s=1"),
         *on_lab.rank_overrides("print=up", "wait=/dev/shm/fail", "exit=3"),

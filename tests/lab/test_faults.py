@@ -54,9 +54,9 @@ def port_taken(lab: Lab) -> Iterator[None]:
 
 @contextlib.contextmanager
 def disk_full(lab: Lab) -> Iterator[None]:
-    lab["node2"].fill_disk()
+    lab["node2"].disk.fill()
     yield
-    lab["node2"].free_disk()
+    lab["node2"].disk.free()
 
 
 @dataclass(frozen=True)

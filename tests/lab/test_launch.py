@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.lab.inspecting import proven_nodes
-from tests.lab.lab import LOGIN_USER, Lab, LabFactory
+from tests.lab.lab import Lab, LabFactory
 from tests.lab.launching import PLAIN_ENTRY, ROOT, Launcher, Result
 
 ONE_CORE = "cluster.env.OMP_NUM_THREADS=1"
@@ -135,18 +135,6 @@ def test_odd_hosts(lab_factory: LabFactory, launcher: Launcher, kind: str) -> No
         launcher.succeed("cluster=lab", *words, ONE_CORE, seconds=120)
 
 
-@pytest.mark.parametrize("kind", ["ssh", "openssh"])
-def test_hosts_behind_a_jump_host(lab_factory: LabFactory, launcher: Launcher, kind: str) -> None:
-    """Two hosts that only a bastion reaches, over one connection: its sshd takes no two at once."""
-    inner = ["inner1", "inner2"]
-    options = {"bastion": ["MaxStartups 1:100:1"]}
-    with lab_factory(names=["bastion", *inner], isolated=inner, sshd_options=options) as lab:
-        jump = f"{LOGIN_USER}@{lab['bastion'].address}"
-        lab.write_cluster(launcher.conf, names=inner, ssh={"jump": jump}, transport=kind)
-        done = launcher.succeed("cluster=lab", "task=env", PLAIN_ENTRY)
-        assert sorted(re.findall(r"host=(\w+)", done.out)) == ["inner1", "inner2"]
-
-
 @pytest.mark.all
 def test_the_controllers_machine_as_one_of_the_nodes(lab: Lab, launcher: Launcher) -> None:
     """This machine takes part by `transport: local`, on the subnet it shares with the rest."""
@@ -167,15 +155,10 @@ def test_setup_brings_the_python(lab: Lab, on_lab: Launcher) -> None:
         lab[name].sh(f"{python} && echo 'PATH=~/env:$PATH' > env/activate")
     words = ("cluster=lab", "cluster.python=env-python")
     setup = "cluster.setup=['source ~/env/activate']"
-    ranks = on_lab.rank_overrides("print=up")
-
-    without = on_lab(*words, *ranks)
-    done = on_lab(*words, setup, *ranks)
-    elsewhere = on_lab("logs", "--run", done.folder.name)
-
+    without = on_lab(*words, *on_lab.rank_overrides("print=up"))
+    done = on_lab.run_ranks("print=up", *words, setup)
     assert (without.code, "there is no env-python on its PATH" in without.err) == (3, True), without
     assert (done.code, done.out.count("] up")) == (0, 2), done
-    assert (elsewhere.code, elsewhere.out.count("up")) == (0, 2), elsewhere
 
 
 @pytest.mark.promise(2)
@@ -193,30 +176,3 @@ def test_the_words_of_another_engine(on_lab: Launcher) -> None:
     refused = on_lab(*prefix[:2], "container.prefix=[/usr/bin/env,--nv]", *ranks)
     assert refused.code == 3, refused
     assert "/usr/bin/env cannot run /usr/bin/env --nv: " in refused.err, refused
-
-
-def test_a_launch_begins_with_three_lines(on_lab: Launcher) -> None:
-    """Notes are said by the first one alone; a run that is on there, by each other."""
-    (on_lab.folder / "data").mkdir()
-    (on_lab.folder / ".runnerignore").write_text("data\n")
-    first = on_lab.start("cluster=lab", *on_lab.rank_overrides("print=up", "wait=/dev/shm/go"))
-    first.until_printed("up", times=2)
-    asked = json.loads(on_lab("ps", "--json").out)["runs"]
-    assert [run["run_id"] for run in asked] == [first.run_id]
-    second = on_lab.run_ranks("touch=/dev/shm/go", "cluster=lab")
-    assert (second.code, first.wait().code) == (0, 0), second
-
-    notes, preamble = first.err.split("run ", 1)
-    assert notes == "note: ignored or empty, so not pushed: data/\n"
-    assert re.fullmatch(
-        r"\S+: \S+ on node\[1-2\] \(lab\), ranks 0-1, 1 each, on CPU, gloo\n"
-        r"  code: release \w+\n"
-        r"  Ctrl-C stops it, closing the terminal does not: python -m runner attach --run \S+\n"
-        r"note: no GPU on node\[1-2\]: 1 rank each on the CPU.*\n",
-        preamble.split("every rank", 1)[0],
-    ), first.err
-    other, *lines = second.err.split("every rank", 1)[0].splitlines()
-    stop = f"python -m runner stop --run {first.run_id} --cluster lab"
-    assert other.startswith(f"note: run {first.run_id}, task "), second
-    assert other.endswith(f" s ago, is on node[1-2], too: {stop}"), second
-    assert (len(lines), second.err.count("note:")) == (3, 1), second

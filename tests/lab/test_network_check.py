@@ -47,7 +47,7 @@ def test_a_pair_that_cannot_reach_each_other(lab: Lab, on_lab: Launcher) -> None
 def test_large_packets_that_vanish(lab: Lab, on_lab: Launcher) -> None:
     """A switch port that passes less than the hosts send, and nobody says so."""
     node2 = lab["node2"]
-    (leg,) = node2._legs
+    leg = node2._leg
     to_us = f"{lab.address}/32 dev eth0"  # or SSH would stall as well
     with contextlib.ExitStack() as undo:
         for host in lab.hosts.values():  # a bridge passes what the kernel has not cut yet

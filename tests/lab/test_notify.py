@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.lab.lab import Lab
-from tests.lab.launching import PLAIN_ENTRY, Launcher, program
+from tests.lab.launching import Launcher
 from tests.lab.slurm import HPC, HpcLauncher, Slurm
 from tests.lab.waiting import wait_until, wait_until_idle
 
@@ -97,20 +97,6 @@ def test_a_run_that_nobody_watches_is_told_of_by_its_hub(
     said = on_lab("why", "--cluster", "lab", "--run", failing.folder.name)
     assert said.code == 0, said
     assert 'node1: the notification "exit 5" failed: exited with 5' in said.err
-
-
-@pytest.mark.all
-def test_a_stall_is_told_once(lab: Lab, on_lab: Launcher, steps: Path) -> None:
-    """By the launch; the end is told then, too."""
-    hanging = (*program("hanging.py", "wait", "2"), PLAIN_ENTRY)
-    where = ("cluster=lab", *hanging, "watch.stall_s=5", "grace_s=1")
-    running = on_lab.start(*where, notify(command(steps)))
-    wait_until(lambda: told(steps), "the stall", 40)
-    for name in ("node1", "node2"):
-        lab[name].sh('for work in ~/.runner/runs/*/*/work; do touch "$work/go"; done')
-    ended = running.wait()
-    assert ended.code == 0, ended
-    assert events_told(steps) == [("stall", "running", "launch"), ("end", "succeeded", "launch")]
 
 
 @pytest.mark.slurm

@@ -63,11 +63,8 @@ def test_a_host_without_power_is_replaced(
     assert nodes_of(steps, 1) == ["node2", "node3"]
     assert "attempt 2 of 3: lost node1" in done.err, done
     assert "node3 takes the place of node1; starting in 0.5 s" in done.err, done
-    assert done.result["state"] == "succeeded"
     (first,) = past(done)
-    assert first["nodes"] == ["node1", "node2"]
-    assert first["unverified"] == ["node1"]
-    assert "lost node1" in str(first["reason"])
+    assert (first["nodes"], first["unverified"]) == (["node1", "node2"], ["node1"])
     end = done.err[done.err.index("after 1 relaunch:") :]
     assert "lost node1" in end, done
     assert "node1: could not verify that all processes ended" in end
@@ -108,22 +105,6 @@ def test_the_pause_can_be_interrupted(
     assert done.result["state"] == "stopped"
     assert lab.wait_idle() == {}
     assert {attempt for rank in range(2) for _, attempt, _ in counted(steps, rank)} == {0}
-
-
-@pytest.mark.all
-def test_a_stop_from_elsewhere_ends_a_later_attempt(
-    lab: Lab, begin: Callable[..., Controller], on_lab: Launcher
-) -> None:
-    """It is not started again; the stop answers for the nodes of both attempts."""
-    controller = begin(when=("fail=0:3:3", "hang=1:20:always"))
-    controller.until_printed("attempt 1 from", 2)
-    stopped = on_lab("stop", "--run", controller.run_id, "--cluster", "lab4")
-    assert stopped.code == 0, stopped
-    assert "  node[1-3]  0 processes on each\n" in stopped.out, stopped
-    done = controller.wait()
-    assert done.code == 130, done
-    assert "attempt 3" not in done.err
-    assert lab.wait_idle() == {}
 
 
 @pytest.mark.all
@@ -171,7 +152,13 @@ def test_the_verbs_know_the_attempts(
     begin: Callable[..., Controller], on_lab: Launcher, steps: Path
 ) -> None:
     """Of a run that always fails; from a folder without the record, on other nodes in the end."""
-    done = begin(when=("fail=0:3:3", "fail=1:9:4:always")).wait()
+    when = ("fail=0:3:3", "wait=1:4", "wait=1:8:1", "fail=1:9:4:always")
+    controller = begin(when=when)
+    controller.until(
+        lambda: any(attempt == 1 for _, attempt, _ in counted(steps, 0)), "the second attempt"
+    )
+    (steps / "go").touch()
+    done = controller.wait()
     assert done.code == 1, done
     assert nodes_of(steps, 1) == ["node2", "node3"]  # node1 is suspect, and there is a spare
     assert "first failure: rank 1 on node" in done.err, done
@@ -209,3 +196,4 @@ def test_the_verbs_know_the_attempts(
     assert ", attempt 3\n" in attached.err
     stopped = said("stop", "--run", done.folder.name, "--yes")
     assert stopped.code == 0, stopped
+    assert "  node[1-3]  0 processes on each\n" in stopped.out, "the nodes of all attempts"

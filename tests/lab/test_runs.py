@@ -66,11 +66,7 @@ def test_a_detached_run_outlives_everything(lab: Lab, on_lab: Launcher) -> None:
     assert run_id not in on_lab("ps", "--cluster", "lab").out
     listed = on_lab("ps", "--cluster", "lab", "--all", "--json")
     (row,) = [row for row in json.loads(listed.out)["runs"] if row["run_id"] == run_id]
-    assert (row["state"], row["nodes"], row["ended"]) == (
-        "succeeded",
-        [*NODES],
-        True,
-    )
+    assert (row["state"], row["nodes"], row["ended"]) == ("succeeded", [*NODES], True)
     logs = on_lab("logs", "--cluster", "lab", "--tail", "1")
     assert sorted(logs.out.splitlines()) == [f"[node{n + 1}:{n}] over" for n in range(2)]
     on_lab.succeed("pull", run_id)
@@ -98,7 +94,6 @@ def test_logs_are_chosen(on_lab: Launcher, detached: Start, lab: Lab) -> None:
         return done.out.splitlines()
 
     wait_until(lambda: len(logs()) == 2 * 501, "all lines", 60)
-    assert logs() == sorted(logs(), key=lambda line: line.split("]")[0])
     assert [line[:9] for line in logs("--rank", "1", "--tail", "2")] == ["[node2:1]"] * 2
     assert len(logs("--node", "node2")) == 501
     assert len(logs("--rank", "0-1", "--tail", "1")) == 2
@@ -131,15 +126,7 @@ def test_somebody_who_reads_keeps_no_run_alive(lab: Lab, on_lab: Launcher) -> No
     assert reader.wait().code == 0
 
 
-@pytest.mark.parametrize(
-    "dead",
-    [
-        *(pytest.param(who, marks=pytest.mark.all) for who in ("nobody", "guardian")),
-        "supervisor",
-        "both",
-        "stopped",
-    ],
-)
+@pytest.mark.parametrize("dead", ["supervisor", "both", "stopped"])
 def test_stop_works_whoever_is_dead(lab: Lab, on_lab: Launcher, detached: Start, dead: str) -> None:
     """Deaf ranks with deaf daemons: 0 processes on every node, by a look from outside as well."""
     run_id = detached("daemon", "deaf", "print=deaf", "sleep=600")
@@ -152,12 +139,14 @@ def test_stop_works_whoever_is_dead(lab: Lab, on_lab: Launcher, detached: Start,
         lambda: sum("deaf" in log.read_text() for home in homes for log in home.glob(pattern)) == 2,
         "deaf ranks",
     )
-    chosen = {"supervisor": [supervisor], "guardian": [guardian], "both": [guardian, supervisor]}
-    if dead == "both":  # at once, or the one ends the run when it sees the other die
+    if dead == "stopped":
+        lab["node2"].kill(supervisor.pid, signal.SIGSTOP)
+    elif dead == "supervisor":
+        lab["node2"].kill(supervisor.pid)
+    else:
+        # At once, or the one ends the run when it sees the other die.
         lab["node2"].sh(f"kill -STOP {supervisor.pid} {guardian.pid}")
-    for keeper in chosen.get(dead, []):
-        lab["node2"].kill(keeper.pid)
-    if dead == "both":
+        lab["node2"].sh(f"kill -KILL {supervisor.pid} {guardian.pid}")
         assert on_lab("logs", run_id, "--cluster", "lab").out.count("] up") == 2
         assert lab["node2"].leftovers()  # who reads changes nothing
         listed = on_lab("ps", "--all", "--cluster", "lab", "cluster.only=[node2]")
@@ -165,8 +154,6 @@ def test_stop_works_whoever_is_dead(lab: Lab, on_lab: Launcher, detached: Start,
         why = ("why", "--run", run_id, "--cluster", "lab")
         wait_until(lambda: f"{run_id} is broken: " in on_lab(*why).err, "the end on node1")
         assert on_lab(*why).err.endswith(f"runner stop --run {run_id} --cluster lab\n")
-    if dead == "stopped":
-        lab["node2"].kill(supervisor.pid, signal.SIGSTOP)
     done = on_lab.succeed("stop", "--run", run_id, "--cluster", "lab", seconds=60)
     assert done.out.count("  0 processes") + 2 * done.out.count("on each") >= 2, done
     assert f"run {run_id}: no process is left" in done.out
@@ -288,22 +275,3 @@ def test_outputs_come_home(lab: Lab, on_lab: Launcher) -> None:
     assert (never.folder / "hosts" / "node2" / "order.json").exists()
     assert "nothing new" in on_lab("pull", "--cluster", "lab").out
     assert lab.wait_idle() == {}
-
-
-@pytest.mark.all
-def test_attach_stops_nothing_that_it_cannot_reach(
-    lab: Lab, on_lab: Launcher, detached: Start
-) -> None:
-    """From where one host is out of reach, the others are followed, and all train on."""
-    run_id = detached("wait=/dev/shm/go", "print=on", "sleep=600")
-    with lab.cut_off("node2"):
-        joined = on_lab.start("attach", "--cluster", "lab")
-        joined.until(lambda: joined.out.count("] up") == 1, "the other one")
-        joined.until(lambda: "it is tried again" in joined.err, "why node2 is not shown")
-        listed = on_lab("ps", "--cluster", "lab")
-        assert "node2: not asked: " in listed.out, listed  # and `attach` has been there before
-        lab["node1"].sh("touch /dev/shm/go")
-        joined.until(lambda: joined.out.count("] on") == 1, "what it does next")
-        assert all(lab.leftovers().get(name) for name in NODES)
-        joined.kill()
-    assert on_lab("stop", "--run", run_id, "--cluster", "lab").code == 0

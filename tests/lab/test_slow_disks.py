@@ -74,7 +74,7 @@ def _let_go_on(disks: Lab, controller: Controller, frozen: Sequence[str]) -> Non
     """The disks answer again, which is shown, and the ranks may end: the run has succeeded."""
     for node in frozen:
         assert f"{node}: its disk has not answered for" in controller.err
-        disks[node].thaw_disk()
+        disks[node].disk.thaw()
     for node in frozen:
         controller.until(lambda n=node: f"{n}: its disk answers again" in controller.err, "it")  # type: ignore[misc]
     for host in disks.hosts.values():
@@ -92,7 +92,7 @@ def test_a_frozen_disk_ends_nothing(disks: Lab, begin: Begin, frozen: tuple[str,
     """The hub's, a member's, or all of them, for longer than makes a host lost."""
     controller = begin()
     for node in frozen:
-        disks[node].freeze_disk()
+        disks[node].disk.freeze()
     time.sleep(FROZEN_S)
     _let_go_on(disks, controller, frozen)
 
@@ -102,13 +102,13 @@ def test_a_frozen_disk_ends_nothing(disks: Lab, begin: Begin, frozen: tuple[str,
 def test_a_stop_does_not_wait_for_the_disk(disks: Lab, begin: Begin) -> None:
     """The ranks are ended; that it is not on record is said, with the host and the reason."""
     controller = begin("grace_s=0.5")
-    disks["node2"].freeze_disk()
+    disks["node2"].disk.freeze()
     controller.send()
     wait_until(lambda: not _ranks(disks["node2"]), "the end of the rank")
     done = controller.wait()
     assert done.code == 5, done
     assert "node2: its disk has not answered for" in done.err
-    disks["node2"].thaw_disk()
+    disks["node2"].disk.thaw()
     record = disks["node2"].home / ".runner/runs" / done.folder.name / "node2/events.jsonl"
     wait_until(lambda: '"ended"' in record.read_text(), "the record to be completed")
     assert '"state":"stopped"' in record.read_text()
@@ -123,7 +123,7 @@ def _launch_into(disks: Lab, user: Launcher, frozen: Sequence[str], files: int =
     for node in frozen:
         runs = disks[node].home / ".runner/runs"
         wait_until(lambda r=runs: any(r.glob("*/*/work/data")), "its folder", 60)  # type: ignore[misc]
-        disks[node].freeze_disk()
+        disks[node].disk.freeze()
     return controller
 
 
@@ -145,7 +145,7 @@ def test_a_launch_that_waits_for_the_disk_can_be_stopped(disks: Lab, user: Launc
     done = controller.wait()
     assert done.code == 130, done
     assert "never started" in done.err
-    disks["node2"].thaw_disk()
+    disks["node2"].disk.thaw()
     folder = disks["node2"].home / ".runner/runs" / done.folder.name / "node2"
     wait_until(lambda: not folder.exists(), "its end")
 

@@ -6,7 +6,6 @@ run is still there.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shlex
 import signal
@@ -17,7 +16,7 @@ import pytest
 
 from tests.lab.inspecting import proven_nodes
 from tests.lab.lab import Lab
-from tests.lab.launching import PROGRAMS, RANK_SCRIPT, Controller, Launcher, program
+from tests.lab.launching import PROGRAMS, Controller, Launcher, program
 
 pytestmark = [pytest.mark.promise(2)]
 
@@ -121,35 +120,3 @@ def test_ctrl_c_with_a_silent_host_is_5(
     assert (result["state"], result["unverified"]) == ("stopped", []), result
     over = on_lab("stop", "--run", "latest")
     assert (over.code, "no run launched from this folder is running" in over.err) == (2, True), over
-
-
-def test_a_taken_master_port_is_named(lab: Lab, on_lab: Launcher) -> None:
-    """A program that sets SO_REUSEADDR can listen on the reserved port: torch says so."""
-    thief = lab["node1"].popen([sys.executable, str(PROGRAMS / "thief.py")])
-    try:
-        done = on_lab("cluster=lab", "task=env")
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            thief.kill()
-        thief.wait()
-    plan = json.loads((done.folder / "plan.json").read_text())
-    assert done.code == 1, done
-    assert f"port {plan['master_port']} was already taken" in done.err
-    assert "cluster.master_port" in done.err
-
-
-def test_a_disk_that_fills_up_ends_that_run_with_that_message(
-    lab: Lab, begin: Callable[..., Controller]
-) -> None:
-    """Its supervisor keeps room for the last lines of its record."""
-    controller = begin()
-    lab["node2"].fill_disk()
-    (shim,) = [each for each in lab["node2"].processes() if "/node2/rank.py " in each.cmdline]
-    (rank,) = [each for each in lab["node2"].processes(RANK_SCRIPT) if each.ppid == shim.pid]
-    lab["node2"].kill(rank.pid)
-    done = controller.wait()
-    assert done.code == 1, done
-    assert "node2" in done.err.partition("first failure: ")[2]
-    assert proven_nodes(done.err) == 2
-    assert "No space left" in done.err, done
-    assert lab.wait_idle() == {}

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from runner.control.attempt.node import AttemptNode
 from runner.control.rpc.session import HostSession
-from runner.core.planning.build_plan import FoldNames
 from runner.core.spec import Spec
 from runner.core.wire.events import Event, EventBody, TimedEvent
 from runner.core.wire.plan import Plan
@@ -25,7 +24,7 @@ class Role(enum.Enum):
 
 
 class Console(Protocol):
-    """Where a person sees what becomes of an attempt."""
+    """Where a person sees what becomes of a run."""
 
     @property
     def is_full(self) -> bool:
@@ -37,6 +36,34 @@ class Console(Protocol):
 
     def mute(self) -> None:
         """Drop ranks' output from now on where it is too much."""
+
+    @property
+    def reader_gone(self) -> bool:
+        """Whether nobody reads the output any more."""
+
+    def message(self, text: str) -> None:
+        """Show what happens."""
+
+    def verdict(self, text: str, colours: Mapping[str, str] | None = None) -> None:
+        """Show how it ended."""
+
+    def begin_attempt(self, pattern: str, work_folders: Mapping[str, str]) -> None:
+        """Note how far ranks say they are by `pattern`, and where each node has the code."""
+
+    def rank_output(self, node: str, rank: int, stream: str, data: bytes) -> None:
+        """Show what a rank wrote."""
+
+    def rank_metrics(self, node: str, rank: int, data: bytes) -> None:
+        """Take the metrics of a rank."""
+
+    def reset_lines(self) -> None:
+        """Take the next output of each rank as the beginning of a line."""
+
+    def flush_ranks(self, deadline_s: float = 0.0) -> None:
+        """Show what is left of the output of the ranks."""
+
+    def close(self, give_up: Callable[[], bool] = lambda: False) -> None:
+        """Show what waits until `give_up`, and end."""
 
 
 @dataclass
@@ -50,7 +77,6 @@ class Attempt:
     record: Callable[[Event], None]
     log: Callable[[str, str, str, int, bytes], None]  # takes node, source, stream, offset, bytes
     say: Callable[[str], None]
-    fold_names: FoldNames = ", ".join
     role: Role = Role.LAUNCH
     nodes: dict[str, AttemptNode] = field(default_factory=dict)
     timed_events: list[TimedEvent] = field(default_factory=list)

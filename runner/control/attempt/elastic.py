@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from typing import TYPE_CHECKING
 
 from runner.control.attempt.attempt import Attempt, Role
 from runner.control.attempt.node import AttemptNode, NodeState
 from runner.control.attempt.stop import send_stop
-from runner.core.outcome.attempt_events import Membership, Memberships
+from runner.core.outcome.attempt_events import Memberships
 from runner.core.outcome.first_failure import is_death_of
 from runner.core.wire.events import (
     Ended,
@@ -38,7 +37,6 @@ class ElasticMembership:
         self._nodes = attempt.nodes
         self._monitor = monitor
         self._memberships = Memberships()
-        self._failed_membership: Membership | None = None
 
     def on_event(self, node: AttemptNode, body: EventBody, at: float) -> bool:
         """Take an event that happened `at` on our clock; return whether that is all."""
@@ -61,7 +59,9 @@ class ElasticMembership:
                 self._on_peer_departed(node, body, at)
                 return True
             case RankExited():
-                self._on_rank_exited(node, body)
+                last = self._memberships.last
+                if last is not None and last.contains(node.name, body.rank, body.start):
+                    self.is_finishing = self.is_finishing or body.succeeded
                 return True
             case PeerLost():
                 is_left = not is_stopping and self._leave_if_cut_off(node, body)
@@ -113,19 +113,6 @@ class ElasticMembership:
             if membership.restarts:
                 text += f"; restart {membership.restarts} of {body.max_restarts}"
             self._attempt.say(text)
-
-    def _on_rank_exited(self, node: AttemptNode, body: RankExited) -> None:
-        """Show what failed first in a membership; torch ends the other ranks by signals."""
-        last = self._memberships.last
-        if last is None or not last.contains(node.name, body.rank, body.start):
-            return
-        self.is_finishing = self.is_finishing or body.succeeded
-        by_torch = body.signal in (signal.SIGTERM, signal.SIGKILL) and not body.error
-        follows = by_torch or self._failed_membership is last or self._monitor.is_stopping
-        if not (body.succeeded or follows or node.is_absent):
-            self._failed_membership = last
-            text = body.reason(node.name).text
-            self._attempt.say(f"{text}; torch restarts all ranks if it may")
 
     def _on_peer_departed(self, reporter: AttemptNode, body: PeerDeparted, at: float) -> None:
         """The hub reports that a node left, or a member that the hub did."""

@@ -157,7 +157,6 @@ class AttemptNode:
     was_lost: bool = False  # since its supervisor started last
     is_joined: bool = False  # its supervisor is in touch with the hub
     is_cut_off: bool = False  # its supervisor cannot reach the hub
-    has_met_hub: bool = False  # ever
     is_detached: bool = False  # it goes on without a controller
     disk_wait_s: float = 0.0  # for how long its disk has not answered, once that was shown
     # In elastic attempts:

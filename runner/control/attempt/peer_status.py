@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from runner.control.attempt.attempt import Attempt
 from runner.control.attempt.node import AttemptNode
+from runner.core.errors import fold_names
 from runner.core.wire import events
 from runner.core.wire.codec import Frame
 from runner.core.wire.events import EventBody
@@ -36,7 +37,6 @@ class PeerStatus:
     def on_event(self, node: AttemptNode, body: EventBody) -> None:
         name = node.name
         if isinstance(body, events.HubJoined):
-            node.has_met_hub = True
             for joined in (node, self._hub_node):
                 joined.is_joined = True
                 joined.is_cut_off = False
@@ -44,7 +44,7 @@ class PeerStatus:
             self._on_hub_unreachable(node, body)
         elif isinstance(body, events.Detached):
             node.is_detached = True
-            self._hub_is_detached |= node.has_met_hub or node is self._hub_node
+            self._hub_is_detached |= node.is_joined or node is self._hub_node
         elif isinstance(body, events.RanksSignalled):
             told = f"{signal_name(body.signal)} to {counted(body.count, 'rank')}"
             self._attempt.say(f"{name}: the job's time limit is near; {told}")
@@ -52,7 +52,7 @@ class PeerStatus:
             self._attempt.say(f"{name}: {body.text}")
         elif isinstance(body, events.Relaunching):
             self.next_attempt_number = body.number
-            nodes = self._attempt.fold_names(body.nodes)
+            nodes = fold_names(body.nodes)
             self._on_decided(f"the hosts relaunch the run: attempt {body.number + 1}, on {nodes}")
         elif isinstance(body, events.NotRelaunched):
             self._on_decided(f"{name}: not relaunching: {body.reason}")

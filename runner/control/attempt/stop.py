@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import getpass
-import os
 import signal
-import socket
 import time
 from collections.abc import Callable, Mapping
 
 from runner.control.attempt.attempt import Attempt
 from runner.control.rpc.session import HostSession
+from runner.core.errors import fold_names
 from runner.core.wire.codec import encode
 from runner.core.wire.events import StopRequested
 from runner.core.wire.states import Reason, ReasonKind
@@ -111,7 +108,7 @@ class StopSequence:
         self.deadline = time.monotonic() + self._timeout_s
         self._send_to_all()
         unfinished = [name for name, node in attempt.nodes.items() if not node.has_ended]
-        names = attempt.fold_names(unfinished)
+        names = fold_names(unfinished)
         attempt.say(f"killing what is left on {names or 'no node'}")
         return self.signal_count > SKIP_LOGS_AFTER
 
@@ -149,13 +146,6 @@ class StopSequence:
             session = node.live_session
             if session and not node.has_ended:
                 self.send_to(session)
-
-
-def user_at_host() -> str:
-    user = str(os.getuid())
-    with contextlib.suppress(KeyError, OSError):  # a user without a name
-        user = getpass.getuser()
-    return f"{user}@{socket.gethostname()}"
 
 
 def send_stop(session: HostSession, reason: Reason, command: str = "stop") -> int:

@@ -15,7 +15,7 @@ from runner.control.code.source import CodeSource, code_of
 from runner.control.record.said_notes import unsaid
 from runner.control.run.hosts import HostPool
 from runner.control.run.preparation import Preparation
-from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady, Problem
+from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady, Problem, fold_names
 from runner.core.launch_request import LaunchRequest
 from runner.core.outcome.losses import (
     Losses,
@@ -27,17 +27,12 @@ from runner.core.outcome.losses import (
 from runner.core.outcome.verdict import Verdict
 from runner.core.planning.build_plan import build_plan
 from runner.core.planning.readiness import facts_request, problems_of
-from runner.core.remote_run import describe_run
-from runner.core.shell import this_program
 from runner.core.spec import Node, Spec
 from runner.core.wire.facts import Facts, FactsRequest
 from runner.core.wire.plan import Plan
 from runner.core.wire.run_info import PastAttempt
 from runner.core.wire.text import counted
 from runner.core.wire.timing import PING_S
-
-OTHER_RUNS_TIMEOUT_S = 2.0
-"""How long a launch waits for the runs of its hosts, of which it only makes a note."""
 
 NOTICE_S = 10.0  # hosts expect a relaunch for so long after each announcement in the pause
 PREPARE_S = 120.0  # and for so long while the next attempt is prepared: facts, setups, code
@@ -49,12 +44,6 @@ RESUMES = re.compile(r"-{0,2}(resume|load|restore|init|ckpt|checkpoint)([-_.]?\w
 def launch_notes(request: LaunchRequest, source: CodeSource) -> list[str]:
     """Return what the user should know before a launch; before a dry run, also what was said."""
     spec = request.spec
-    notes = [*request.notes]
-    typed = [word for word in request.overrides if word.startswith("cluster.nproc_per_node=")]
-    ranks = spec.cluster.nproc_per_node or 1
-    if typed and spec.task.is_plain and ranks > 1:
-        text = "task.entry=plain starts one process on each node"
-        notes.append(f"{typed[-1]} is not used: {text}; task.entry=torchrun starts {ranks} ranks")
     files: Sequence[str] = request.file_notes
     code: Sequence[str] = source.notes
     resumed = next(filter(RESUMES.match, spec.task.words), "")
@@ -68,7 +57,7 @@ def launch_notes(request: LaunchRequest, source: CodeSource) -> list[str]:
     if not spec.dry_run:
         files = unsaid(f"files of {spec.cluster.name}", files)
         code = code if request.recorded_code else unsaid("code", code)
-    return [*notes, *files, *code]
+    return [*request.notes, *files, *code]
 
 
 def without_pulls(request: LaunchRequest) -> LaunchRequest:
@@ -163,25 +152,8 @@ class Attempts:
                 self._say(f"note: a spare node cannot be used as it is: {problem}")
         self._pool.retarget(replace(spec, nodes=nodes))
         self._pool.disconnect_all_but(facts)
-        if not (spec.dry_run or spec.slurm):
-            self._say_other_runs()
         self._say_warnings(facts)
         return facts
-
-    def _say_other_runs(self) -> None:
-        spec = self._pool.spec
-        with self._pool.quietly():
-            runs = self._pool.runs(spec.nodes, timeout_s=OTHER_RUNS_TIMEOUT_S).runs
-        others = [run for run in runs if run.is_active and run.run_id != spec.run_id]
-        if not others:
-            return
-        names = self._pool.fold_names([*others[-1].by_host])
-        who = f"{describe_run(others[-1].info)}, is on {names}, too"
-        how = f"stop {self._request.run_flags(others[-1].run_id)}"
-        if others[1:]:
-            who += f", and {len(others) - 1} more"
-            how = f"ps {self._request.selector}".rstrip()
-        self._say(f"note: {who}: {this_program()} {how}")
 
     def _ask(
         self, spares: Sequence[Node] = ()
@@ -215,7 +187,6 @@ class Attempts:
             code=code_of(self._request, self._source),
             attempt=number,
             relaunches_left=self.relaunches_left,
-            fold_names=self._pool.fold_names,
         )
 
     def _release_to_push(self, facts: Mapping[str, Facts]) -> Release | None:
@@ -275,10 +246,10 @@ class Attempts:
     def _on_nodes(self, before: Spec, after: Spec) -> str:
         removed = [node.name for node in before.nodes if node not in after.nodes]
         added = [node.name for node in after.nodes if node not in before.nodes]
-        names = self._pool.fold_names(removed)
+        names = fold_names(removed)
         if added:
             verb = "takes" if len(added) == 1 else "take"
-            return f"{self._pool.fold_names(added)} {verb} the place of {names}"
+            return f"{fold_names(added)} {verb} the place of {names}"
         return f"without {names}" if removed else "on the same nodes"
 
     def _wait(self, seconds: float, run_id: str) -> None:
@@ -340,7 +311,7 @@ class Attempts:
             return
         available = [n.name for n in (*spec.nodes, *spec.spares) if n.name not in excluded]
         needed = counted(spec.min_nodes or len(spec.nodes), "node")
-        names = f" ({self._pool.fold_names(available)})" if available else ""
+        names = f" ({fold_names(available)})" if available else ""
         self._say(f"not relaunching: {needed} needed, {len(available)} available{names}")
 
 

@@ -6,11 +6,10 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from runner.control.attempt.stop import user_at_host
 from runner.control.record import run_index
 from runner.control.run.hosts import HostPool, workdir_request
-from runner.core.errors import NotReady, Problem
-from runner.core.remote_run import RemoteRun, describe_run
+from runner.core.errors import NotReady, Problem, fold_names
+from runner.core.remote_run import RemoteRun, describe_run, user_at_host
 from runner.core.shell import this_program
 from runner.core.spec import Node, Spec
 from runner.core.wire.codec import decode, decompress, parse_json
@@ -178,7 +177,7 @@ class RunFinder:
         subject = f"no run {run_id}" if run_id else f"no run of {user_at_host()}"
         message = f"{subject} on the hosts of {spec.cluster.name}, in {spec.cluster.workdir}"
         if self.unreachable:
-            message += f"; not asked: {self.pool.fold_names([*self.unreachable])}"
+            message += f"; not asked: {fold_names(self.unreachable)}"
         hint = f"{this_program()} ps --all {self._selector}".rstrip()
         if run_id:
             names = [*run_index.records().values(), *(run.run_id for run in self.runs())]

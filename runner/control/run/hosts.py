@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import queue
 import signal
 import time
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from runner.control.attempt import attempt
+from runner.control.attempt.attempt import Attempt, Console
 from runner.control.rpc.facts import FactsCollector
 from runner.control.rpc.session import Connector, HostSession, Inbox
 from runner.control.rpc.wait import TICK_S, Broadcast, WaitLoop
 from runner.core.errors import NotReady, Problem
-from runner.core.planning.build_plan import FoldNames
 from runner.core.remote_run import RemoteRun
 from runner.core.spec import Node, Spec
 from runner.core.wire.codec import Frame
@@ -33,38 +31,6 @@ if TYPE_CHECKING:
 FLUSH_TIMEOUT_S = 2.0  # the last messages wait so long for a console busy with output of the ranks
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class Console(attempt.Console, Protocol):
-    """Where a person sees what becomes of a run."""
-
-    @property
-    def reader_gone(self) -> bool:
-        """Whether nobody reads the output any more."""
-
-    def message(self, text: str) -> None:
-        """Show what happens."""
-
-    def verdict(self, text: str, colours: Mapping[str, str] | None = None) -> None:
-        """Show how it ended."""
-
-    def begin_attempt(self, pattern: str, work_folders: Mapping[str, str]) -> None:
-        """Note how far ranks say they are by `pattern`, and where each node has the code."""
-
-    def rank_output(self, node: str, rank: int, stream: str, data: bytes) -> None:
-        """Show what a rank wrote."""
-
-    def rank_metrics(self, node: str, rank: int, data: bytes) -> None:
-        """Take the metrics of a rank."""
-
-    def reset_lines(self) -> None:
-        """Take the next output of each rank as the beginning of a line."""
-
-    def flush_ranks(self, deadline_s: float = 0.0) -> None:
-        """Show what is left of the output of the ranks."""
-
-    def close(self, give_up: Callable[[], bool] = lambda: False) -> None:
-        """Show what waits until `give_up`, and end."""
 
 
 class RunListing(NamedTuple):
@@ -107,12 +73,9 @@ class HostPool:
     when a signal comes to this process.
     """
 
-    def __init__(
-        self, spec: Spec, console: Console, inbox: Inbox, fold_names: FoldNames = ", ".join
-    ) -> None:
+    def __init__(self, spec: Spec, console: Console, inbox: Inbox) -> None:
         self.spec = spec
         self.console = console
-        self.fold_names = fold_names
         self.inbox = inbox
         self.connector = Connector(spec, console.message)
         self.sessions: dict[str, HostSession] = {}
@@ -199,13 +162,11 @@ class HostPool:
         finally:
             self._is_quiet = False
 
-    def runs(
-        self, nodes: Sequence[Node], run_id: str = "", timeout_s: float = math.inf
-    ) -> RunListing:
+    def runs(self, nodes: Sequence[Node], run_id: str = "") -> RunListing:
         """Return the runs on the hosts of these nodes: all, or one."""
         names = [node.name for node in nodes]
         request = {"run_id": run_id, "others": names}
-        answers, problems = self.broadcast(names).collect("runs", request, "runs", timeout_s)
+        answers, problems = self.broadcast(names).collect("runs", request, "runs")
         hidden = {name: answers[name]["unreadable"] for name in names if name in answers}
         return RunListing(merge_statuses(answers, names), problems, hidden)
 
@@ -224,9 +185,7 @@ class HostPool:
         from runner.control.attempt.monitor import AttemptMonitor
 
         say = message or self.console.message
-        watched = attempt.Attempt(
-            self.spec, plan, self.sessions, self.console, record, log, say, self.fold_names
-        )
+        watched = Attempt(self.spec, plan, self.sessions, self.console, record, log, say)
         return AttemptMonitor(watched, self.connector, self.inbox)
 
     def close_sessions(self) -> None:
@@ -292,7 +251,7 @@ def workdir_request(spec: Spec, node: Node) -> FactsRequest:
 
 
 @contextlib.contextmanager
-def open_host_pool(spec: Spec, console: Console, fold_names: FoldNames) -> Iterator[HostPool]:
+def open_host_pool(spec: Spec, console: Console) -> Iterator[HostPool]:
     """Open a pool for one verb, in whose inbox the signals that ask this process to end arrive."""
     inbox = Inbox()
     previous_handlers = {
@@ -300,7 +259,7 @@ def open_host_pool(spec: Spec, console: Console, fold_names: FoldNames) -> Itera
         for signum in SIGNALS
         if signal.getsignal(signum) != signal.SIG_IGN  # as nohup has it
     }
-    pool = HostPool(spec, console, inbox, fold_names)
+    pool = HostPool(spec, console, inbox)
     try:
         yield pool
     finally:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from runner.control.attempt.attempt import Console
 from runner.control.record.run_store import RunStore
-from runner.control.run.hosts import Console
 from runner.core.errors import Problem
 from runner.core.outcome.stacks import Stack, StackReport, group_stacks, parse_dumps
 from runner.core.wire.events import Ended, Event, ProgressResumed, Stalled
@@ -24,8 +24,7 @@ class AttemptReporter:
 
     Without a `store`, another process writes the record; else the stacks of a run that makes no
     progress are shown, too, once they are in the logs of all its hosts.
-    `on_reader_gone` is called when the console's reader has closed it, and `on_event` with each
-    event.
+    `on_reader_gone` is called when the console's reader has closed it.
     """
 
     def __init__(
@@ -37,7 +36,6 @@ class AttemptReporter:
         *,
         report_stalls: bool = True,
         on_reader_gone: Callable[[], None] = lambda: None,
-        on_event: Callable[[Event], None] = lambda _: None,
     ) -> None:
         self._plan = plan
         self._console = console
@@ -45,7 +43,6 @@ class AttemptReporter:
         self._render_stacks = render_stacks
         self._report_stalls = report_stalls
         self._on_reader_gone = on_reader_gone
-        self._on_event = on_event
         self._stalled: dict[str, Stalled] = {}
         self._running_nodes = {share.node for share in plan.nodes}
         self._is_reported = False  # a stall
@@ -68,7 +65,6 @@ class AttemptReporter:
         elif isinstance(body, Ended):
             self._running_nodes.discard(event.node)
         self._report_stall()
-        self._on_event(event)
 
     def log(self, node: str, source: str, stream: str, offset: int, data: bytes) -> None:
         if self._store:

@@ -23,10 +23,8 @@ from runner.core.wire.events import (
     PeerLost,
     ProgramExited,
     ProgramStarted,
-    ProgressResumed,
     RankExited,
     RankStarted,
-    Stalled,
     Stopping,
     StopRequested,
     TimedEvent,
@@ -191,8 +189,12 @@ class AttemptEvents:
         of_hub = (stops for (node, _), stops in self.stops.items() if node == hub)
         self._hub_stopped = any(not stop.is_own for stops in of_hub for stop in stops)
         self.lost: dict[str, str] = {}  # why, by whoever noticed first
-        for loss in filter(None, map(self.loss, self.timed)):
-            self.lost.setdefault(loss.node, loss.detail)
+        for timed in self.timed:
+            body = timed.event.body
+            if isinstance(body, ProgramStarted) and body.rejoin_count:
+                self.lost.pop(timed.event.node, None)
+            elif loss := self.loss(timed):
+                self.lost.setdefault(loss.node, loss.detail)
 
     def _story(self, name: str) -> NodeStory:
         return self.nodes.setdefault(name, NodeStory())
@@ -200,13 +202,6 @@ class AttemptEvents:
     def of(self, kind: type[Body]) -> list[tuple[TimedEvent, Body]]:
         bodies = ((timed, timed.event.body) for timed in self.timed)
         return [(timed, body) for timed, body in bodies if isinstance(body, kind)]
-
-    @property
-    def stalled_s(self) -> float:
-        """For how long nothing has moved, as the last report says."""
-        bodies = [timed.event.body for timed in self.timed]
-        reports = [body for body in bodies if isinstance(body, (Stalled, ProgressResumed))]
-        return reports[-1].seconds if reports and isinstance(reports[-1], Stalled) else 0.0
 
     @property
     def is_decided(self) -> bool:

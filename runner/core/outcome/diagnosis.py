@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from runner.core.outcome import stacks
@@ -27,7 +27,6 @@ DUMP_LINES = 20_000
 
 CONTEXT_LINES = 2
 """The number of lines before a traceback that a report shows."""
-
 
 OF_NO_RANK = (ReasonKind.UNATTENDED, ReasonKind.SCHEDULER, ReasonKind.TIME_LIMIT)
 """Reasons for which no rank failed by itself."""
@@ -83,8 +82,6 @@ def diagnose(
         "image" if plan.image else "bare": "",
     }
     cause, meaning, remedy = explain(texts, facts) or ("", "", "")
-    if cause == "argument_unknown":
-        remedy = _other_spelling(lines) or remedy
     if cause == "module_missing" and (files := find_files()):
         meaning, remedy = explain_import("\n".join(texts), plan, files) or (meaning, remedy)
     sought = cause in ("master_refused", "ranks_missing") and _own_master(plan, verdict, tail)
@@ -97,7 +94,7 @@ def diagnose(
     if cause in PEER_GONE_CAUSES and failure.rank is not None and finished_ranks:
         meaning, remedy = _explain_early_exit(verdict, finished_ranks)
     return Diagnosis(
-        excerpt=tracebacks.truncate_middle(excerpt),
+        excerpt=tuple(excerpt),
         context=tuple(context[-CONTEXT_LINES:]),
         cause=cause,
         meaning=meaning,
@@ -111,25 +108,6 @@ def exit_facts(reason: Reason) -> dict[str, str]:
     if reason.code is not None:
         facts["exit"] = str(reason.code) if reason.code >= 0 else signal_name(-reason.code)
     return facts
-
-
-_UNRECOGNIZED = re.compile(r"error: unrecognized arguments: (.*)")
-_ARGUMENT = re.compile(r"--([A-Za-z0-9][\w-]*)")
-
-
-def _other_spelling(lines: Sequence[str]) -> str:
-    """Return the names of unrecognized arguments as the usage before them has them, or ""."""
-    text = "\n".join(lines)
-    error = _UNRECOGNIZED.search(text)
-    known = _ARGUMENT.findall(text[: error.start()]) if error else []
-    by_plain_name = {name.replace("-", "_"): name for name in known}
-    given = _ARGUMENT.findall(error[1]) if error else []
-    names = {name: by_plain_name.get(name.replace("-", "_"), "") for name in given}
-    return "; ".join(
-        f"its name is task.args.{name}, not task.args.{wrong}"
-        for wrong, name in names.items()
-        if name
-    )
 
 
 _SOUGHT_HERE = re.compile(

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from runner.core.outcome.attempt_events import AttemptEvents, UserStop, stop_before
+from runner.core.outcome.attempt_events import AttemptEvents, stop_before
 from runner.core.wire.events import (
     Ended,
     HostLost,
@@ -39,7 +39,32 @@ class TimedFailure:
         return self.reason.kind is ReasonKind.LOST
 
 
-def find_failures(events: AttemptEvents) -> list[TimedFailure]:
+def first_failure(events: AttemptEvents, *, all_succeeded: bool) -> Reason | None:
+    """Return the failure that the others follow from; None if the user's stop came before any.
+
+    What torchrun reports at the end of an attempt in which every rank succeeded is no failure.
+    What a host itself reported when others lost it, as its supervisor died, is better than
+    their word.
+    """
+    if events.is_decided or (all_succeeded and events.plan.restarts_ranks):
+        return None
+    failures = _find_failures(events)
+    stop = events.user_stop
+    for timed in failures:
+        if stop and timed.at >= stop.at:
+            return None
+        if timed.is_loss:
+            for other in failures:
+                is_own = other.reason.node == timed.reason.node and other.reason.rank is None
+                if is_own and not other.is_loss and abs(other.at - timed.at) < SAME_EVENT_S:
+                    return other.reason
+            return timed.reason
+        if not all_succeeded:
+            return timed.reason
+    return None
+
+
+def _find_failures(events: AttemptEvents) -> list[TimedFailure]:
     """Return the failures, like the events in order of time.
 
     Where the first one to end followed from another, that other one comes before it.
@@ -76,29 +101,6 @@ def find_failures(events: AttemptEvents) -> list[TimedFailure]:
     failures = failures or consequences
     root = _root_cause(failures[0], causes) if failures else None
     return [root, *failures] if root else failures
-
-
-def first_failure(
-    failures: Sequence[TimedFailure], stop: UserStop | None, *, succeeded: bool
-) -> TimedFailure | None:
-    """Return the failure that the others follow from; None if the user's stop came before any.
-
-    What torchrun reports at the end of an attempt in which every rank succeeded is no failure.
-    What a host itself reported when others lost it, as its supervisor died, is better than
-    their word.
-    """
-    for timed in failures:
-        if stop and timed.at >= stop.at:
-            return None
-        if timed.is_loss:
-            for other in failures:
-                is_own = other.reason.node == timed.reason.node and other.reason.rank is None
-                if is_own and not other.is_loss and abs(other.at - timed.at) < SAME_EVENT_S:
-                    return other
-            return timed
-        if not succeeded:
-            return timed
-    return None
 
 
 def _is_superseded(events: AttemptEvents, timed: TimedEvent) -> bool:

@@ -16,7 +16,7 @@ from runner.core.wire.plan import Plan
 from runner.core.wire.text import format_ranges
 
 _DUMP = re.compile(r"=== stacks, (\S+): ")
-_PROCESS = re.compile(r"--- rank (\d{1,9}): process (\d{1,9}) \((.*)\), by (.*)")
+_PROCESS = re.compile(r"--- rank (\d{1,9}): process \d{1,9} \((.*)\), by (.*)")
 _STACK = re.compile(r"^(?:Current thread|Stack) .*\(most recent call first\):", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(.*)", line (\d{1,9}|\?\?\?) in (.*)', re.MULTILINE)
 
@@ -50,7 +50,6 @@ class Stack:
     """The stack of one process of a rank."""
 
     rank: int
-    pid: int
     program: str
     method: str  # what read the stack, or why there is none
     frames: tuple[Frame, ...] = ()  # of its main thread, innermost first
@@ -125,9 +124,8 @@ def _stacks(block: str) -> list[Stack]:
         if header:
             stack = Stack(
                 rank=int(header[1]),
-                pid=int(header[2]),
-                program=header[3],
-                method=header[4],
+                program=header[2],
+                method=header[3],
                 frames=_frames(part),
             )
             stacks.append(stack)

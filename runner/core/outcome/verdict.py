@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from runner.core.outcome.attempt_events import AttemptEvents, NodeResult, RankResult
-from runner.core.outcome.first_failure import find_failures, first_failure
+from runner.core.outcome.first_failure import first_failure
 from runner.core.wire.events import Ended, TimedEvent
 from runner.core.wire.plan import Plan
 from runner.core.wire.run_info import PastAttempt
@@ -22,7 +22,6 @@ from runner.core.wire.states import (
     Reason,
     ReasonKind,
 )
-from runner.core.wire.tracebacks import is_secondary_error
 
 STOP_SIGNALS = (None, signal.SIGTERM, signal.SIGKILL)
 """Of ranks that did not end by themselves."""
@@ -39,10 +38,8 @@ class Verdict:
     exit_code: int  # of the launch
     seconds: float  # that the last attempt took
     first_failure: Reason | None = None  # what the others follow from
-    consequences: int = 0  # how many ranks ended by themselves because of it
-    same_failures: int = 0  # how many other ranks failed by themselves in the same way
+    consequences: int = 0  # how many other ranks failed by themselves, too
     unverified: tuple[str, ...] = ()  # nodes that did not prove that nothing of the run is left
-    stalled_s: float = 0.0  # how long no rank had made progress at the end
     membership_count: int = 0  # that torch formed, where it assigns the ranks
     nodes: dict[str, NodeResult] = field(default_factory=dict)
     ranks: dict[str, RankResult] = field(default_factory=dict)  # of the last membership
@@ -94,37 +91,31 @@ def fold_events(
     all_succeeded = all_known and all(result.code == 0 for result in ranks.values())
     succeeded = events.is_decided or all_succeeded
     stop = events.user_stop
-    failures = find_failures(events)
-    first = first_failure(failures, stop, succeeded=succeeded)
-    if events.is_decided or (all_succeeded and plan.restarts_ranks):
-        first = None
-    if first and first.reason.rank is not None:  # perhaps of no membership
-        ranks.setdefault(first.reason.rank, RankResult(first.reason.node, started=True))
+    first = first_failure(events, all_succeeded=all_succeeded)
+    if first and first.rank is not None:  # perhaps of no membership
+        ranks.setdefault(first.rank, RankResult(first.node, started=True))
     state = SUCCEEDED if succeeded else FAILED
     code = 0 if succeeded else FAILED_CODE
     if stop:
         state = STOPPED
         code = SIGNAL_EXIT_BASE + stop.signal
     elif first:
-        state, code = first.reason.outcome
+        state, code = first.outcome
     unverified = tuple(name for name, result in nodes.items() if not result.end_verified)
-    gone = {failure.reason.node for failure in failures if failure.is_loss}
-    gone.update(name for name, story in events.nodes.items() if story.departed is not None)
+    departed = {name for name, story in events.nodes.items() if story.departed is not None}
+    gone = departed.union(events.lost)
     gone.difference_update(timed.event.node for timed, _ in events.of(Ended))  # it was asked
     has_survivors = any(result.survivors for result in nodes.values())
     if has_survivors or (stop and unverified) or not gone.issuperset(unverified):
         state = STUCK
         code = STUCK_CODE
-    consequences, same_failures = _others(ranks, first.reason) if first else (0, 0)
     return Verdict(
         state=state,
         exit_code=code,
         seconds=seconds,
-        first_failure=first.reason if first else None,
-        consequences=consequences,
-        same_failures=same_failures,
+        first_failure=first,
+        consequences=_consequences(ranks, first) if first else 0,
         unverified=unverified,
-        stalled_s=events.stalled_s,
         membership_count=len(events.memberships.all),
         nodes=nodes,
         ranks={str(rank): result for rank, result in sorted(ranks.items())},
@@ -156,20 +147,8 @@ def completed(verdict: Verdict, asked_again: Verdict) -> Verdict:
     )
 
 
-def _others(ranks: Mapping[int, RankResult], first: Reason) -> tuple[int, int]:
-    """Return how many other ranks failed because the first did, and how many as it did."""
+def _consequences(ranks: Mapping[int, RankResult], first: Reason) -> int:
     if first.kind is ReasonKind.UNATTENDED:
-        return 0, 0
+        return 0
     others = [result for rank, result in ranks.items() if rank != first.rank]
-    failed = [each for each in others if each.code or each.signal not in STOP_SIGNALS]
-    cause = ranks[first.rank] if first.rank is not None else RankResult(first.node)
-    is_unknown = cause.code is None or (cause.code, cause.exception) == (1, "")
-    if is_unknown or is_secondary_error(cause.exception):
-        return len(failed), 0
-    # A rank that was stopped while it ended, too, has written what it had raised.
-    same = [
-        each
-        for each in others
-        if each.exception == cause.exception and (each.exception or each.code == cause.code)
-    ]
-    return len([each for each in failed if each not in same]), len(same)
+    return sum(bool(each.code) or each.signal not in STOP_SIGNALS for each in others)

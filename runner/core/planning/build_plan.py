@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from runner.core import shell
-from runner.core.errors import NotReady, Problem
+from runner.core.errors import NotReady, Problem, fold_names
 from runner.core.planning import endpoints
 from runner.core.planning.container import wrap
 from runner.core.planning.launch_command import DEBUG_VARIABLE, NodeLaunch
@@ -15,13 +15,11 @@ from runner.core.spec import DEBUG_PORT, Node, Spec, Ssh
 from runner.core.wire.facts import ASSUMED, Facts
 from runner.core.wire.order import Notify, Order, environment
 from runner.core.wire.plan import CodeRef, NodePlan, Plan
-from runner.core.wire.text import counted, join_some
+from runner.core.wire.text import counted
 
 NO_CODE = CodeRef()
 
 GUIDE = "docs/debugging.md"
-
-FoldNames = Callable[[Sequence[str]], str]
 
 
 def build_plan(
@@ -31,12 +29,10 @@ def build_plan(
     code: CodeRef = NO_CODE,
     attempt: int = 0,
     relaunches_left: int | None = None,
-    fold_names: FoldNames = join_some,
 ) -> Plan:
     """Return the plan of the run's n-th start, `attempt`, with the code that is sent with it.
 
     Spares that have facts stand by if another attempt may follow, by default as the spec says.
-    Where its notes are for a user, `fold_names` writes the names of nodes in them.
 
     Raises:
         NotReady: With all problems of all hosts.
@@ -66,7 +62,7 @@ def build_plan(
         **asdict(code),
         image=spec.container.image or " ".join(spec.container.prefix),
         outputs=spec.task.outputs,
-        notes=tuple(made.notes(fold_names)),
+        notes=tuple(made.notes()),
         min_nodes=spec.min_nodes or 0,
         max_nodes=(spec.max_nodes or len(spec.nodes)) if spec.min_nodes else 0,
     )
@@ -225,7 +221,7 @@ class _Attempt:
             notify=notify_part(spec) if launch.node is spec.master else None,
         )
 
-    def notes(self, fold_names: FoldNames) -> Iterator[str]:
+    def notes(self) -> Iterator[str]:
         """Yield the decisions that the user should read."""
         spec = self._spec
         release = self._code.release

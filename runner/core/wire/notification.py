@@ -28,7 +28,6 @@ MIN_HIDDEN_CHARS = 4
 
 POLL_S = 0.05
 KILLED = f"it was killed: it took longer than {NOTIFICATION_TIMEOUT_S:g} s, or nobody waits for it"
-NOBODY = Notify((), "", "", ())
 Message = Dict[str, Any]
 
 
@@ -42,55 +41,39 @@ def target_problem(target: str) -> str:
 
 
 class Teller:
-    """Tells of the attempt of an order, by commands with that environment and working folder."""
+    """Tells of the end of a run, by commands with that environment and working folder."""
 
     def __init__(
-        self, order: Order, environ: Mapping[str, str], cwd: str, name: str, run_flags: str = ""
+        self,
+        order: Order,
+        notify: Notify,
+        environ: Mapping[str, str],
+        cwd: str,
+        name: str,
+        run_flags: str = "",
     ) -> None:
         """`name` says who tells; `environ` has the secrets, which no text may have."""
-        self.order = order
+        self._order = order
+        self._notify = notify
         self._environ = environ
         self._cwd = cwd
         self._name = name
         self._run_flags = run_flags or f"--run {order.run_id}"
-        self._began_at = time.monotonic()
 
-    @property
-    def notify(self) -> Notify:
-        return self.order.notify or NOBODY
-
-    def _send(self, message: Message) -> None:
-        """Deliver it where nothing waits for that."""
-        raise NotImplementedError
-
-    def tell(
+    def message(
         self,
         state: str,
-        exit_code: Optional[int] = None,
+        exit_code: int,
+        seconds: float,
         reason: Optional[Reason] = None,
         meaning: str = "",
-        stalled_s: float = 0.0,
-        seconds: Optional[float] = None,
-    ) -> None:
-        """Tell of the end of the run; without `exit_code`, that it makes no progress.
-
-        `meaning` is that of the `reason`: it is known where the log of the rank is. The run took
-        `seconds`, by default until now.
-        """
-        notify = self.notify
-        if not notify.targets:
-            return
-        if seconds is None:
-            seconds = time.monotonic() - self._began_at
+    ) -> Message:
+        """Return what the commands get; `meaning` is that of the `reason`, where it is known."""
+        notify = self._notify
         event = "failure"
-        verb = "why"
         text = f"{state} after {format_duration(seconds)}"
         failure: Optional[Dict[str, Any]] = None
-        if exit_code is None:
-            event = "stall"
-            verb = "stacks"
-            text = f"hangs: no rank has made progress for {stalled_s:.0f} s"
-        elif exit_code == 0 or exit_code >= SIGNAL_EXIT_BASE:
+        if exit_code == 0 or exit_code >= SIGNAL_EXIT_BASE:
             event = "end"
         elif reason is not None:
             told = self._hide(reason.text, MAX_TEXT)
@@ -98,9 +81,9 @@ class Teller:
             failure = {"kind": reason.kind.value, "node": reason.node, "rank": reason.rank}
             failure["reason"] = told
             failure["meaning"] = self._hide(meaning, MAX_TEXT)
-        run_id = self.order.run_id
+        run_id = self._order.run_id
         line = f"run {run_id} ({notify.task} on {notify.cluster}) {text}"
-        message = {
+        return {
             "v": 1,
             "event": event,
             "run_id": run_id,
@@ -109,16 +92,15 @@ class Teller:
             "state": state,
             "exit_code": exit_code,
             "seconds": round(seconds, 3),
-            "attempt": self.order.attempt,
+            "attempt": self._order.attempt,
             "nodes": notify.nodes[:MAX_NODES],
             "node_count": len(notify.nodes),
             "first_failure": failure,
             "told_by": self._name,
             "text": line,  # Slack, Mattermost and others show it
             "content": line,  # Discord does
-            "hint": f"{notify.program} {verb} {self._run_flags}",
+            "hint": f"{notify.program} why {self._run_flags}",
         }
-        self._send(message)
 
     def deliver(
         self, message: Message, is_cancelled: Callable[[], bool] = lambda: False
@@ -168,12 +150,12 @@ class Teller:
             reason = self._hide(run(target), MAX_FAILURE)
             return NotificationFailed(self._hide(target, MAX_SHOWN), reason, message["event"])
 
-        with ThreadPoolExecutor(len(self.notify.targets)) as pool:
-            return [each for each in pool.map(find_failure, self.notify.targets) if each.reason]
+        with ThreadPoolExecutor(len(self._notify.targets)) as pool:
+            return [each for each in pool.map(find_failure, self._notify.targets) if each.reason]
 
     def _hide(self, text: str, limit: int) -> str:
         """Return text to show, in which `***` stands for each line of a secret."""
-        secrets = "\n".join(self._environ.get(name, "") for name in self.notify.secrets)
+        secrets = "\n".join(self._environ.get(name, "") for name in self._notify.secrets)
         for part in sorted(secrets.splitlines(), key=len, reverse=True):
             if len(part) >= MIN_HIDDEN_CHARS:
                 text = text.replace(part, "***")

@@ -123,15 +123,6 @@ def traceback_starts(lines: Sequence[str]) -> List[int]:
     return [index for index, line in enumerate(lines) if line.strip() == TRACEBACK]
 
 
-def truncate_middle(lines: Sequence[str]) -> Tuple[str, ...]:
-    """Return the first and the last lines: those between are mostly torch's frames."""
-    if len(lines) <= EXCERPT_LINES:
-        return tuple(lines)
-    head = 3 if lines[0].strip() == TRACEBACK else 0
-    left_out = len(lines) - EXCERPT_LINES + 1
-    return (*lines[:head], f"  … {left_out} lines …", *lines[-(EXCERPT_LINES - head - 1) :])
-
-
 def _line_before(lines: Sequence[str], index: int) -> str:
     return next((line for line in reversed(lines[:index]) if line.strip()), "")
 

@@ -6,25 +6,36 @@ it gives the nodes that are left and stand by other numbers. The others do as it
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import time
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Union
 
 from runner.core.wire.codec import decode, encode
-from runner.core.wire.events import Detached, NotRelaunched, Relaunching, RelaunchPending
-from runner.core.wire.order import Order
+from runner.core.wire.events import Detached, Ended, NotRelaunched, Relaunching, RelaunchPending
+from runner.core.wire.notification import Teller
+from runner.core.wire.order import Notify, Order
 from runner.core.wire.paths import RunPaths
 from runner.core.wire.plan import Plan, next_attempt, plan_of, renumbered, run_info
 from runner.core.wire.run_info import PastAttempt, RunInfo
-from runner.core.wire.states import Reason, ReasonKind
-from runner.core.wire.timing import ENGINE_TIMEOUT_S, KILL_TIMEOUT_S, FailureDetector
+from runner.core.wire.states import FAILED_CODE, STUCK, STUCK_CODE, Reason, ReasonKind, State
+from runner.core.wire.timing import (
+    ENGINE_TIMEOUT_S,
+    KILL_TIMEOUT_S,
+    NOTIFICATION_TIMEOUT_S,
+    FailureDetector,
+)
 from runner.host.facts import ports
 from runner.host.peers.fold import HubFold, LastHeard, MemberFold, PeerState, Phase, Upcoming
 from runner.host.peers.group import PeerGroup
+from runner.host.process import procfs
+from runner.host.process.bounded_child import BoundedChild
 from runner.host.storage.run_folder import EventLog
 from runner.host.supervisor.stop_ladder import StopLadder
 
 UNATTENDED_S = 10.0  # agents renew the lease of a controller more often
 LAUNCH_GONE_S = 30.0  # of silence, after which the hub decides in the place of a launch
+NOTIFICATION_MARGIN_S = 5.0  # to end a command that does not
 PROOF_MARGIN_S = 10.0  # beyond the grace, for what a host that answers has left to end
 
 
@@ -306,3 +317,37 @@ def begin_next(args: SupervisorArgs, upcoming: Upcoming, *, user_stopped: bool) 
         user_stopped=user_stopped,
         reserved_ports=args.reserved_ports.next_store(order.master_port if is_master else 0),
     )
+
+
+def tell_end(
+    args: SupervisorArgs, notify: Notify, end: Ended, ladder: StopLadder, seconds: float
+) -> None:
+    """Run the commands that tell of the end of the run, as far as this host knows it.
+
+    The process that does so records by itself what could not be told: nothing waits for it, and it
+    may outlive the supervisor, by no more than its own deadline.
+    """
+    reason = ladder.reason or end.reason
+    state = end.state.value
+    code = 0 if end.state is State.SUCCEEDED else FAILED_CODE
+    if end.state is State.STUCK or not end.verified:
+        state = STUCK
+        code = STUCK_CODE
+    elif ladder.user_stopped:
+        state, code = Reason(ReasonKind.USER).outcome
+    elif reason is not None:
+        state, code = reason.outcome
+    folder = args.folder
+    teller = Teller(args.order, notify, args.environ, cwd=folder.root, name=args.order.node)
+    message = teller.message(state, code, seconds, reason)
+
+    def send() -> None:
+        procfs.close_fds_except({0, 1, 2})  # such as the lock of the run
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a command need not read its input
+        if failed := teller.deliver(message):
+            journal = EventLog(folder, args.order)
+            for failure in failed:
+                journal.append(failure)
+
+    with contextlib.suppress(OSError):  # there can be no more processes
+        BoundedChild(send, NOTIFICATION_TIMEOUT_S + NOTIFICATION_MARGIN_S)

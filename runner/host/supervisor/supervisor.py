@@ -11,7 +11,7 @@ import os
 import socket
 import time
 from dataclasses import replace
-from typing import Any, Callable, Dict, List, Optional, Set
+from typing import Any, Callable, Dict, List, Optional
 
 from runner.core.wire.codec import decode
 from runner.core.wire.events import Ended, HubUnreachable, PeerDeparted, PeerLost, ProgramExited
@@ -28,8 +28,13 @@ from runner.host.process.subreaper import kill_until_gone
 from runner.host.ranks.tracker import RankTracker
 from runner.host.storage import run_owner
 from runner.host.storage.run_folder import EventLog, create_run_folder
-from runner.host.supervisor.attempt import ControllerLease, Decision, SupervisorArgs, begin_next
-from runner.host.supervisor.notifier import Notifier
+from runner.host.supervisor.attempt import (
+    ControllerLease,
+    Decision,
+    SupervisorArgs,
+    begin_next,
+    tell_end,
+)
 from runner.host.supervisor.program import LauncherProcess
 from runner.host.supervisor.stall_monitor import StallMonitor
 from runner.host.supervisor.stop_ladder import StopLadder
@@ -63,7 +68,6 @@ class Supervisor:
         )
         self._peers = PeerGroup(order, args.token, self._on_peer_news)
         self._lease = ControllerLease(order, journal)
-        self._notifier = Notifier(args.folder, order, args.environ)
         self._upcoming: Optional[Upcoming] = None
         self._began_at = time.monotonic()
 
@@ -161,16 +165,9 @@ class Supervisor:
         stalled_s_anywhere = self._peers.tick(
             lease.heard_to_tell, detached=is_detached, stalled_s=stalled_s
         )
-        is_stopping = self._ladder.is_stopping
-        if lease.wants_detach and not is_stopping:
+        if lease.wants_detach and not self._ladder.is_stopping:
             self._detach()  # the hub may have finished, and can decide nothing any more
-        self._notifier.watch(stalled_s_anywhere, may_tell=self._is_teller and not is_stopping)
         return stalled_s_anywhere
-
-    @property
-    def _is_teller(self) -> bool:
-        """Whether this host tells of the run: it is the first node, and no launch does."""
-        return self._lease.is_unattended and self.order.notify is not None
 
     def _on_peer_news(self, news: News) -> None:
         name = self.order.node
@@ -248,7 +245,7 @@ class Supervisor:
     def _live_processes(self) -> List[int]:
         """Return what is alive of the run here: our descendants, except our own helpers."""
         own = subreaper.own_descendants()  # before those of our helpers, which may start others
-        helper_pids = self._helper_pids()
+        helper_pids = self._stall_monitor.child_pids
         return [*(pid for pid in own if pid not in helper_pids), *self._launcher.container_pids()]
 
     def _left_over(self) -> List[int]:
@@ -316,7 +313,7 @@ class Supervisor:
             self._live_processes,
             self._keep_in_touch,
             self._ranks.shim_pids,
-            helpers=self._helper_pids,
+            helpers=lambda: self._stall_monitor.child_pids,
             is_disk_stalled=lambda: self._files.wait_s > DISK_TIMEOUT_S,
         )
         self._ranks.scan_records(self._ranks.record_vanished)
@@ -348,12 +345,10 @@ class Supervisor:
         end = Ended(state, reason, len(killed), survivors, verified, left_over, unproven)
         self._journal.finalise(end)
         self._wait_for_disk()
-        if self._upcoming is None and self._is_teller:
-            self._notifier.tell_end(end, ladder)
+        notify = self.order.notify  # of the first node alone
+        if notify is not None and self._upcoming is None and self._lease.is_unattended:
+            tell_end(self._args, notify, end, ladder, time.monotonic() - self._began_at)
         return state
-
-    def _helper_pids(self) -> Set[int]:
-        return {*self._stall_monitor.child_pids, *self._notifier.pids}
 
     def _keep_in_touch(self, seconds: float = 0.0) -> None:
         """Wait for a moment in which the other hosts and the agents hear from us."""

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from runner.core.errors import fold_names
 from runner.core.wire.paths import NO_RANK
-from runner.ui.layout import fold_names
 
 SHOW_PARTIAL_AFTER_S = 1.0  # time after which an unfinished line is shown
 MAX_NAMES_WIDTH = 20  # of nodes in a prefix

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from runner.core.errors import fold_names
 from runner.core.metrics import (
     MAX_LINE,
     LatestMetrics,
@@ -31,11 +32,7 @@ from runner.ui.console.lines import (
     label_of,
     without_rates,
 )
-from runner.ui.layout import (
-    fold_names,
-    group_names,
-    number_text,
-)
+from runner.ui.layout import group_names, number_text
 
 FIRST_S = 3.0  # not counted: what was written before an attach comes all at once
 SHOW_AFTER_S = 1.0  # a run shorter than this needs no area

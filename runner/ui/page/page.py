@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
+from runner.core.errors import fold_names
 from runner.core.history import (
     LOAD_FIGURES,
     LoadFigure,
@@ -40,7 +41,7 @@ from runner.core.wire.text import (
     printable_lines,
 )
 from runner.ui.comparison import cell_text, compare_runs
-from runner.ui.layout import fold_names, number_text
+from runner.ui.layout import number_text
 
 MAX_LOG_CHARS = 4_000_000  # on a page: where there are many logs, each is shorter
 

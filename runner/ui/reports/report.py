@@ -11,6 +11,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from runner.core import shell
+from runner.core.errors import fold_names
 from runner.core.outcome.attempt_events import NodeResult
 from runner.core.outcome.diagnosis import Diagnosis
 from runner.core.outcome.verdict import OWN_MASTER, Verdict
@@ -27,7 +28,8 @@ from runner.core.wire.text import (
     join_some,
     printable,
 )
-from runner.ui.layout import aligned, fold_names, group_names, terminal_width, wrap_lines
+from runner.core.wire.tracebacks import EXCERPT_LINES, TRACEBACK
+from runner.ui.layout import aligned, group_names, terminal_width, wrap_lines
 
 RED = "1;31"
 END_COLOURS = {SUCCEEDED: "1;32", STOPPED: "1;33"}
@@ -158,9 +160,6 @@ def final_report(
     if verdict.first_failure:
         lines += _first_failure(plan, verdict, verdict.first_failure, diagnosis)
         colours[lines[0]] = END_COLOURS.get(verdict.state, RED)
-    elif verdict.stalled_s:
-        message = f"no rank had made progress for {verdict.stalled_s:.0f} s"
-        lines.append(f"  {message}; the stacks of all ranks: {folder}/logs/NODE/stacks.out")
     lines += aligned(_outcomes(verdict))
     apart = [name for name, result in verdict.nodes.items() if result.apart]
     if apart and verdict.state == SUCCEEDED:
@@ -202,22 +201,25 @@ def _first_failure(
 ) -> list[str]:
     title = "stopped" if failure.kind is ReasonKind.UNATTENDED else "first failure"
     lines = [f"{title}: {failure.text}"]
-    if number := verdict.same_failures:
-        is_all = number == len(verdict.ranks) - 1
-        others = "all others" if is_all else counted(number, "other rank")
-        own = verdict.ranks[str(failure.rank)]
-        is_equal = sum(each.code == own.code for each in verdict.ranks.values()) > number
-        lines[0] += f", and so did {others}" if is_equal else f"; {others} raised the same"
     if diagnosis:
-        quoted = [*diagnosis.context, *diagnosis.excerpt]
+        quoted = [*diagnosis.context, *_without_middle(diagnosis.excerpt)]
         if work := plan.work_folders.get(failure.node):
             quoted = [line.replace(f"{work}/", "") for line in quoted]
         lines += [f"  | {line}" for line in quoted if not CARET_LINE.fullmatch(line)]
         if diagnosis.meaning:
             lines += [f"  why: {diagnosis.meaning}", f"  cure: {diagnosis.remedy}"]
     if verdict.consequences:
-        lines.append(f"  {counted(verdict.consequences, 'rank')} failed as a consequence")
+        lines.append(f"  {counted(verdict.consequences, 'other rank')} failed, too")
     return lines
+
+
+def _without_middle(lines: Sequence[str]) -> Sequence[str]:
+    """Return the first and the last lines: those between are mostly torch's frames."""
+    if len(lines) <= EXCERPT_LINES:
+        return lines
+    head = 3 if lines[0] == TRACEBACK else 0
+    left_out = len(lines) - EXCERPT_LINES + 1
+    return [*lines[:head], f"  … {left_out} lines …", *lines[-(EXCERPT_LINES - head - 1) :]]
 
 
 def _outcomes(verdict: Verdict) -> Iterator[tuple[str, str]]:

@@ -7,25 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from runner.core.errors import Problem
+from runner.core.errors import Problem, fold_names
 from runner.core.outcome.verdict import Verdict
-from runner.core.remote_run import (
-    BROKEN,
-    RemoteRun,
-    aggregate_state,
-    current_hosts,
-    elastic_summary,
-)
+from runner.core.remote_run import BROKEN, RemoteRun, aggregate_state, current_hosts
 from runner.core.shell import this_program
 from runner.core.wire.run_info import RunInfo
 from runner.core.wire.text import counted, display_folder, format_age, printable
-from runner.ui.layout import (
-    UNLIMITED_WIDTH,
-    aligned,
-    fitted,
-    fold_names,
-    group_names,
-)
+from runner.ui.layout import UNLIMITED_WIDTH, aligned, fitted, group_names
 
 
 @dataclass(frozen=True)
@@ -65,13 +53,12 @@ def rows(
         since = min(status.changed_at for status in seen.values())
         if is_active and info.launched_at:
             since = info.launched_at
-        elastic = elastic_summary(info, seen) if is_active else ""
         table_rows.append(
             Row(
                 run_id=info.run_id,
                 task=info.task,
                 owner=info.launched_by or next(iter(seen.values())).owner,
-                state=ends.get(run.run_id) or aggregate_state(seen) + elastic,
+                state=ends.get(run.run_id) or aggregate_state(seen),
                 age=max(0.0, time.time() - since),
                 nodes=tuple(seen),
                 of=max(info.nnodes, len(seen)),

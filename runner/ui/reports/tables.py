@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from runner.core.errors import Problem
+from runner.core.errors import Problem, fold_names
 from runner.core.outcome.stacks import StackGroup, StackReport, summary
 from runner.core.results import CommandResult, Origin, PullResult, SweepRun
 from runner.core.shell import this_program
@@ -26,7 +26,7 @@ from runner.core.wire.text import (
     printable,
 )
 from runner.ui.console.lines import clean_lines
-from runner.ui.layout import aligned, fold_names, group_names, terminal_width, wrap_lines
+from runner.ui.layout import aligned, group_names, terminal_width, wrap_lines
 from runner.ui.reports.report import code_name
 from runner.ui.reports.run_table import run_lines
 

@@ -18,7 +18,6 @@ from runner.config.words import hydra_value
 from runner.control.assumed_facts import assumed_facts
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.attempt.node_monitor import OrderSender
-from runner.control.attempt.stop import user_at_host
 from runner.control.code.pool import STORE, CodePool
 from runner.control.code.source import (
     CodeKeeper,
@@ -54,6 +53,7 @@ from runner.core.launch_request import LaunchRequest
 from runner.core.outcome.verdict import Verdict, fold_events
 from runner.core.planning.build_plan import build_plan
 from runner.core.planning.slurm_job import batch_script
+from runner.core.remote_run import user_at_host
 from runner.core.shell import this_program
 from runner.core.spec import Spec
 from runner.core.wire.codec import encode
@@ -63,7 +63,6 @@ from runner.core.wire.plan import run_info
 from runner.core.wire.states import STOPPED
 from runner.core.wire.text import format_ranges
 from runner.ui.console.console import open_console
-from runner.ui.layout import fold_names
 from runner.ui.output import note, reporting_faults, show, tell
 from runner.ui.problems import find_errors, warning_lines
 from runner.ui.reports import report, tables
@@ -130,7 +129,7 @@ def _open_pool(request: LaunchRequest) -> AbstractContextManager[HostPool]:
     if not spec.relaunch.max:
         spec = replace(spec, spares=())
     names = [node.name for node in (*spec.nodes, *spec.spares)]
-    return open_host_pool(spec, open_console(spec.ui, spec.console_ranks, names), fold_names)
+    return open_host_pool(spec, open_console(spec.ui, spec.console_ranks, names))
 
 
 def _dry_run(request: LaunchRequest, source: CodeSource) -> None:
@@ -138,10 +137,10 @@ def _dry_run(request: LaunchRequest, source: CodeSource) -> None:
     assumptions: list[str] = []
     request = without_pulls(request)
     if "offline" in request.spec.dry_run:
-        spec, facts, assumptions = assumed_facts(request.spec, fold_names)
+        spec, facts, assumptions = assumed_facts(request.spec)
         for text in launch_notes(request, source):
             note(text)
-        plan = build_plan(spec, facts, code=code_of(request, source), fold_names=fold_names)
+        plan = build_plan(spec, facts, code=code_of(request, source))
         plan = replace(plan, rendezvous_reason="assumed")
     else:
         with _open_pool(request) as pool:
@@ -190,9 +189,6 @@ class LaunchSession:
         self._request = replace(self._request, on_record=found)
         self._flags = self._request.run_flags(self._request.spec.run_id)
         self._ending = Ending(self._pool, self._store, self._flags)
-        self._notifier = LaunchNotifier(
-            self._pool.spec, attempt.plan, self._store, self._console.message, self._flags, here
-        )
         if self._source.code.release:
             pool = CodePool(Path(here, run_index.RUNS_FOLDER, STORE))
             self._keeper = CodeKeeper(pool, self._source)
@@ -221,12 +217,14 @@ class LaunchSession:
         verdict = replace(verdict, seconds=seconds, past_attempts=self._attempts.past)
         launched_at = self._request.launched_at
         diagnosis = self._ending.conclude(plan, verdict, monitor, launched_at=launched_at)
-        self._notifier.ended(verdict, diagnosis)
+        notifier = LaunchNotifier(self._store, self._console.message)
+        cwd = self._request.launched_from
+        notifier.tell_end(self._pool.spec, monitor, verdict, diagnosis, self._flags, cwd)
         self._finish_keeping()
         pulls_outputs = plan.outputs and self._pool.spec.pull_outputs == "auto"
         kinds = (OUTPUT,) if pulls_outputs and is_complete and verdict.has_begun else ()
         self._ending.fetch(plan, monitor, kinds)
-        self._notifier.finish(self._signal_pending)
+        notifier.finish(self._signal_pending)
         is_over = deadline(FLUSH_TIMEOUT_S) if verdict.exit_code else self._signal_pending
         self._console.close(is_over)
         if self._job:
@@ -259,7 +257,6 @@ class LaunchSession:
         plan = attempt.plan
         spec = self._pool.spec
         started_at = time.monotonic()
-        self._notifier.begin(plan)
         self._console.message(report.run_header(plan))
         ranks = () if plan.torch_assigns_ranks else spec.console_ranks or ()
         if absent := sorted(rank for rank in ranks if rank >= plan.world_size):
@@ -271,13 +268,7 @@ class LaunchSession:
             notes = unsaid(f"plan on {plan.cluster}", notes)
         for text in notes:
             self._console.message(f"note: {text}")
-        reporter = AttemptReporter(
-            plan,
-            self._console,
-            self._store,
-            tables.render_stacks,
-            on_event=self._notifier.on_event,
-        )
+        reporter = AttemptReporter(plan, self._console, self._store, tables.render_stacks)
         monitor = self._pool.monitor(plan, reporter.record, reporter.log)
         self._monitor = monitor
         if self._job:

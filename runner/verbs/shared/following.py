@@ -17,14 +17,13 @@ from runner.control.run.download import pull
 from runner.control.run.found_run import FoundRun
 from runner.control.run.hosts import FLUSH_TIMEOUT_S, HostPool, enqueue_signal
 from runner.control.run.reporters import AttemptReporter
-from runner.core.errors import Interrupted, NotReady
+from runner.core.errors import Interrupted, NotReady, fold_names
 from runner.core.outcome.diagnosis import Diagnosis
 from runner.core.outcome.verdict import Verdict
 from runner.core.results import PullResult
 from runner.core.shell import this_program
 from runner.core.wire.files import LOG, OUTPUT, SAMPLES
 from runner.core.wire.plan import Plan
-from runner.ui.layout import fold_names
 from runner.ui.output import reporting_faults
 from runner.ui.problems import render_problems
 from runner.ui.reports import report, tables

@@ -15,12 +15,12 @@ from runner.config.words import CONTACT_KEYS, chosen_cluster, hydra_value, is_ig
 from runner.control.record import run_index
 from runner.control.record.launch_record import LATEST, OVERRIDES_FILE, read_launch
 from runner.control.record.said_notes import unsaid
-from runner.core.errors import ConfigError, Interrupted, Problem
+from runner.core.errors import ConfigError, Interrupted, Problem, fold_names
 from runner.core.launch_request import LaunchRequest
+from runner.core.remote_run import user_at_host
 from runner.core.shell import line, this_program
 from runner.core.wire.paths import is_run_id
 from runner.core.wire.text import counted, join_some
-from runner.ui.layout import fold_names
 from runner.ui.output import note
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def open_pool(composed: LaunchRequest) -> AbstractContextManager[HostPool]:
 
     names = [node.name for node in composed.spec.nodes]
     console = open_console(composed.spec.ui, None, names, b"")
-    return open_host_pool(composed.spec, console, fold_names)
+    return open_host_pool(composed.spec, console)
 
 
 @contextlib.contextmanager
@@ -183,7 +183,7 @@ def open_run_finder(
     else:
         names = [node.name for node in composed.spec.nodes]
         console = open_console(composed.spec.ui, composed.spec.console_ranks, names)
-    with open_host_pool(replace(composed.spec, run_id=verb), console, fold_names) as pool:
+    with open_host_pool(replace(composed.spec, run_id=verb), console) as pool:
         yield RunFinder(pool, composed.selector)
 
 
@@ -199,7 +199,6 @@ def confirm(
         ConfigError: There is no terminal to ask on, and no answer was given.
         Interrupted: The answer is no.
     """
-    from runner.control.attempt.stop import user_at_host
     from runner.ui.reports.run_table import run_lines
 
     folders = {run.run_id: run_index.other_folder(run) for run in runs}

@@ -1,6 +1,4 @@
 """The chaos test: random harm to runs on real hosts, and what must hold after each.
 
-    python -m tests.lab.chaos --events 1000 --seed 7
-
 Two runs are on at once: a victim, and a bystander that must not notice unless a whole host was hit.
 """

@@ -29,7 +29,6 @@ HOSTS = 3
 
 
 def main() -> int:
-    """Run the events, side by side on several labs; print and write what came of them."""
     options = _options()
     if reason := missing():
         print(reason, file=sys.stderr)
@@ -96,10 +95,10 @@ def run_part(options: argparse.Namespace) -> int:
         ended: list[int] = []
         for signum in (signal.SIGINT, signal.SIGTERM):  # end early, and in order
             signal.signal(signum, lambda *_: ended.append(1))
-        chosen = kinds if options.only or options.each else []
         for number in numbers:
             if not ended:
-                on_outcome(session.event(number, chosen[number % len(chosen)] if chosen else None))
+                kind = kinds[number % len(kinds)] if options.only else None
+                on_outcome(session.event(number, kind))
         if last := session.close():
             on_outcome(last)
         launcher.close()
@@ -113,7 +112,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000)
     parser.add_argument("--jobs", type=int, default=3, help="labs side by side")
     parser.add_argument("--only", default="", help="kinds with this in their name")
-    parser.add_argument("--each", action="store_true", help="one kind after the other")
     parser.add_argument("--evidence", default="", help="keep what explains violations there")
     parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
     return parser.parse_args()

@@ -32,18 +32,13 @@ class Fate(enum.Enum):
 
 @dataclass(frozen=True)
 class Expectation:
-    """What the rules say of a run after an event.
-
-    Attributes:
-        codes: The exit codes its controller may end with; any documented one if empty.
-        undo: Repairs the lab, once every controller has ended that shall.
-    """
+    """What the rules say of a run after an event."""
 
     fate: Fate
-    codes: frozenset[int] = frozenset()
+    codes: frozenset[int] = frozenset()  # of its controller; any documented one if empty
     within_s: float = 30.0
     says: str = ""
-    undo: Callable[[], object] = lambda: None
+    undo: Callable[[], object] = lambda: None  # once every controller has ended that shall
 
 
 DOCUMENTED = frozenset({0, 1, 3, 4, 5, 129, 130, 143})

@@ -256,21 +256,21 @@ def _reboot(scene: Scene) -> Expectation:
 def _stall(scene: Scene, nodes: Sequence[str]) -> Expectation:
     scene.note(f"the disks of {', '.join(nodes)} are frozen")
     for node in nodes:
-        scene.lab[node].freeze_disk()
+        scene.lab[node].disk.freeze()
     scene.sleep(LOST_S + 1, 2 * LOST_S)
     for node in nodes:
-        scene.lab[node].thaw_disk()
+        scene.lab[node].disk.thaw()
     return _for_both(scene, GOES_ON)
 
 
 def _stalled_and_stopped(scene: Scene) -> Expectation:
     host = scene.lab[scene.random_node()]
     scene.note(f"the disk of {host.name} is frozen")
-    host.freeze_disk()
+    host.disk.freeze()
     scene.sleep(0, LOST_S)
     scene.signal_controller(INT)
     scene.sleep(0.5, LOST_S)
-    host.thaw_disk()
+    host.disk.thaw()
     return ends(130)
 
 
@@ -284,15 +284,15 @@ def _full(scene: Scene) -> Expectation:
     def has_ended(run: Run) -> bool:
         return run.last_kind(node) == "ended"
 
-    host.fill_disk()
+    host.disk.fill()
     wait_until(lambda: any(map(has_ended, runs)), "a run to end on a full disk", 20)
     with contextlib.suppress(TimedOut):
         wait_until(lambda: all(map(has_ended, runs)), "the other as well", 3)
     if not all("stopping" in run.kinds(node) for run in runs):
         scene.note("the other run has the room that the first had set aside: full again")
-        host.fill_disk()
+        host.disk.fill()
         wait_until(lambda: all(map(has_ended, runs)), "the other to end too", 20)
-    return _for_both(scene, ends(1, says="No space left", undo=host.free_disk))
+    return _for_both(scene, ends(1, says="No space left", undo=host.disk.free))
 
 
 DEAF = ends(1, 4, within_s=UNRESPONSIVE_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,7 +23,6 @@ LINE_PADDING = "x" * 150
 """What every line of a rank ends with: a full disk is met soon, a torn line is told."""
 
 USER = "root"
-"""Whose runs these are."""
 
 
 @dataclass(frozen=True)
@@ -35,29 +35,19 @@ class RunShape:
 
 @dataclass
 class Run:
-    """A run on all hosts of the lab.
-
-    Attributes:
-        controller: The process that launched it, or follows it now.
-        is_followed: Whether a controller is to see its end.
-        is_attached: Whether that joined it: its Ctrl-C leaves the run alone.
-        pids: The ranks' own processes, by rank, once they run.
-        powerless: Nodes that lost their power while it was on.
-        disk_was_full: Nodes whose disk was full while it was on.
-        may_miss_bytes: Nodes whose last bytes the controller may have had no chance to fetch.
-    """
+    """A run on all hosts of the lab."""
 
     name: str
     shape: RunShape
     lab: Lab
-    controller: Controller
-    is_followed: bool = True
-    is_attached: bool = False
-    pids: dict[int, int] = field(default_factory=dict)
-    powerless: set[str] = field(default_factory=set)
+    controller: Controller  # which launched it, or follows it now
+    is_followed: bool = True  # a controller is to see its end
+    is_attached: bool = False  # that one joined it: its Ctrl-C leaves the run alone
+    pids: dict[int, int] = field(default_factory=dict)  # of the ranks' own processes
+    powerless: set[str] = field(default_factory=set)  # nodes that were off while it was on
     disk_was_full: set[str] = field(default_factory=set)
-    may_miss_bytes: set[str] = field(default_factory=set)
-    controllers: list[Controller] = field(default_factory=list)
+    may_miss_bytes: set[str] = field(default_factory=set)  # nodes that sent perhaps not all
+    controllers: list[Controller] = field(default_factory=list)  # before the one of now
 
     def folder(self, node: str) -> Path:
         """Its folder on a host, as this process sees it."""
@@ -81,10 +71,8 @@ class Run:
     def events(self, node: str) -> list[dict[str, Any]]:
         found = []
         for line in _bytes(self.folder(node) / "events.jsonl").splitlines():
-            try:
+            with contextlib.suppress(ValueError):
                 found.append(json.loads(line))
-            except ValueError:
-                continue
         return found
 
     def last_events(self) -> list[dict[str, Any]]:
@@ -119,13 +107,10 @@ class Run:
 
     def our_processes(self, node: str) -> list[Process]:
         """Our own processes on a node: agents, guardian, supervisor."""
-        words = [f"runner {name} {node} v" for name in self.process_names]
+        names = [self.name, "attach"] if self.is_attached else [self.name]
+        words = [f"runner {name} {node} v" for name in names]
         processes = self.lab[node].processes()
         return [p for p in processes if any(each in p.cmdline for each in words)]
-
-    @property
-    def process_names(self) -> list[str]:
-        return [self.name, *(["attach"] if self.is_attached else [])]
 
     def rank_children(self, node: str) -> list[int]:
         """The children of the ranks of a node, wherever they went."""
@@ -136,11 +121,7 @@ class Run:
         return sorted(found - own - {self.supervisor(node)})
 
     def wait_started(self) -> None:
-        """Return once every rank has written, and every supervisor knows the others.
-
-        Raises:
-            LabError: It takes too long; what the controller said is in it.
-        """
+        """Return once every rank has written, and every supervisor knows the others."""
         members = list(self.lab.hosts)[1:]
 
         def up() -> bool:

@@ -23,13 +23,7 @@ CONT = signal.SIGCONT
 
 @dataclass
 class Scene:
-    """One event: who is hit, and what becomes of the bystander.
-
-    Attributes:
-        rng: Decides everything that is left to chance.
-        actions: What was done, in words.
-        relaunch: Starts another victim and does not wait for it.
-    """
+    """One event: who is hit, and what becomes of the bystander."""
 
     lab: Lab
     launcher: Launcher
@@ -37,8 +31,8 @@ class Scene:
     victim: Run
     bystander: Run
     bystander_expectation: Expectation = GOES_ON
-    actions: list[str] = field(default_factory=list)
-    relaunch: Callable[[], Run] = lambda: NotImplemented
+    actions: list[str] = field(default_factory=list)  # what was done, in words
+    relaunch: Callable[[], Run] = lambda: NotImplemented  # another victim, not waited for
 
     def note(self, text: str) -> None:
         self.actions.append(text)

@@ -26,14 +26,10 @@ LIST_EVERY = 15
 LAST = -1
 """The number of what is wrong after all events."""
 
-BYSTANDER_EVENTS = 40
-"""After so many events a bystander ends, and its successor comes."""
-
 
 @dataclass
 class Outcome:
     number: int
-    seed: int
     kind: str
     actions: str = ""
     run: str = ""
@@ -58,18 +54,21 @@ class Session:
     def __init__(
         self, lab: Lab, launcher: Launcher, seed: int, evidence: Path, part: str = "0"
     ) -> None:
-        self._lab, self._launcher, self._part = lab, launcher, part
-        self._seed, self._evidence = seed, evidence
+        self._lab = lab
+        self._launcher = launcher
+        self._part = part
+        self._seed = seed
+        self._evidence = evidence
         self._victim: Run | None = None
         self._bystander: Run | None = None
         self._launches = 0
-        self._age = self._count = 0
+        self._count = 0
         self._unlisted: list[Run] = []
 
     def event(self, number: int, chosen: Kind | None = None) -> Outcome:
         rng = random.Random(f"{self._seed}:{number}")  # noqa: S311 (it is to be repeatable)
         kind = chosen or rng.choices(KINDS, [each.weight for each in KINDS])[0]
-        outcome = Outcome(number, self._seed, kind.name)
+        outcome = Outcome(number, kind.name)
         began = time.monotonic()
         runs: list[Run] = []
         try:
@@ -95,7 +94,7 @@ class Session:
 
     def close(self) -> Outcome | None:
         """End what is on; return what is wrong with it, if anything is."""
-        outcome = Outcome(LAST, self._seed, "the end of all runs")
+        outcome = Outcome(LAST, "the end of all runs")
         for run in (self._victim, self._bystander):
             if run is not None:
                 outcome.problems += self._finish(run)
@@ -110,19 +109,15 @@ class Session:
     # What is on
 
     def _scene(self, rng: random.Random, kind: Kind) -> Scene:
-        self._age += 1
-        if self._bystander is not None and self._age > BYSTANDER_EVENTS:
-            self._raise_if_any(self._finish(self._bystander))
-            self._bystander = None
         new = []
         if self._bystander is None:
-            self._age = 0
             shape = RunShape(detached=rng.random() < 0.5)
             self._bystander = self._launch(shape)
             new.append(self._bystander)
         former = self._victim
         if former and (kind.needs_fresh_run or (kind.needs_launcher and former.is_attached)):
-            self._raise_if_any(self._finish(former))
+            if problems := self._finish(former):
+                raise AssertionError("\n".join(problems))
             self._victim = None
         if not kind.needs_fresh_run and self._victim is None:
             self._victim = self._launch(self._shape(rng))
@@ -156,11 +151,6 @@ class Session:
         run.request_end()
         problems = list(judge.await_controller(run, judge.ends(0))) if run.is_followed else []
         return problems + judge.await_clean(self._lab, others) + self._check_ended(run)
-
-    @staticmethod
-    def _raise_if_any(problems: list[str]) -> None:
-        if problems:
-            raise AssertionError("\n".join(problems))
 
     # What must hold
 

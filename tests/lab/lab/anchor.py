@@ -18,17 +18,10 @@ class LabNamespaces:
     """A PID, a mount and a network namespace that live exactly as long as this process.
 
     Not as long as the thread that made them, as a parent-death signal would have it.
-
-    Attributes:
-        pid: The PID of its PID 1, as this process sees it.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Starts it.
-
-        Args:
-            folder: To be removed if this process dies and cannot do so itself.
-        """
+        """`folder` is removed if this process dies and cannot do so itself."""
         own_pidfd = os.pidfd_open(os.getpid())
         log = folder / "anchor.log"
         program = [sys.executable, "-I", "-S", f"{INSIDE}/anchor.py", str(own_pidfd), str(folder)]
@@ -47,7 +40,7 @@ class LabNamespaces:
         if not pid:
             self._process.wait()
             raise LabError(f"the lab's namespaces ended at once:\n{log.read_text()}")
-        self.pid = int(pid)
+        self.pid = int(pid)  # of their PID 1, as this process sees it
         # A /run of its own holds its network namespaces, disks and interfaces: none of them has a
         # name that the machine, or another lab, could see.
         self.run(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import subprocess
 from typing import TYPE_CHECKING
@@ -17,18 +16,14 @@ class Disk:
     """A small file system of its own, so that it can be filled without harm to anything else.
 
     It belongs to the lab, not to the host: it outlives the host's power and dies with the lab.
-
-    Attributes:
-        lab_path: Its path in the lab's mount namespace.
-        path: The same place as this process sees it. Never `resolve()` it: it leads through
-            /proc/PID/root.
     """
 
     def __init__(self, anchor: LabNamespaces, name: str, megabytes: int) -> None:
         self._anchor = anchor
         self._size = megabytes << 20
-        self.lab_path = self._store = f"/run/disks/{name}"
-        self.path = anchor.path(self.lab_path)
+        self.lab_path = f"/run/disks/{name}"  # in the lab's mount namespace
+        self._store = self.lab_path
+        self.path = anchor.path(self.lab_path)  # never `resolve()` it: it is in /proc/PID/root
         self.full = False
         anchor.run(f"mkdir {shlex.quote(self.lab_path)}")
         self._mount()
@@ -44,30 +39,26 @@ class Disk:
         """Lets go on who waits for it, if it was frozen."""
 
     def fill(self) -> None:
+        """Leaves no free byte (new empty files still fit)."""
         self.full = True
-        for _ in range(20):
-            stat = os.statvfs(self.path)
-            # A size of 0 would mean no limit.
-            used = max((stat.f_blocks - stat.f_bfree) * stat.f_frsize, stat.f_frsize)
-            try:
-                self._resize(used)
-            except LabError:  # somebody wrote in between
-                continue
-            return
-        raise LabError(f"{self.lab_path} is written to faster than it can be filled")
+        filler = shlex.quote(f"{self.lab_path}/.filler")
+        path = shlex.quote(self.lab_path)
+        # What is to be had at once is allocated without writing it; dd takes the last blocks.
+        self._anchor.run(
+            f"free=$(df --output=avail -B 1k {path} | tail -n 1);"
+            f"fallocate -l $((free * 99 / 100))k {filler};"
+            f"dd if=/dev/zero of={filler} bs=1k oflag=append conv=notrunc,fsync 2>/dev/null || :"
+        )
 
     def free(self) -> None:
-        self._resize(self._size)
+        self._anchor.run(f"rm -f {shlex.quote(self.lab_path)}/.filler")
         self.full = False
-
-    def _resize(self, size: int) -> None:
-        self._anchor.run(f"mount -o remount,size={size} {shlex.quote(self._store)}")
 
 
 class FreezableDisk(Disk):
     """A disk that can be frozen (fsfreeze(8)): who writes to it then waits in the kernel.
 
-    It is an ext4 image, since the kernel freezes no tmpfs. It is full when a file fills it.
+    It is an ext4 image, since the kernel freezes no tmpfs.
     """
 
     def __init__(self, anchor: LabNamespaces, name: str, megabytes: int) -> None:
@@ -75,7 +66,8 @@ class FreezableDisk(Disk):
         super().__init__(anchor, name, megabytes)
 
     def _mount(self) -> None:
-        path, image = shlex.quote(self.lab_path), shlex.quote(f"{self.lab_path}.img")
+        path = shlex.quote(self.lab_path)
+        image = shlex.quote(f"{self.lab_path}.img")
         # Small blocks: on a full disk little more fits into the last block of a file. The lazy
         # initialisation would write to the image at its leisure, and the journal needs no room.
         options = "-q -F -b 1024 -m 0 -E lazy_itable_init=0,nodiscard -O ^has_journal"
@@ -101,21 +93,6 @@ class FreezableDisk(Disk):
         freezer, self._freezer = self._freezer, None
         if freezer is not None:
             freezer.communicate()
-
-    def fill(self) -> None:
-        self.full = True
-        filler = shlex.quote(f"{self.lab_path}/.filler")
-        path = shlex.quote(self.lab_path)
-        # What is to be had at once is allocated without writing it; dd takes the last blocks.
-        self._anchor.run(
-            f"free=$(df --output=avail -B 1k {path} | tail -n 1);"
-            f"fallocate -l $((free * 99 / 100))k {filler};"
-            f"dd if=/dev/zero of={filler} bs=1k oflag=append conv=notrunc,fsync 2>/dev/null || :"
-        )
-
-    def free(self) -> None:
-        self._anchor.run(f"rm -f {shlex.quote(self.lab_path)}/.filler")
-        self.full = False
 
 
 class NetworkDisk(Disk):

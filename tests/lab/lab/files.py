@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.lab.lab.switch import INTERFACE, Leg
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-    from tests.lab.lab.switch import Leg
 
 LOGIN_USER = "alice"
 """Whom tests log in as, unless they are about root."""
@@ -44,16 +44,11 @@ START_UP_FILES = (".bashrc", ".config/fish/config.fish")
 
 @dataclass(frozen=True)
 class HostPlan:
-    """What one host shall be; `make_lab` explains it.
-
-    Attributes:
-        legs: Its network interfaces; the address of the first is the host's address.
-        disk: The name of the disk with its homes.
-    """
+    """What one host shall be; `make_lab` explains it."""
 
     name: str
-    legs: tuple[Leg, ...]
-    disk: str
+    leg: Leg
+    disk: str  # the name of that with its homes
     is_loopback: bool
     login_shell: str
     rc_banner: bool
@@ -61,7 +56,7 @@ class HostPlan:
 
     @property
     def address(self) -> str:
-        return self.legs[0].address
+        return self.leg.address
 
 
 @dataclass(frozen=True)
@@ -140,12 +135,11 @@ def _sshd_config(plan: HostPlan) -> str:
 
 
 def _network(plan: HostPlan) -> str:
-    legs = (
-        f"link set dev {leg.interface} up\n"
-        f"address add {leg.address}/24 broadcast + dev {leg.interface}\n"
-        for leg in plan.legs
+    return (
+        "link set dev lo up\n"
+        f"link set dev {INTERFACE} up\n"
+        f"address add {plan.address}/24 broadcast + dev {INTERFACE}\n"
     )
-    return "link set dev lo up\n" + "".join(legs)
 
 
 def _hosts(plan: HostPlan, addresses: Mapping[str, str]) -> str:
@@ -155,7 +149,7 @@ def _hosts(plan: HostPlan, addresses: Mapping[str, str]) -> str:
 
 
 def _machine_id(plan: HostPlan) -> str:
-    return plan.legs[0].mac.replace(":", "").rjust(32, "0")
+    return plan.leg.mac.replace(":", "").rjust(32, "0")
 
 
 def _system_accounts(path: str) -> list[list[str]]:

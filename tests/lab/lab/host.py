@@ -23,8 +23,8 @@ from tests.lab.lab.programs import (
     run,
     sshd_path,
 )
-from tests.lab.lab.switch import wait_links_up
-from tests.lab.waiting import TimedOut, wait_until
+from tests.lab.lab.switch import INTERFACE, wait_links_up
+from tests.lab.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,14 +46,8 @@ class Host:
     """A machine with sshd, a network, a disk, and a power switch.
 
     It has two accounts, root and alice (an ordinary user, whom all methods mean unless told
-    otherwise), both with their home on its disk.
-
-    Attributes:
-        name: Its hostname.
-        address: The address others find it at.
-        home: alice's home as this process sees it, also while the host is off; root's is next to
-            it. Never `resolve()` it: it leads through /proc/PID/root.
-        console: The log of its boot and its sshd.
+    otherwise), both with their home on its disk. `home` is hers as this process sees it, also while
+    the host is off.
     """
 
     def __init__(
@@ -62,11 +56,11 @@ class Host:
         self.name = plan.name
         self.address = plan.address
         self.home = disk.path / Path(HOMES[LOGIN_USER]).name
-        self.console = files.console
+        self.console = files.console  # the log of its boot and its sshd
         self._plan = plan
-        self._legs = plan.legs
+        self._leg = plan.leg
         self._files = files
-        self._disk = disk
+        self.disk = disk
         self._anchor = anchor
         self._switch = switch
         self._boot_process: subprocess.Popen[str] | None = None
@@ -84,11 +78,11 @@ class Host:
         """Switches it on and returns while it boots; `wait_ready` waits for the end of that."""
         assert not self.is_on
         self._clean_up_power_loss()
-        network = self._switch.connect(self.name, self._legs)
+        network = self._switch.connect(self.name, self._leg)
         self._is_plugged = True
         enter = ["nsenter", f"--target={self._anchor.pid}", "--mount", "--pid", f"--net={network}"]
         unshare = ["unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child"]
-        boot = ["/bin/sh", f"{INSIDE}/boot.sh", str(self._files.folder), self._disk.lab_path]
+        boot = ["/bin/sh", f"{INSIDE}/boot.sh", str(self._files.folder), self.disk.lab_path]
         with self.console.open("a") as console:
             self._boot_process = subprocess.Popen(
                 [*enter, "--", *unshare, "--", *boot, sshd_path()],
@@ -103,11 +97,8 @@ class Host:
 
     def wait_ready(self) -> None:
         """Returns once its sshd listens and its network carries."""
-        with contextlib.suppress(TimedOut):
-            wait_until(
-                lambda: not self.is_on or listens(self._init_pid, SSH_PORT), "sshd to listen"
-            )
-        if not self.is_on or not listens(self._init_pid, SSH_PORT):
+        wait_until(lambda: not self.is_on or listens(self._init_pid, SSH_PORT), "sshd to listen")
+        if not self.is_on:
             raise LabError(f"{self.name} did not boot:\n{self.console.read_text()}")
         self._wait_reachable()
 
@@ -129,7 +120,7 @@ class Host:
             return
         self._boot_process.wait()
         self._boot_process = None
-        self._switch.disconnect(self.name, self._legs)
+        self._switch.disconnect(self.name, self._leg)
 
     def reap(self) -> None:
         """Reaps it after the whole lab has died."""
@@ -140,19 +131,18 @@ class Host:
     # Network
 
     def unplug(self) -> None:
-        """Pulls its network cables: nothing gets through, and its interfaces lose their carrier."""
-        self._switch.set_links(self._legs, up=False)
+        """Pulls its network cable: nothing gets through, and its interface loses its carrier."""
+        self._switch.set_link(self._leg, up=False)
         self._is_plugged = False
 
     def plug(self) -> None:
-        self._switch.set_links(self._legs, up=True)
+        self._switch.set_link(self._leg, up=True)
         self._is_plugged = True
         self._wait_reachable()
 
     def _wait_reachable(self) -> None:
-        network = Path(f"/proc/{self._init_pid}/root/sys/class/net")
-        ours = [network / leg.interface for leg in self._legs]
-        wait_links_up([*ours, *(self._switch.interface(leg.port) for leg in self._legs)])
+        ours = Path(f"/proc/{self._init_pid}/root/sys/class/net/{INTERFACE}")
+        wait_links_up([ours, self._switch.interface(self._leg.port)])
         wait_until(self._answers, f"{self.name} to be reached")
 
     def _answers(self) -> bool:
@@ -167,24 +157,11 @@ class Host:
 
     # Disk
 
-    def fill_disk(self) -> None:
-        """Leaves no free byte on the disk with its homes (new empty files still fit)."""
-        self._disk.fill()
-
-    def free_disk(self) -> None:
-        self._disk.free()
-
-    def freeze_disk(self) -> None:
-        self._disk.freeze()
-
-    def thaw_disk(self) -> None:
-        self._disk.thaw()
-
     def reset_homes(self) -> None:
         for home in HOMES.values():
-            for path in (self._disk.path / Path(home).name).iterdir():
+            for path in (self.disk.path / Path(home).name).iterdir():
                 _remove(path)
-        make_homes(self._disk.path, self._plan)
+        make_homes(self.disk.path, self._plan)
 
     def write(
         self, path: str, text: str, mode: int | None = None, *, user: str = LOGIN_USER
@@ -206,11 +183,7 @@ class Host:
         check: bool = True,
         stdin: str = "",
     ) -> str:
-        """Runs a shell command on the host, in the user's home, without ssh; returns its output.
-
-        Raises:
-            LabError: It failed, and `check` is set; the text has all it said.
-        """
+        """Runs a shell command on the host, in the user's home, without ssh; returns its output."""
         argv = [*self._enter_command(user), "/bin/sh", "-c", f"cd\n{command}"]
         description = f"{self.name}: {command}"
         return run(
@@ -302,9 +275,9 @@ class Host:
         self.power_on()
         if not self._is_plugged:
             self.plug()
-        self.thaw_disk()
-        if self._disk.full:
-            self.free_disk()
+        self.disk.thaw()
+        if self.disk.full:
+            self.disk.free()
         for path in Path(f"/proc/{self._init_pid}/root/dev/shm").iterdir():
             _remove(path)
 

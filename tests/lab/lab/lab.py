@@ -24,22 +24,14 @@ T = TypeVar("T")
 
 
 class Lab:
-    """Hosts on a network of their own, with this process, the controller, as their neighbour.
-
-    Attributes:
-        hosts: The hosts, in order.
-        address: The controller's address.
-        key: The private key that opens every account of every host.
-        known_hosts: A file with every host's key, by name and by address.
-        transport: How the clusters that are written from now on reach their hosts.
-    """
+    """Hosts on a network of their own, with this process, the controller, as their neighbour."""
 
     def __init__(self, hosts: Mapping[str, Host], address: str, folder: Path) -> None:
         self.hosts = dict(hosts)
-        self.address = address
-        self.key = folder / "key"
+        self.address = address  # of the controller
+        self.key = folder / "key"  # opens every account of every host
         self.known_hosts = folder / "known_hosts"
-        self.transport = "ssh"
+        self.transport = "ssh"  # of the clusters that are written from now on
 
     def __getitem__(self, name: str) -> Host:
         return self.hosts[name]
@@ -50,12 +42,9 @@ class Lab:
         ssh: Mapping[str, object] | None = None,
         **overrides: object,
     ) -> dict[str, Any]:
-        """Returns what a user would write in conf/cluster/NAME.yaml about these hosts.
+        """Returns what a user would write in conf/cluster/NAME.yaml about these hosts, or all.
 
-        Args:
-            names: The nodes, in order; all hosts unless given.
-            ssh: Laid over the usual settings, key by key.
-            overrides: Laid over the result.
+        `ssh` is laid over the usual settings, key by key, and `overrides` over the result.
         """
         chosen = [self.hosts[name] for name in (names if names is not None else self.hosts)]
         usual = {
@@ -80,7 +69,6 @@ class Lab:
         names: Iterable[str] | None = None,
         **overrides: Any,
     ) -> Path:
-        """Writes `cluster(...)` to FOLDER/cluster/NAME.yaml, and returns that path."""
         path = folder / "cluster" / f"{name}.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(yaml.safe_dump(self.cluster(names, **overrides), sort_keys=False))
@@ -114,7 +102,6 @@ class Lab:
             host.repair()
 
     def leftovers(self) -> dict[str, list[Process]]:
-        """Returns what runs besides sshd, by host; hosts with nothing are not named."""
         return self._per_host(lambda host: host.leftovers())
 
     def wait_idle(self, timeout_s: float | None = None) -> dict[str, list[Process]]:

@@ -21,10 +21,6 @@ from tests.lab.lab.switch import Leg, Switch, Uplink
 LabFactory = Callable[..., AbstractContextManager[Lab]]
 
 REPOSITORY = Path(__file__).parents[3]
-OUTER = "lan0"
-INNER = "inner"
-"""The bridge that the controller is not on."""
-
 FIRST_HOST = 11
 
 
@@ -33,49 +29,28 @@ def make_lab(
     n: int = 4,
     names: Sequence[str] | None = None,
     *,
-    isolated: Sequence[str] = (),
-    shared_home: bool = False,
+    shared_home: bool = False,  # all have one disk for their homes, as with NFS
     home_mb: int = 512,
     disk: type[Disk] = Disk,
-    is_loopback: bool = False,
-    login_shell: Mapping[str, str] | None = None,
-    rc_banner: bool = False,
-    sshd_options: Sequence[str] | Mapping[str, Sequence[str]] = (),
+    is_loopback: bool = False,  # a host's own name is 127.0.1.1 there, as Debian has it
+    login_shell: Mapping[str, str] | None = None,  # of both users, where it is not bash
+    rc_banner: bool = False,  # of sshd, and text that the shells' start-up files print
+    sshd_options: Sequence[str] | Mapping[str, Sequence[str]] = (),  # for all, or by host
     keep: Iterable[Path] = (),
 ) -> Iterator[Lab]:
     """Makes a lab, there once every host's sshd listens; it is gone at the end of the `with`.
 
-    Args:
-        n: How many hosts, called node1, node2, ...
-        names: Their names instead; then `n` does not count.
-        isolated: The hosts that only each other and the first of the others, the bastion, reach.
-        shared_home: Whether all hosts have one disk for their homes, as with NFS.
-        home_mb: The size of a disk.
-        disk: What kind of disks they have; some kinds can be frozen.
-        is_loopback: Whether a host's own name is 127.0.1.1 in its /etc/hosts, as Debian has it.
-        login_shell: The shell of root and alice, by host, where it is not bash.
-        rc_banner: Whether sshd shows a banner, and the shells' start-up files print text as well.
-        sshd_options: Lines for sshd_config, by host or for all; they win over the lab's own.
-        keep: Folders that the hosts must see although they are below /tmp, /home, /run or /root.
-            The repository, this Python, pyenv, and what is not hidden in /root are kept anyway.
+    Without `names` there are `n` hosts, called node1, node2, ... They see `keep` although it is
+    below /tmp, /home, /run or /root, like the repository, this Python, and what is not hidden in
+    /root.
     """
     names = list(names) if names is not None else [f"node{i + 1}" for i in range(n)]
-    bridges = {OUTER: "10.77", INNER: "10.78"} if isolated else {OUTER: "10.77"}
-    bastion = next(name for name in names if name not in isolated)
-
-    def legs(name: str, number: int, subnet: int) -> Iterator[Leg]:
-        mine = [INNER] if name in isolated else [OUTER]
-        if isolated and name == bastion:
-            mine = [*bridges]
-        for i, bridge in enumerate(mine):
-            address = f"{bridges[bridge]}.{subnet}.{FIRST_HOST + number}"
-            yield Leg(f"eth{i}", bridge, f"port{number}.{i}", address)
 
     def plan(name: str, number: int, subnet: int) -> HostPlan:
         by_host = sshd_options if isinstance(sshd_options, Mapping) else {name: sshd_options}
         return HostPlan(
             name=name,
-            legs=tuple(legs(name, number, subnet)),
+            leg=Leg(f"port{number}", f"10.77.{subnet}.{FIRST_HOST + number}"),
             disk="shared" if shared_home else f"of-{name}",
             is_loopback=is_loopback,
             login_shell=(login_shell or {}).get(name, "/bin/bash"),
@@ -92,7 +67,7 @@ def make_lab(
         cleanup.callback(_reap_all, hosts)
         anchor = LabNamespaces(folder)
         cleanup.callback(anchor.close)
-        switch = Switch(anchor, bridges)
+        switch = Switch(anchor)
         uplink = Uplink(anchor, switch, tag)
         cleanup.callback(uplink.close)
 

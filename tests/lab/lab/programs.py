@@ -52,12 +52,7 @@ def run(
     kind: type[subprocess.Popen[str]] = subprocess.Popen,
     description: str = "",
 ) -> str:
-    """Runs a program to its end and returns what it printed.
-
-    Raises:
-        LabError: It failed, and `check` is set; the text has all it said.
-        subprocess.TimeoutExpired: It still ran after `timeout` × PATIENCE seconds, and got killed.
-    """
+    """Runs a program to its end, which has a deadline, and returns what it printed."""
     pipe = subprocess.PIPE
     with kind(argv, stdin=pipe, stdout=pipe, stderr=pipe, text=True, errors="replace") as program:
         try:
@@ -72,7 +67,7 @@ def run(
 
 
 def first_line(program: subprocess.Popen[str]) -> str:
-    """Returns the first line of a program's output, "" if it ends without one; closes the pipe."""
+    """Returns the first line of a program's output, "" if it ends without one."""
     assert program.stdout is not None
     with program.stdout as output:
         return output.readline().rstrip("\n")

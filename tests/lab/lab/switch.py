@@ -1,4 +1,4 @@
-"""The lab's network: bridges and cables."""
+"""The lab's network: a bridge and cables."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ from tests.lab.lab.programs import LabError, run
 from tests.lab.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 FORWARDING = "3"
 """The state of a bridge's port that lets frames through."""
 
 BRIDGE = "lan0"
 PORT = "controller"
+INTERFACE = "eth0"  # of each host
 
 
 @dataclass(frozen=True)
 class Leg:
-    """A network interface of a host, and its cable to a port of the switch; subnets are /24."""
+    """The network interface of a host, and its cable to a port of the switch; subnets are /24."""
 
-    interface: str
-    bridge: str
     port: str
     address: str
 
@@ -39,30 +38,32 @@ class Leg:
 
 
 class Switch:
-    """The bridges and cables of a lab.
+    """The bridge and cables of a lab.
 
     All in the anchor's network namespace: its names clash with nothing, the machine's firewall
     does not see its traffic, and without an address of its own it answers nobody.
     """
 
-    def __init__(self, anchor: LabNamespaces, bridges: Iterable[str]) -> None:
+    def __init__(self, anchor: LabNamespaces) -> None:
         self._anchor = anchor
-        for bridge in bridges:
-            anchor.ip(f"link add name {bridge} type bridge", f"link set dev {bridge} up")
+        anchor.ip(f"link add name {BRIDGE} type bridge", f"link set dev {BRIDGE} up")
 
-    def connect(self, host: str, legs: Sequence[Leg]) -> str:
-        """Gives a host a new network namespace with its legs; returns the path to enter it by."""
-        self._anchor.ip(f"netns add {host}", *(line for leg in legs for line in _cable(leg, host)))
+    def connect(self, host: str, leg: Leg) -> str:
+        """Gives a host a new network namespace with its leg; returns the path to enter it by."""
+        peer = f"peer name {INTERFACE} address {leg.mac} netns {host}"
+        self._anchor.ip(
+            f"netns add {host}",
+            f"link add name {leg.port} type veth {peer}",
+            f"link set dev {leg.port} master {BRIDGE} up",
+        )
         return str(self._anchor.path(f"/run/netns/{host}"))
 
-    def disconnect(self, host: str, legs: Sequence[Leg]) -> None:
+    def disconnect(self, host: str, leg: Leg) -> None:
         """Takes away what `connect` gave, as far as it is there."""
-        ports = (f"link delete dev {leg.port}" for leg in legs)
-        self._anchor.ip(*ports, f"netns delete {host}", force=True)
+        self._anchor.ip(f"link delete dev {leg.port}", f"netns delete {host}", force=True)
 
-    def set_links(self, legs: Sequence[Leg], *, up: bool) -> None:
-        state = "up" if up else "down"
-        self._anchor.ip(*(f"link set dev {leg.port} {state}" for leg in legs))
+    def set_link(self, leg: Leg, *, up: bool) -> None:
+        self._anchor.ip(f"link set dev {leg.port} {'up' if up else 'down'}")
 
     def interface(self, port: str) -> Path:
         return self._anchor.path(f"/run/sys/class/net/{port}")
@@ -80,21 +81,8 @@ def _is_forwarding(interface: Path) -> bool:
     return is_up and (not bridged.exists() or bridged.read_text() == f"{FORWARDING}\n")
 
 
-def _cable(leg: Leg, host: str) -> Iterator[str]:
-    yield (
-        f"link add name {leg.port} type veth"
-        f" peer name {leg.interface} address {leg.mac} netns {host}"
-    )
-    yield f"link set dev {leg.port} master {leg.bridge} up"
-
-
 class Uplink:
-    """The controller's own leg: the only part of a lab in the machine's network namespace.
-
-    Attributes:
-        number: X of the lab's subnets 10.77.X.0/24 and up; no other lab on this machine has it.
-        address: The controller's address.
-    """
+    """The controller's own leg: the only part of a lab in the machine's network namespace."""
 
     def __init__(self, anchor: LabNamespaces, switch: Switch, tag: str) -> None:
         self._name = f"lab-{tag}"
@@ -102,7 +90,7 @@ class Uplink:
         self._ip(f"link add name {self._name} {cable}")
         anchor.ip(f"link set dev {PORT} master {BRIDGE} up")
         self._ip(f"link set dev {self._name} up")
-        self.number = self._reserve()
+        self.number = self._reserve()  # X of the lab's subnets 10.77.X.0/24 and up
         self.address = f"10.77.{self.number}.1"
         wait_links_up([Path(f"/sys/class/net/{self._name}"), switch.interface(PORT)])
 

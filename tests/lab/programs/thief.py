@@ -1,4 +1,4 @@
-"""Takes a port that a process here holds bound without listening: its first, or another by number.
+"""Takes the second port that a process here holds bound without listening.
 
 The runner keeps the master's ports like that, torch's and then the hub's; SO_REUSEADDR lets
 another program listen on them all the same, which is the collision that has to be noticed. Whoever
@@ -9,14 +9,12 @@ import ctypes
 import glob
 import os
 import socket
-import sys
 import time
 
 
 def main() -> None:
-    which = int(sys.argv[1]) if len(sys.argv) > 1 else 0
     while True:
-        for port in [ports[which] for ports in kept() if len(ports) > which]:
+        for port in [ports[1] for ports in kept() if len(ports) > 1]:
             with socket.socket(socket.AF_INET6) as taken:
                 taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 try:

@@ -49,7 +49,7 @@ from runner.core.outcome.verdict import fold_events
 from runner.core.planning.build_plan import build_plan
 from runner.core.replies import REPLIES
 from runner.core.spec import Progress
-from runner.core.wire.codec import Frame, FrameError, encode
+from runner.core.wire.codec import FrameError, encode
 from runner.core.wire.facts import FactsRequest
 from runner.core.wire.plan import Plan
 from runner.core.wire.run_info import RunInfo
@@ -72,12 +72,10 @@ from tests.unit.control.lying_host import (
     SPEC,
     Answer,
     Host,
-    OneVisit,
     Pool,
     World,
     elastic_plan,
     recorded,
-    runs,
     shown,
 )
 from tests.unit.release_builders import InMemory, release
@@ -345,34 +343,3 @@ def test_no_host_says_which_machine_is_contacted(world: World) -> None:
     told = "c: it is a node of .*, and not of lab here\n +if it is: .cluster.nodes.c.host=10.0.0.3"
     with pytest.raises(NotReady, match=told):
         finder.retarget_to_run(replace(PLAN, nodes=(*PLAN.nodes, other)))
-
-
-def test_a_host_that_keeps_its_runs_to_itself_holds_up_no_launch(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It answers pings and all else: its runs are but a note. What it says later is dropped."""
-    request_ids: list[int] = []
-
-    def without_answer(request: dict[str, Any]) -> list[Answer]:
-        if request["node"] == HONEST:
-            return runs(request)
-        request_ids.append(request["id"])
-        return [Answer("in_progress", {})]
-
-    monkeypatch.setattr(wait, "ANSWER_TIMEOUT_S", 20.0)
-    monkeypatch.setitem(HONEST_ANSWERS, "runs", without_answer)
-    pool = Pool(None, world.folder)
-    said: list[str] = []
-    pool.console = MagicMock(message=said.append)
-    pool.connector = OneVisit(None)
-    liar = pool.connector._left[LIAR]
-    pool.connect()
-    pool.spec = replace(pool.spec, run_id="mine")
-    request = LaunchRequest(pool.spec, pool.folder, "")
-    Attempts(request, CodeOnHosts(SPEC, Path()), pool, launch_warnings)._say_other_runs()
-    assert [line.partition(",")[0] for line in said] == [f"note: run {RUN_ID}"]
-    assert not pool.sessions[LIAR].closed
-    for request_id in (request_ids[0], 99):
-        liar._coming.put(Frame("refused", {"id": request_id, "reason": "slow"}).pack())
-    refused = iter(lambda: pool.inbox.get(timeout=10)[1], None)
-    assert next(frame for frame in refused if frame.kind == "refused").data["id"] == 99

@@ -10,9 +10,8 @@ import termios
 
 import pytest
 
-from runner.core.errors import Problem
+from runner.core.errors import Problem, fold_names
 from runner.transport.endpoint import Endpoint, Kind
-from runner.ui.layout import fold_names
 from runner.ui.output import coloured, message_text
 from runner.ui.problems import render_problems
 

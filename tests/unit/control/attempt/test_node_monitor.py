@@ -66,18 +66,6 @@ def test_a_node_that_the_run_succeeded_without_is_stopped(elastic: Scene) -> Non
     assert event(elastic, "c", ProgramExited(1), 51.0)
 
 
-def test_no_host_sends_logs_that_nobody_reads() -> None:
-    """What follows an attempt, such as a pull, has the connections for itself."""
-    scene = Scene()
-    scene.nodes["b"].tailer.is_complete = True
-    for session in scene.sessions.values():
-        session.hold(is_held=True)
-    scene.monitor.end_streams()
-    sent = {name: "stream" in session.requests for name, session in scene.sessions.items()}
-    assert sent == {"a": True, "b": False, "c": True}
-    assert not any(session.held[-1] for session in scene.sessions.values())
-
-
 @pytest.mark.parametrize(
     ("reason", "is_gone"),
     [

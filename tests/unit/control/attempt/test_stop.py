@@ -90,13 +90,3 @@ def test_the_reason_is_the_first_failure_though_its_report_comes_later(
     for _ in range(2):
         stop.name_reason(lambda: failed("a", 0, 3))
     assert said == ["rank 0 on a exited with 3; stopping the rest"]
-
-
-def test_a_stop_for_want_of_progress_is_not_said_again() -> None:
-    """It was, with the stacks."""
-    said: list[str] = []
-    stop = sequence(said)
-    reason = Reason(ReasonKind.STALL, "a", detail="16 s")
-    stop.begin(reason)
-    stop.name_reason(lambda: reason, at_once=True)
-    assert said == []

@@ -29,6 +29,7 @@ class FakeSession:
         self.requests: list[str] = []
         self.sent: list[dict[str, Any]] = []
         self.held: list[bool] = []
+        self.abandoned: set[int] = set()
         self.rejected = ""
         self._inbox = inbox
         self._answers = answers
@@ -157,3 +158,13 @@ def test_answers_to_pings_are_no_answer(monkeypatch: pytest.MonkeyPatch) -> None
     assert ("mute", "no answer for 0 s; its disk may be slow") in states
     assert [host.closed for host in hosts.values()] == [True, True, False, True]
     assert [name for name, state in states if state == "failed"][-1] == "busy"
+
+
+def test_who_answers_late_is_left_alone() -> None:
+    """What it says later is dropped, and its connection is used again."""
+    host = FakeSession("late")
+    sessions = cast("dict[str, HostSession]", {"late": host})
+    asking = Broadcast(sessions, Inbox(), 60.0, lambda *_: None)
+    _, problems = asking.collect("sample", {}, "sampled", 0.0)
+    assert problems["late"].message == "did not sample within 0 s"
+    assert (host.closed, host.abandoned) == (False, {1})

@@ -10,7 +10,7 @@ import pytest
 
 from runner.control.run.discovery import HostRecord, newest_record
 from runner.control.run.hosts import merge_statuses
-from runner.core.remote_run import RemoteRun, aggregate_state, current_hosts, elastic_summary
+from runner.core.remote_run import RemoteRun, aggregate_state, current_hosts
 from runner.core.wire.codec import decode, encode
 from runner.core.wire.plan import NodePlan
 from runner.core.wire.run_info import HostRunStatus, RunInfo
@@ -108,11 +108,3 @@ def test_who_only_stands_by_is_no_node_of_a_run() -> None:
     seen = {name: status(name, info=info) for name in ("n0", "n1", "n2")}
     assert list(current_hosts(seen)) == ["n0", "n1"]
     assert list(current_hosts({"n2": seen["n2"]})) == ["n2"]
-
-
-@pytest.mark.parametrize(("least", "text"), [(0, ""), (2, ", 2 of 2-4 nodes"), (4, "")])
-def test_how_many_nodes_an_elastic_run_has(least: int, text: str) -> None:
-    """Those whose supervisor lives, of as few and as many as there may be."""
-    info = RunInfo("r1", nnodes=4, min_nodes=least)
-    seen = {name: status(name, info=info, alive=name != "c") for name in "abc"}
-    assert elastic_summary(info, seen) == text

@@ -27,7 +27,7 @@ from runner.core.wire.events import (
     TimedEvent,
 )
 from runner.core.wire.states import Reason, ReasonKind, State
-from tests.golden.builders import asked, plan, told
+from tests.golden.builders import asked, lost, plan, told
 
 FAILED, STOPPED = Ended(State.FAILED), Ended(State.STOPPED)
 TOLD = Stopping(told("it failed elsewhere"))
@@ -113,33 +113,15 @@ def test_what_an_attempt_cost(
     assert losses(*told) == Losses(gone, frozenset(suspect))
 
 
-OUT_OF_TIME = "its job was about to reach its time limit"
-
-
-@pytest.mark.parametrize(
-    ("kind", "text", "outcome", "is_own"),
-    [
-        (ReasonKind.LOST, "lost b: why", ("lost", 4), False),
-        (ReasonKind.SUPERVISOR, "lost b: why", ("failed", 1), True),
-        (ReasonKind.SCHEDULER, "ended by Slurm: why", ("stopped", 1), True),
-        (ReasonKind.DECIDED, "b, which decides, has succeeded", ("succeeded", 0), False),
-        (ReasonKind.TERM, "b: its processes got SIGTERM", ("failed", 1), True),
-        (ReasonKind.START, "b: could not start: why", ("failed", 3), True),
-        (
-            ReasonKind.TIME_LIMIT,
-            "its job was about to reach its time limit",
-            ("stopped", 130),
-            False,
-        ),
-    ],
-)
-def test_a_reason(kind: ReasonKind, text: str, outcome: tuple[str, int], *, is_own: bool) -> None:
+def test_a_reason() -> None:
     """Whether a node failed itself is not for others to say."""
-    reason = Reason(kind, "b", 3, 1, "why")
-    assert (reason.text, reason.outcome) == (text, outcome)
-    assert (reason.is_own("b"), reason.is_own("a")) == (is_own, False)
+    reason = Reason(ReasonKind.SUPERVISOR, "b", detail="why")
+    assert (reason.is_own("b"), reason.is_own("a")) == (True, False)
     assert not reason.as_told_to("b").is_own("b")
     assert reason.as_told_to("a") == reason
+    assert not lost("b", "why").is_own("b")
+    assert Reason(ReasonKind.SCHEDULER, "b").outcome == ("stopped", 1)
+    assert Reason(ReasonKind.TIME_LIMIT, "b").outcome == ("stopped", 130)
 
 
 def test_a_node_without_which_a_run_went_on_is_gone() -> None:

@@ -32,7 +32,8 @@ def explained(
     )
 
 
-NO_MODULE = "the project has no module"
+NO = "the project has no module"
+NEAR = "did you mean pkg."
 SET_SRC = "task.env.PYTHONPATH=src"
 IN_SRC = "is in src/, where Python does not look"
 
@@ -41,23 +42,11 @@ IN_SRC = "is in src/, where Python does not look"
 @pytest.mark.parametrize(
     ("error", "target", "paths", "meaning", "remedy"),
     [
-        (
-            f"{OF_RUNPY} pkg.trian",
-            "pkg.trian",
-            FLAT,
-            f"{NO_MODULE} pkg.trian",
-            "did you mean pkg.train?",
-        ),
+        (f"{OF_RUNPY} pkg.trian", "pkg.trian", FLAT, f"{NO} pkg.trian", f"{NEAR}train?"),
         (f"{OF_RUNPY} pkg.train", "pkg.train", SRC, f"pkg.train {IN_SRC}", SET_SRC),
         (f"{NOT_FOUND} 'pkg'", "tools/run.py", SRC, f"pkg {IN_SRC}", SET_SRC),
         (f"{NOT_FOUND} 'pkg'", "scripts/run.py", FLAT, "pkg is in ./, wh", "task.env.PYTHONPATH=."),
-        (
-            f"{NOT_FOUND} 'pkg.utlis'",
-            "train.py",
-            FLAT,
-            f"{NO_MODULE} pkg.utlis",
-            "did you mean pkg.utils?",
-        ),
+        (f"{NOT_FOUND} 'pkg.utlis'", "train.py", FLAT, f"{NO} pkg.utlis", f"{NEAR}utils?"),
     ],
 )
 def test_the_projects_files_say_what_to_type(

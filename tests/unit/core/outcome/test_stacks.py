@@ -32,10 +32,10 @@ LATER = DUMP.replace("22:51", "22:52").replace("all_reduce", "barrier")
 PLAN = builders.plan(2, 2)
 
 
-def stack(rank: int, *calls: str, pid: int = 1) -> Stack:
+def stack(rank: int, *calls: str) -> Stack:
     """A rank in calls such as `torch/x.py:3:all_reduce`, the innermost first."""
     frames = (call.split(":") for call in calls)
-    return Stack(rank, pid, "python", "py-spy", tuple(Frame(f, int(n), c) for f, n, c in frames))
+    return Stack(rank, "python", "py-spy", tuple(Frame(f, int(n), c) for f, n, c in frames))
 
 
 def waiting(rank: int, operation: str = "all_reduce", line: int = 27) -> Stack:
@@ -91,7 +91,7 @@ def test_a_host_is_not_heard_on_the_ranks_of_another() -> None:
 def test_equal_stacks_are_one_and_the_odd_comes_first() -> None:
     """Who waits for others comes last; of a rank's processes the first counts."""
     odd = stack(2, "data.py:9:read")
-    told = [waiting(0), odd, waiting(1), stack(1, "pool.py:3:work", pid=9), waiting(3)]
+    told = [waiting(0), odd, waiting(1), stack(1, "pool.py:3:work"), waiting(3)]
     groups = group_stacks(builders.plan(4), {"a": told}).groups
     assert [group.ranks for group in groups] == [(2,), (0, 1, 3)]
     assert [group.collective for group in groups] == ["", "all_reduce"]
@@ -128,7 +128,7 @@ def test_who_waits_for_whom() -> None:
     wait = "ranks 0-1, 3 wait in all_reduce"
     assert says(*others, late) == f"{wait} for rank 2 on b, which is in read (data.py:9)"
     assert says(*others) == f"{wait} for rank 2 on b, which has ended"
-    mute = Stack(2, 1, "bash", "nothing: it is no Python")
+    mute = Stack(2, "bash", "nothing: it is no Python")
     assert says(*others, mute) == f"{wait} for rank 2 on b (nothing: it is no Python)"
     assert says(waiting(0), waiting(1), silent="b") == (
         "ranks 0-1 wait in all_reduce for ranks 2-3 on b, which sent no stacks"

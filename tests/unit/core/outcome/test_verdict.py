@@ -30,7 +30,7 @@ from runner.core.wire.events import (
 )
 from runner.core.wire.plan import Plan
 from runner.core.wire.states import Reason, ReasonKind, State
-from tests.golden.builders import asked, failed, lost, own, plan, told
+from tests.golden.builders import asked, failed, own, plan, told
 
 PLAN = plan(2, 2)
 DIED = Reason(ReasonKind.SUPERVISOR, "b", detail="its supervisor ended by signal 9")
@@ -178,25 +178,6 @@ def test_failure_that_came_first_is_the_first() -> None:
     assert said.first_failure == failed("b", 3, 77)
 
 
-@pytest.mark.parametrize(
-    ("code", "exception", "same"),
-    [(1, "FileNotFoundError: no x", 2), (2, "", 2), (1, "", 0), (1, GONE, 0)],
-)
-def test_equal_failures_are_no_consequences(code: int, exception: str, same: int) -> None:
-    """Unless ranks only noticed another's end, or only 1 is known. Stopped is neither."""
-    ends = [RankExited(rank, code=code, exception=exception) for rank in range(3)]
-    said = verdict(
-        seen(5, "a", *ends[:2], ProgramExited(code=1), FAILED),
-        seen(6, "b", ends[2], RankExited(3, signal=TERM), ProgramExited(code=1), FAILED),
-    )
-
-    assert (said.same_failures, said.consequences) == (same, 2 - same)
-    stopped = RankExited(3, signal=TERM, exception=exception)
-    said = verdict(seen(5, "a", *ends[:2]), seen(6, "b", ends[2], stopped))
-    is_same = bool(same and exception)
-    assert (said.same_failures, said.consequences) == (same + is_same, 2 - same)
-
-
 def test_rank_whose_end_nobody_saw_is_a_failure() -> None:
     """SIGKILL may take a rank and its shim at once; what follows is still counted right."""
     said = verdict(
@@ -223,13 +204,6 @@ def test_users_stop_has_its_own_code(signum: int, code: int) -> None:
     assert said.stop_reason == "interrupted"
     assert said.first_failure is None
     assert said.unverified == ()
-
-
-def test_two_hosts_may_report_the_users_stop_at_one_time() -> None:
-    """Whatever each says of who it was."""
-    stops = [Stopping(asked("stop requested")), Stopping(Reason(ReasonKind.TIME_LIMIT, "a"))]
-    said = verdict(seen(5, "a", *stops), terminated("a", 6), terminated("b", 6))
-    assert (outcome(said), said.stop_reason) == (("stopped", 130), "stop requested")
 
 
 def test_users_stop_counts_even_after_a_failure() -> None:
@@ -307,17 +281,6 @@ def test_who_was_told_to_stop_did_not_fail_first() -> None:
         [*seen(6.0, "a", FAILED), *seen(6.0, "b", FAILED)],
     )
     assert said.first_failure == failed("a", 0, -KILL)
-
-
-def test_who_is_cut_off_is_named_and_not_the_hub() -> None:
-    """It says that all others are silent; the hub lives, and was told to stop."""
-    said = verdict(
-        seen(5.0, "b", PeerLost("a", "nothing was heard from it for 15 s")),
-        seen(5.1, "a", Stopping(told("lost a: nothing was heard from it for 15 s"))),
-        [*seen(6.0, "a", FAILED), *seen(6.0, "b", FAILED)],
-    )
-    cut_off = lost("b", "out of touch with a: nothing was heard from it for 15 s")
-    assert (said.first_failure, said.exit_code) == (cut_off, 4)
 
 
 def test_an_end_that_its_host_could_not_prove_is_none() -> None:

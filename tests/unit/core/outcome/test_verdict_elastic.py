@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 
-from runner.core.outcome.attempt_events import Memberships
 from runner.core.outcome.verdict import Verdict, fold_events
 from runner.core.planning.build_plan import build_plan
 from runner.core.spec import Node, Rendezvous, Torchrun
@@ -145,13 +144,3 @@ def test_a_death_that_the_run_outlived_is_no_failure(delay_s: float) -> None:
     rest = ended(14, "ab", 2, code=1)
     said = folded(ALL, closed, WITHOUT_C, wish, rest)
     assert (said.exit_code, said.first_failure) == (130, None)
-
-
-def test_a_membership_is_whole_by_its_last_rank() -> None:
-    """Its nodes are in the order of their ranks."""
-    members = Memberships()
-    assert members.add_start("b", RankStarted(1, 7, world_size=2, master="a:1"), 1.0) is None
-    whole = members.add_start("a", RankStarted(0, 7, world_size=2, master="a:1"), 2.0)
-    assert whole is members.last
-    assert whole is not None
-    assert whole.nodes == ("a", "b")

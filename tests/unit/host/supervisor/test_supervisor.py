@@ -28,6 +28,7 @@ from runner.host.storage import run_folder
 from runner.host.storage.run_owner import RunSocket
 from runner.host.supervisor import supervisor as supervisor_module
 from runner.host.supervisor.attempt import SupervisorArgs
+from runner.host.supervisor.stall_monitor import StallMonitor
 from runner.host.supervisor.supervisor import Supervisor
 from tests.golden.builders import failed, own
 from tests.lab.waiting import PATIENCE
@@ -231,15 +232,18 @@ def test_a_helper_that_the_loop_reaped_tells_how_it_ended(tmp_path: Path) -> Non
 
 
 @pytest.mark.promise(2)
-def test_a_helper_does_not_stand_for_what_no_scan_has_seen(tmp_path: Path) -> None:
+def test_a_helper_does_not_stand_for_what_no_scan_has_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The kernel's list of our children proves that nothing is left but the helper."""
     helpers: list[BoundedChild] = []
+    pids = property(lambda _: frozenset(each.pid for each in helpers if each.code is None))
+    monkeypatch.setattr(StallMonitor, "child_pids", pids)
 
     def script(supervisor: Supervisor) -> bool:
         if not helpers:
             vars(supervisor)["_live_processes"] = list
             helpers.append(BoundedChild(partial(time.sleep, 60), 60.0))
-            supervisor._notifier._children.append(helpers[0])
         elif supervisor._journal.state.is_terminal:
             helpers[0].kill()
         return False
