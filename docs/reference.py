@@ -65,9 +65,8 @@ lost_s: 60
 ```
 
 Files are looked for in every `--config-dir DIR`, then in the nearest `conf/` upwards from the
-folder you stand in, then among the shipped ones. The first one wins. A `conf/` of another program
-does not count: yours has a `runner.yaml`, or a file in `cluster/` or `task/` that has only keys of
-this page or begins with `defaults: [base]`.
+folder you stand in that has a `cluster/`, a `task/` or a `runner.yaml`, then among the shipped
+ones. The first one wins.
 
 Without any YAML of yours, `runner` trains a small model on this machine, to try it out.
 

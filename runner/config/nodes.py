@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from runner.config.kinds import Problems, read_section, read_value, unknown_key
+from runner.config.kinds import Problems, read_section, read_value
 from runner.config.words import NODES_PREFIX, key_of, put, value_of
 from runner.core.errors import join_or, suggest
-from runner.core.spec import Cluster, Node, Task, keys_of
+from runner.core.spec import Cluster, Node, Task
 from runner.core.wire.text import join_some
 
 MAX_LISTED = 8
@@ -130,8 +130,6 @@ def _read_node(problems: Problems, where: str, body: object) -> dict[str, Any]:
         message = f"must be a mapping, not {body!r}"
         problems.report(where, message, f"such as {{host: {body}}}")
         return {}
-    legal = list(keys_of(Node))
-    problems += [unknown_key(where, key, legal) for key in body if key not in legal]
     set_here = {key: value for key, value in body.items() if key != "transport" or value}
     return read_section(problems, where, Node, set_here)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,23 +60,22 @@ class RecordedRun:
             notes = []
         if spec.detach and not any(words.key_of(word) == "detach" for word in typed):
             notes.append("it is detached, as that run was; detach=false follows it")
+        keep_place = plan.keep_place if is_same_program else ""
         code = CodeRef()
-        if spec.task.shipped_file:
-            code = CodeRef(tasks_hash=plan.tasks_hash if is_same_program else "")
-            code = replace(code, keep_place=plan.keep_place if is_same_program else "")
+        if spec.task.shipped_file and is_same_program:
+            code = CodeRef(tasks_hash=plan.tasks_hash, keep_place=keep_place)
         elif spec.pushes_code and plan.release:
-            script = plan.script if is_same_program else ""
             code = CodeRef(
                 release=plan.release,
                 subdirectory=plan.subdirectory,
-                script=script,
+                script=plan.script if is_same_program else "",
                 commit=plan.commit,
                 python_path=plan.python_path,
-                keep_place=plan.keep_place if is_same_program else "",
+                keep_place=keep_place,
             )
         elif spec.pushes_code:
             notes.append(f"run {plan.run_id} had no release: the code you stand in is what runs")
-        else:
+        elif not spec.task.shipped_file:
             project = f"{spec.cluster.project} on the hosts"
             place = "this folder" if are_local(spec.nodes) else project
             other = f", not release {plan.release}" if plan.release else ""

@@ -97,31 +97,14 @@ CHOSEN_GPUS = online_case(
 )
 
 
-NODE_ENV = online_case(
-    "node-env",
-    spec(
-        Node("gpu1", "192.168.1.101"),
-        Node("gpu2", "192.168.1.102", env={"NCCL_IB_DISABLE": "1", "LEVEL": "node"}),
-        env={"NCCL_DEBUG": "INFO", "LEVEL": "cluster", "DATA": "/data/my digits"},
-        task=Task(name="train", kind="script", target="train.py", env={"LEVEL": "task"}),
-    ),
-    *_shared_rack(2, gpu_count=1),
-)
-
-
-MASTER_NOT_FIRST = online_case(
-    "master-not-first",
-    spec(*(_rack_nodes(3)[index] for index in (1, 0, 2)), master_port=PortRange(29500, 29600)),
-    *(replace(host, reserved_port=29503) for host in _shared_rack(3, gpu_count=2)),
-)
-
-
-USERS_OWN_SETTINGS = online_case(
-    "users-own-settings",
+SETTINGS = online_case(
+    "settings",
     spec(
         Node("gpu1", "192.168.1.101", env={"OMP_NUM_THREADS": "3"}),
-        Node("gpu2", "192.168.1.102"),
-        env={"NCCL_SOCKET_IFNAME": "^docker0,lo"},
+        Node("gpu2", "192.168.1.102", env={"NCCL_IB_DISABLE": "1", "LEVEL": "node"}),
+        env={"NCCL_SOCKET_IFNAME": "^docker0,lo", "LEVEL": "cluster", "DATA": "/data/my digits"},
+        task=Task(name="train", kind="script", target="train.py", env={"LEVEL": "task"}),
+        secrets={"WANDB_API_KEY": Secret("hunter2"), "HF_TOKEN": Secret("hunter3")},
     ),
     *_shared_rack(1, gpu_count=4),
     replace(
@@ -162,16 +145,6 @@ HARD_ARGUMENTS = online_case(
     facts("gpu1", "eth0 192.168.1.101/24", gpu_count=2, project="/home/ada/my digits"),
 )
 
-SECRETS = online_case(
-    "secrets",
-    spec(
-        *_rack_nodes(2),
-        secrets={"WANDB_API_KEY": Secret("hunter2"), "HF_TOKEN": Secret("hunter3")},
-    ),
-    *_shared_rack(2, gpu_count=1),
-)
-
-
 OFFLINE = Case(
     "offline",
     spec(
@@ -182,18 +155,6 @@ OFFLINE = Case(
     ),
     None,
 )
-
-OFFLINE_ONE_NODE = Case(
-    "offline-one-node",
-    spec(
-        Node("gpu1", "gpu1", gpus=8),
-        project="~/my digits",
-        master_port=PortRange(29510, 29519),
-        task=Task(name="train", kind="script", target="train.py", words=("--home", "~/data")),
-    ),
-    None,
-)
-
 
 PUSHED = Case(
     "pushed",
@@ -241,8 +202,14 @@ ETCD = online_case(
 
 RELAUNCH = online_case(
     "relaunch",
-    spec(*_rack_nodes(3)[:2], spares=_rack_nodes(3)[2:], relaunch=Relaunch(max=2)),
-    *_shared_rack(2, gpu_count=2),
+    spec(
+        *(_rack_nodes(2)[::-1]),
+        spares=_rack_nodes(3)[2:],
+        relaunch=Relaunch(max=2),
+        master_port=PortRange(29500, 29600),
+    ),
+    *(replace(host, reserved_port=29503) for host in _shared_rack(2, gpu_count=2)),
 )
+
 
 CASES = [value for value in globals().values() if isinstance(value, Case)]

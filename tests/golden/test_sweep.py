@@ -99,7 +99,7 @@ def test_errors_of_a_run_are_printed_once(here: Here, monkeypatch: pytest.Monkey
     "words",
     [
         "cluster=pair task=mine task.args.lr=1,2 lost_s=20,30",
-        "--config-dir conf cluster=pair task.script=train.py 'task.args.name=a,\"b c\"' -- --flag",
+        "--config-dir conf cluster=pair task.script=t.py 'task.args.x=\"a, b\",[c,d]' -- --flag",
     ],
 )
 def test_the_rest_of_a_sweep_starts_as_printed(words: str, here: Here) -> None:

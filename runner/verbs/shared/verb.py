@@ -71,18 +71,11 @@ class Verb(click.Command):
         )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the words; a flag with one value is not given twice."""
         try:
-            rest = super().parse_args(ctx, list(args))
+            return super().parse_args(ctx, args)
         except click.UsageError as error:
-            error.ctx = ctx
+            error.ctx = ctx  # a flag without its value has none
             raise
-        _, _, given = self.make_parser(ctx).parse_args(args)
-        for option in self.params:
-            is_single = isinstance(option, click.Option) and not option.is_flag
-            if is_single and not option.multiple and given.count(option) > 1:
-                raise click.UsageError(f"{option.opts[-1]} is given twice", ctx)
-        return rest
 
     def invoke(self, ctx: click.Context) -> int:
         values = dict(ctx.params)
