@@ -114,18 +114,6 @@ SETTINGS = online_case(
 )
 
 
-PLAIN = online_case(
-    "plain",
-    spec(
-        *_rack_nodes(2),
-        task=Task(
-            name="train", kind="script", target="train.py", words=("--cost", "$5"), entry="plain"
-        ),
-    ),
-    *_shared_rack(2, gpu_count=8),
-)
-
-
 HARD_ARGUMENTS = online_case(
     "hard-arguments",
     spec(
