@@ -111,8 +111,8 @@ Sweepers, launchers and run folders of Hydra are refused.
 ## Ranges of nodes
 
 `gpu[01-16]` names sixteen machines, `rack[1-2]n[1-8]` sixteen others. Ranges may stand below
-`cluster.nodes`, and in `cluster.only`, `cluster.exclude` and `task.nodes`. The entry of one node
-adds to that of its range and wins. Within the brackets or braces of YAML a range needs quotes, and
+`cluster.nodes`, and in `cluster.only` and `cluster.exclude`. The entry of one node adds to that of
+its range and wins. Within the brackets or braces of YAML a range needs quotes, and
 so does `${...}`: `[gpu1, "gpu[03-08]"]`.
 
 ```yaml

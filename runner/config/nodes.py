@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.config.kinds import Problems, read_section, read_value
 from runner.config.words import NODES_PREFIX, key_of, put, value_of
-from runner.core.errors import join_or, suggest
+from runner.core.errors import suggest
 from runner.core.spec import Cluster, Node, Task
 from runner.core.wire.text import join_some
 
@@ -142,12 +142,7 @@ def select_nodes(
     The master is the first, then the order of the YAML holds. The fewest is None for all of them.
     """
     names = list(nodes)
-    filters = {
-        "cluster.only": cluster.only,
-        "cluster.exclude": cluster.exclude,
-        "task.nodes": task.nodes,
-    }
-    for key, words in filters.items():
+    for key, words in {"cluster.only": cluster.only, "cluster.exclude": cluster.exclude}.items():
         chosen = {name for word in words for name in _expand(problems, key, word)}
         missing = sorted(chosen - nodes.keys())
         if nodes and missing:
@@ -156,7 +151,7 @@ def select_nodes(
         if chosen & nodes.keys():
             names = [name for name in names if (name in chosen) != (key == "cluster.exclude")]
     if nodes and not names:
-        problems.report("cluster.nodes", f"no node is left after {join_or(list(filters))}")
+        problems.report("cluster.nodes", "no node is left after cluster.only or cluster.exclude")
     master = cluster.master
     if master and names and master not in names:
         message = f"{master} is not among the nodes to use: {listed(names)}"
@@ -190,11 +185,7 @@ def read_slurm(
     With them, what the job asks for, and the task by the nodes that it got. `task.nnodes` wins over
     `cluster.nodes`, of which the rest are asked for, too, if `spares` are wanted.
     """
-    ignored = {
-        "cluster.only": cluster.only,
-        "task.nodes": task.nodes,
-        "cluster.master": cluster.master,
-    }
+    ignored = {"cluster.only": cluster.only, "cluster.master": cluster.master}
     for key in filter(ignored.get, ignored):
         hint = "the first node of the job has rank 0; cluster.slurm.extra may have --nodelist=NAMES"
         problems.report(key, "Slurm chooses the nodes", hint)

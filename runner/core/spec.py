@@ -288,7 +288,6 @@ class Task:
         "folders where ranks run that outlive a run, such as [checkpoints]", "folders", ()
     )
     decides: str = setting("entry plain: the node that decides the end", "node or master", "")
-    nodes: tuple[str, ...] = setting("the nodes to use; empty: all", "names of nodes", ())
     nnodes: tuple[int | None, int | None] | None = setting(
         "how many nodes to use, the first ones; null: all; `2:4`: what of 2 to 4 is there", "nnodes"
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import os
 import re
 import secrets
@@ -27,9 +26,8 @@ from runner.core.wire.facts import Facts, FactsRequest, ProbeResult, Target
 from runner.core.wire.plan import CodeRef
 from runner.ui import problems
 from runner.ui.layout import terminal_width
-from runner.ui.output import show
 from runner.verbs.shared.selection import Selection, open_pool
-from runner.verbs.shared.verb import json_option, verb
+from runner.verbs.shared.verb import json_option, show_json, verb
 
 LISTEN_TIMEOUT_S = 10.0
 PROBE_TIMEOUT_S = 30.0
@@ -63,7 +61,7 @@ def check(selection: Selection, json_: bool) -> int:
             for check, findings in found.items()
             for finding in findings
         ]
-        show(json.dumps(data))
+        show_json(data)
     else:
         colour = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
         task = composed.spec.task.name if composed.names_program else ""

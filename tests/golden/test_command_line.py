@@ -147,6 +147,23 @@ def test_commands_of_the_docs_compose(here: Here, page: str) -> None:
         assert (said.code, bool(said.runs)) == (0, True), (line, said.err)
 
 
+@pytest.mark.all
+@pytest.mark.promise(14)
+def test_lines_of_other_launchers_have_ours_beside_them(here: Here) -> None:
+    """Each composes, with the arguments that stand in it."""
+    page = (CONF.parent / "docs" / "command-lines.md").read_text()
+    here.write(
+        dict(re.findall(r"^```yaml\n# (conf/\S+)\n(.*?)^```", page, re.DOTALL | re.MULTILINE))
+    )
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| `")]
+    assert len(rows) > 1
+    for _, line in rows:
+        _, *words = shlex.split(line.strip("` |"))
+        given = words[words.index("--") + 1 :] if "--" in words else []
+        made = here(*words).run.spec.task.words
+        assert made[len(made) - len(given) :] == tuple(given), line
+
+
 def test_an_interrupt_before_anything_was_started(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:

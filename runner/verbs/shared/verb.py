@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import json
 import os
 import re
 import signal
@@ -16,6 +17,7 @@ import click
 
 from runner.config.words import is_override
 from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, Problem, RunnerError
+from runner.core.wire.codec import encode
 from runner.core.wire.paths import is_run_id
 from runner.ui.output import report_fault, show
 from runner.ui.problems import render_problems
@@ -172,6 +174,10 @@ def verb(
         examples: Lines that show its use, with what each does.
     """
     return click.command(name, cls=Verb, subject=subject, keys=keys, examples=examples or {})
+
+
+def show_json(data: Any) -> None:
+    show(json.dumps(encode(data)))
 
 
 def exit_code(job: Callable[[], int]) -> int:

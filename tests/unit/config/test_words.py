@@ -1,9 +1,10 @@
-"""Words: those that were typed are values, and arguments of a task are words of its program."""
+"""Texts of files and words: they are values as written, and arguments are words of a program."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,27 +15,60 @@ from omegaconf import OmegaConf
 
 from runner.config.arguments import render, take_words, words_of
 from runner.config.kinds import Problems
+from runner.config.source import dump, parse
 from runner.config.words import (
     as_word,
     hydra_value,
     is_override,
-    literal,
     split_values,
     value_of,
 )
 from runner.core.errors import ConfigError
 from runner.core.spec import Task
-from tests.golden.test_specs import problems_of, spec_of
+from tests.golden.test_specs import problems_of
+
+
+def read(text: str) -> dict[str, Any]:
+    return parse(text, Path("/conf/task/t.yaml")).content
 
 
 @pytest.mark.promise(14)
-def test_a_text_is_what_was_typed() -> None:
-    """Alone, in a list and in a mapping."""
-    texts = "2024_11_05 16:9 3.10 0123 12e5 off yes 0x1F .5 ~/d a=b c: é nUll tRue"
-    for text in texts.split():
+def test_a_text_is_what_was_written() -> None:
+    """In a file, or typed: alone, in a list and in a mapping. true, false and null have a meaning.
+
+    Quotes make texts of them; in `env` the bools are texts, too.
+    """
+    texts = "2024_11_05 16:9 3.10 0123 12e5 1234567e8 off on yes no y 0x1F .5 1_0 2024-11-05 .inf ="
+    for text in [*texts.split(), "~/d", "a=b", "é", "nUll", "tRue"]:
+        assert read(f"x: [{text}]") == {"x": [text]}
         assert value_of(f"task.args.x={text}") == text
         assert value_of(f"task.args.x=[{text},{text}]") == [text, text]
         assert value_of(f"task.args={{x:{text}}}") == {"x": text}
+    assert read("x: [true, False, null, ~, ]") == {"x": [True, False, None, None]}
+    assert read("x: ['true', \"null\", '~', '']") == {"x": ["true", "null", "~", ""]}
+    assert read("env: {A: true, C: null}") == {"env": {"A": "true", "C": None}}
+    assert read("01: {no: 1}") == {"01": {"no": "1"}}
+
+
+@given(
+    st.recursive(
+        st.text() | st.booleans() | st.none() | st.sampled_from(["true", "~", "0x1", "=", "<<"]),
+        lambda inner: st.lists(inner) | st.dictionaries(st.from_regex(r"k\w{0,3}\Z"), inner),
+        max_leaves=6,
+    )
+)
+@example("\x85 \u2028 \u2029")
+def test_what_is_dumped_is_read_again(value: object) -> None:
+    """A record has the values of its run."""
+    assert read(dump({"x": value})) == {"x": value}
+
+
+def test_keys_may_be_merged_and_stand_once() -> None:
+    """By anchors; what is written beside `<<` wins."""
+    text = "a: &a {x: 1, y: 2}\nb: &b {z: 3}\nc: {<<: [*a, *b], y: 4}"
+    assert read(text)["c"] == {"x": "1", "y": "4", "z": "3"}
+    with pytest.raises(ConfigError, match="maximum recursion depth"):
+        read("a: &x {b: *x}")
 
 
 @given(st.lists(st.text("ab,[]{}'\" ", max_size=5), min_size=1))
@@ -97,19 +131,12 @@ def test_hydra_reads_back_what_was_asked(value: Any) -> None:
     assert type(override.value()) is type(value)
 
 
-@given(st.lists(WORD | st.text("\\${}a.", max_size=6) | st.just("???"), max_size=3))
-def test_words_for_the_program_are_taken_as_they_are(words: list[str]) -> None:
-    """Through the grammar of overrides and the interpolations of OmegaConf."""
-    value = ["first", *literal(words)]
-    for read in (value, value_of(f"words={hydra_value(value)}")):
-        config = OmegaConf.create({"words": read})
-        assert OmegaConf.to_container(config, resolve=True) == {"words": ["first", *words]}
-    assert spec_of({"task.args_after": words}).task.words[-len(words) or 9 :] == tuple(words)
-
-
-@given(st.lists(WORD | FLAG, max_size=4), st.sampled_from(["argparse", "equals", "hydra"]))
+@given(
+    st.lists(WORD | FLAG | st.text("\\${}a.") | st.just("???"), max_size=4),
+    st.sampled_from(["argparse", "equals", "hydra"]),
+)
 def test_words_after_two_dashes_reach_the_program(words: list[str], style: str) -> None:
-    """In every style, whatever they are."""
+    """In every style, whatever they are, through the interpolations of OmegaConf."""
     task: dict[str, Any] = {"script": "t.py", "args_style": style, "args": {}}
     try:
         take_words(task, [], words)
