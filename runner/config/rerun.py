@@ -24,7 +24,7 @@ from runner.control.record.launch_record import (
 from runner.control.record.run_index import RUNS_FOLDER
 from runner.core.errors import ConfigError, Problem, reason_of, suggest
 from runner.core.launch_request import RecordedCode
-from runner.core.shell import expand_home, this_program
+from runner.core.shell import expand_home
 from runner.core.spec import GROUPS, Spec, are_local
 from runner.core.wire.codec import decode
 from runner.core.wire.plan import CodeRef, Plan
@@ -135,8 +135,7 @@ def find_record(name: str, cwd: Path) -> RecordedRun:
 def _no_such_run(name: str, folder: Path) -> Problem:
     if not name:
         return Problem("rerun=", "rerun names one run, such as rerun=latest")
-    command = f"{this_program()} pull --run RUN_ID --cluster NAME"
-    elsewhere = f"name its folder: rerun=PATH/runs/RUN_ID; `{command}` brings it here"
+    elsewhere = "name its folder, where it was launched: rerun=PATH/runs/RUN_ID"
     if "/" in name:
         return Problem(KEY, f"there is no folder {display_path(folder)}", elsewhere)
     run_names = [*run_index.records().values()]

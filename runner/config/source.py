@@ -25,6 +25,9 @@ from runner.core.spec import GROUPS
 PRIMARY = "runner"  # conf/runner.yaml
 SCHEMA = "runner_base"
 SUFFIXES = (".yaml", ".yml")
+OURS = frozenset(f"{group}/base" for group in GROUPS)
+"""The defaults of each group, whatever file another program has of that name."""
+
 NOT_OF_HYDRA = "settings of Hydra have no effect on a launch"
 KeyPath = tuple[str, ...]
 """The path to a key: its parts from the top."""
@@ -208,6 +211,8 @@ class ConfigFiles:
         self.loaded: dict[str, YamlFile] = {}  # of the last configuration, by the same name
 
     def find(self, config: str) -> list[Path]:
+        if config in OURS:
+            return []
         if config in self.given:
             return [self.given[config]]
         found: list[Path] = []

@@ -76,12 +76,16 @@ def test_folders_of_yaml_in_order(here: Here, monkeypatch: pytest.MonkeyPatch) -
     A `conf/` of another program may come first; what it hides is named.
     """
     mine = here.folder / "conf"
-    here.write({"a/b/conf/other.yaml": "", "a/c/conf/task/x.yaml": BASE, "given/x.yaml": ""})
+    here.write({"a/b/conf/other.yaml": "", "given/x.yaml": ""})
+    here.write(
+        {"a/c/conf/task/x.yaml": f"{BASE}script: t.py\n", "a/c/conf/task/base.yaml": "x: 1\n"}
+    )
     monkeypatch.chdir(here.folder / "a" / "b")
     assert conf_folders([]) == [mine, CONF]
     assert conf_folders(["../../given", str(mine)]) == [Path.cwd() / "../../given", mine, CONF]
     monkeypatch.chdir(here.folder / "a" / "c")
     assert conf_folders([]) == [Path.cwd() / "conf", CONF]
+    assert here("cluster=local", "task=x").run.spec.task.target == "t.py"
     said = here("task=mine").err
     assert f"    looked in conf/task and {CONF}/task\n" in said
     assert f"    not in {mine}: --config-dir {mine} adds it\n" in said
