@@ -65,9 +65,8 @@ lost_s: 60
 ```
 
 Files are looked for in every `--config-dir DIR`, then in the nearest `conf/` upwards from the
-folder you stand in, then among the shipped ones. The first one wins. A `conf/` of another program
-does not count: yours has a `runner.yaml`, or a file in `cluster/` or `task/` that has only keys of
-this page or begins with `defaults: [base]`.
+folder you stand in that has a `cluster/`, a `task/` or a `runner.yaml`, then among the shipped
+ones. The first one wins.
 
 Without any YAML of yours, `runner` trains a small model on this machine, to try it out.
 
@@ -112,8 +111,8 @@ Sweepers, launchers and run folders of Hydra are refused.
 ## Ranges of nodes
 
 `gpu[01-16]` names sixteen machines, `rack[1-2]n[1-8]` sixteen others. Ranges may stand below
-`cluster.nodes`, and in `cluster.only`, `cluster.exclude` and `task.nodes`. The entry of one node
-adds to that of its range and wins. Within the brackets or braces of YAML a range needs quotes, and
+`cluster.nodes`, and in `cluster.only` and `cluster.exclude`. The entry of one node adds to that of
+its range and wins. Within the brackets or braces of YAML a range needs quotes, and
 so does `${...}`: `[gpu1, "gpu[03-08]"]`.
 
 ```yaml

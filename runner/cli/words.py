@@ -16,29 +16,19 @@ from runner.verbs import LAUNCH, verb_names
 
 OTHER_LINES = "docs/command-lines.md has lines of other launchers, with ours beside them"
 OTHERS = {
-    "follow|reattach|tail|watch": "did you mean attach?",
-    "doctor|preflight|test|validate": "did you mean check?",
-    "delete|gc|prune|purge|rm": "did you mean clean?",
-    "push|rsync|sync|upload": "did you mean deploy?",
+    "follow|tail|watch": "did you mean attach?",
+    "push|sync|upload": "did you mean deploy?",
     "pdsh|shell|ssh": "did you mean exec?",
     "create|new|setup": "did you mean init?",
-    "run|start|submit|train|up": "did you mean launch?",
-    "jobs|list|ls|queue|runs|squeue|status": "did you mean ps?",
-    "cp|download|fetch|get": "did you mean pull?",
-    "abort|cancel|end|kill|scancel|terminate": "did you mean stop?",
-    "gpus|gpustat|htop|nvidia-smi|nvitop": "did you mean top?",
-    "again|repeat|restart|resume|retry": "did you mean rerun=latest?",
-    "plan|dry-run": "did you mean dry_run=true?",
-    "version": "did you mean --version?",
-    r"torchrun|accelerate|deepspeed|python[\d.]*|mpirun|mpiexec|horovodrun|torchx|colossalai|fabric"
-    r"|lightning|srun|sbatch|salloc|docker|podman|apptainer|singularity": OTHER_LINES,
-    "--cfg": "the verb `config` prints the configuration",
-    "--info": "the verb `explain` says what set a key",
-    "--config-name|-cn": "cluster=NAME and task=NAME choose files",
-    "--config-path|-cp": "--config-dir FOLDER is where files are looked for first",
-    r"--?(nnodes|nproc[-_]per[-_]node|node[-_]rank|local[-_]addr|master[-_](addr|port)|max[-_]restarts"
-    r"|rdzv[-_]\w+|standalone|num[-_](machines|processes|nodes|gpus)|nodes|gpus|nproc|np|n|hosts"
-    r"|hostfile)": OTHER_LINES,
+    "run|start|submit|train": "did you mean launch?",
+    "jobs|list|ls|status": "did you mean ps?",
+    "download|fetch|get": "did you mean pull?",
+    "cancel|kill|scancel|terminate": "did you mean stop?",
+    "repeat|restart|resume|retry": "did you mean rerun=latest?",
+    r"torchrun|accelerate|deepspeed|python[\d.]*|mpirun|mpiexec|horovodrun|torchx|srun|sbatch"
+    r"|docker|podman|apptainer|singularity": OTHER_LINES,
+    r"--?(nnodes|nproc[-_]per[-_]node|node[-_]rank|master[-_](addr|port)|rdzv[-_]\w+|standalone"
+    r"|num[-_](machines|processes|nodes|gpus)|nodes|gpus|np|n|hosts|hostfile)": OTHER_LINES,
 }
 """What is typed for other programs, and the hint to what does the same here."""
 
@@ -86,7 +76,7 @@ def _is_program(word: str) -> bool:
 
 def misplaced_word(word: str, after: str, *, is_first: bool = False) -> Problem:
     """Return the problem of a word of a launch that is no setting, no flag and no program."""
-    if after.startswith("-") or is_override(after):
+    if after.startswith(("-", "=")) or is_override(after):
         after = ""
     path = Path(word)
     section = keys_of(Spec).get(word.partition(".")[0])
@@ -95,8 +85,6 @@ def misplaced_word(word: str, after: str, *, is_first: bool = False) -> Problem:
     elsewhere = _of_others(path.name)
     if elsewhere == OTHER_LINES:
         hint = f"`{this_program()} {after}`" if _is_program(after) else OTHER_LINES
-    elif after == "=":
-        hint = f"a setting is one word, without blanks: {word}=VALUE"
     elif "." in word and section is not None and section_of(section):
         message = "has no value"
         hint = f"one word is both: {word}={after or 'VALUE'}"
@@ -107,8 +95,6 @@ def misplaced_word(word: str, after: str, *, is_first: bool = False) -> Problem:
     elif names_file(word):
         message = "is a file whose name does not end in .py"
         hint = f"Python runs it by task.script={word}, bash by task.command='[bash, {word}]'"
-        if path.suffix == ".ipynb":
-            hint = f"jupyter nbconvert --to script {word}"
     elif word in verb_names():
         message = "a verb comes first"
         hint = f"`{this_program()} {word}`"

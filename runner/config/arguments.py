@@ -24,6 +24,7 @@ from runner.config.words import (
     value_of,
 )
 from runner.core.errors import ConfigError, Problem
+from runner.core.shell import this_program
 from runner.core.spec import GROUPS, Spec, Task, keys_of
 from runner.core.wire.order import LOCAL_RANK_MACRO
 
@@ -104,7 +105,7 @@ def set_argument(problems: Problems, task: dict[str, Any], word: str) -> None:
         return
     if word.startswith("~"):
         if len(kept) == len(args):
-            problems.report_absent(word, key_of(word))
+            problems.append(absent(word, key_of(word)))
         args = kept
     elif isinstance(value, Mapping):
         args.update({f"{name}.{below}".lstrip("."): item for below, item in leaves(value)})
@@ -115,6 +116,11 @@ def set_argument(problems: Problems, task: dict[str, Any], word: str) -> None:
     else:
         args = value
     task["args"] = args
+
+
+def absent(word: str, key: str) -> Problem:
+    hint = f"`{this_program()} config` prints what is there"
+    return Problem(word, f"there is no {key} to take out", hint)
 
 
 def _refuse_ours(arguments: Sequence[str], style: str) -> None:

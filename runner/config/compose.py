@@ -19,8 +19,8 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf, open_dict
 
 from runner.config import rerun, words
-from runner.config.arguments import drops_false, set_argument, take_words
-from runner.config.kinds import Problems
+from runner.config.arguments import absent, drops_false, set_argument, take_words
+from runner.config.kinds import Problems, unknown_key
 from runner.config.layers import Composed
 from runner.config.nodes import set_on_nodes
 from runner.config.refusals import as_config, plain_values, refusal
@@ -28,10 +28,8 @@ from runner.config.resolve import (
     PROGRAM_KEYS,
     Context,
     new_run_id,
-    no_such_key,
     program_name,
     resolve,
-    unknown_keys,
 )
 from runner.config.source import (
     NOT_OF_HYDRA,
@@ -50,6 +48,7 @@ from runner.core.launch_request import LaunchRequest, SweepPlace
 from runner.core.shell import expand_home, this_program
 from runner.core.spec import (
     GROUPS,
+    Cluster,
     Spec,
     keys_of,
     section_of,
@@ -214,7 +213,7 @@ class Composer:
             elif not section:
                 problems.report(word, "names no key", "such as KEY=VALUE, or ~KEY to take it out")
             elif section not in legal and not self.files.has_group(section):
-                problems.append(no_such_key("", section, legal))
+                problems.append(unknown_key("", section, legal))
         problems.raise_any()
 
     def _by_name(self, word: str) -> str:
@@ -301,14 +300,14 @@ class Composer:
         """Return the composed values, resolved; with `contact_keys`, those that are needed."""
         config = as_config(composed.tree)
         if contact_keys is not None:
-            keys = (*words.CONTACT_KEYS, *contact_keys)
+            keys = {*words.CONTACT_KEYS, *contact_keys}
+            # A key that is none is judged, too.
+            keys |= {f"cluster.{key}" for key in composed.tree["cluster"].keys() - keys_of(Cluster)}
             wanted = plain_values(config, "", problems, lambda key: words.is_among(key, keys))
             problems.raise_any()
-            problems += unknown_keys({"cluster": dict.fromkeys(composed.tree["cluster"])})
             return dict(wanted)
         values: dict[str, Any] = plain_values(config, "", problems)
         problems.raise_any()
-        problems += unknown_keys(values)
         # The shipped default task is for a first try: here, without YAML.
         is_first_try = composed.cluster == "local" and len(self.files.folders) == 1
         if self._for_launches and not is_first_try and not self._names_program(composed):
@@ -345,7 +344,7 @@ def apply_words(tree: dict[str, Any], typed: Sequence[str]) -> None:
             if isinstance(place, dict) and name in place:
                 del place[name]
             else:
-                problems.report_absent(word, key)
+                problems.append(absent(word, key))
         elif key.startswith(words.NODES_PREFIX):
             set_on_nodes(problems, tree, word)
         else:

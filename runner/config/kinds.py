@@ -9,7 +9,7 @@ import dataclasses
 import difflib
 import re
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from runner.control.record.launch_record import LATEST
 from runner.core.errors import ConfigError, Problem, join_or, suggest
 from runner.core.shell import this_program
-from runner.core.spec import GROUPS, Mount, PortRange, keys_of, section_of
+from runner.core.spec import Mount, PortRange, Spec, keys_of, section_of
 from runner.core.wire.facts import MAX_PORT
 from runner.core.wire.files import glob_problem
 from runner.core.wire.paths import RUN_ID_PATTERN
@@ -43,10 +43,6 @@ SHELL_VALUE = re.compile(r"\$\w+|(?<![^:])~(?=/|$)")
 class Problems(list[Problem]):
     def report(self, where: str, message: str, hint: str = "") -> None:
         self.append(Problem(where, message, hint))
-
-    def report_absent(self, word: str, key: str) -> None:
-        hint = f"`{this_program()} config` prints what is there"
-        self.report(word, f"there is no {key} to take out", hint)
 
     def raise_any(self) -> None:
         if self:
@@ -235,7 +231,6 @@ KINDS: Mapping[str, Kind] = {
     "arguments": Kind("a mapping or null", _same),
     "bool": Kind("true or false", "(?!)", {True: True, False: False}),
     "command": Kind("a text, a list of texts or null", _same),
-    "commands of a shell": Kind("a list of shell commands", _texts),
     "count": Kind("a whole number from 0", _whole_number),
     "count from 1": Kind("a whole number from 1", partial(_whole_number, least=1)),
     "dry run": Kind(
@@ -258,7 +253,6 @@ KINDS: Mapping[str, Kind] = {
         {True: ("torch",), False: ()},
     ),
     "mounts": Kind("a list of absolute paths such as /data:/data:ro", _mounts),
-    "names": Kind("a list of names", _texts),
     "names of nodes": Kind("a list of names and ranges", _texts),
     "names of variables": Kind("a list of names of variables", _names_of_variables),
     "patterns of variables": Kind(
@@ -321,11 +315,23 @@ def _choice(value: object, legal: Sequence[str]) -> str:
 
 def unknown_key(where: str, key: str, legal: Sequence[str]) -> Problem:
     hint = suggest(key, legal, f"{where}." if where else "")
+    elsewhere = [full for full in _all_keys(Spec) if full.rpartition(".")[2] == key]
     if "passw" in key and where.startswith("cluster"):
         hint = LOGIN_RULE
+    elif elsewhere and not hint:
+        hint = f"did you mean {join_or(elsewhere)}?"
+    elif where in ("", "task") and not hint:
+        hint = f"if it is for the program: task.args.{key}=…"
     near = difflib.get_close_matches(key, legal, n=3, cutoff=0.4)
     listed = f"near it: {', '.join(near)}" if near else f"`{this_program()} config` prints all keys"
     return Problem(f"{where}.{key}".lstrip("."), f"there is no such key; {listed}", hint)
+
+
+def _all_keys(section: type, before: str = "") -> Iterator[str]:
+    for name, option in keys_of(section).items():
+        yield f"{before}{name}"
+        if nested := section_of(option):
+            yield from _all_keys(nested, f"{before}{name}.")
 
 
 def legal_values(option: dataclasses.Field[Any]) -> str:
@@ -371,7 +377,9 @@ def read_section(
     A key that is not among the values, or has a value that is not legal, is left out.
     """
     read: dict[str, Any] = {}
-    for name, option in keys_of(section).items():
+    options = keys_of(section)
+    problems += [unknown_key(where, key, list(options)) for key in values if key not in options]
+    for name, option in options.items():
         if name not in values:
             continue
         key = f"{where}.{name}" if where else name
@@ -383,8 +391,7 @@ def read_section(
             found = nested(**read_section(problems, key, nested, value))
             known = len(problems)
         elif nested:
-            hint = f"under `defaults:` write `- {key}: {value}`" if key in GROUPS else ""
-            problems.report(key, f"takes a mapping of keys to values, not {value!r}", hint)
+            problems.report(key, f"takes a mapping of keys to values, not {value!r}")
         elif value is not None or option.default != "":
             found = read_value(problems, key, option.metadata["kind"], value)
         if len(problems) == known:

@@ -10,7 +10,6 @@ from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
-from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.config import rerun, words
@@ -96,9 +95,6 @@ def _nest(names: Sequence[str], value: Any) -> Any:
 
 
 def _below(value: Any) -> Mapping[str, Any]:
-    """Return what is below a value by name; the items of a list have numbers."""
-    if isinstance(value, list):
-        return {str(index): item for index, item in enumerate(value)}
     return value if isinstance(value, Mapping) else {}
 
 
@@ -155,7 +151,7 @@ def _origin(layers: Sequence[Layer], path: KeyPath, tree: Mapping[str, Any], nod
     try:
         for name in path:
             value = _below(value)[name]
-            node = node[int(name)] if OmegaConf.is_list(node) else node[name]
+            node = node[name]
         node = words.plain(plain_values(node, key, problems))
     except OmegaConfBaseException as error:
         problems.append(unresolved_problem(key, error))

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from runner.config.kinds import Problems, read_section, read_value, unknown_key
+from runner.config.kinds import Problems, read_section, read_value
 from runner.config.words import NODES_PREFIX, key_of, put, value_of
-from runner.core.errors import join_or, suggest
-from runner.core.spec import Cluster, Node, Task, keys_of
+from runner.core.errors import suggest
+from runner.core.spec import Cluster, Node, Task
 from runner.core.wire.text import join_some
 
 MAX_LISTED = 8
@@ -130,8 +130,6 @@ def _read_node(problems: Problems, where: str, body: object) -> dict[str, Any]:
         message = f"must be a mapping, not {body!r}"
         problems.report(where, message, f"such as {{host: {body}}}")
         return {}
-    legal = list(keys_of(Node))
-    problems += [unknown_key(where, key, legal) for key in body if key not in legal]
     set_here = {key: value for key, value in body.items() if key != "transport" or value}
     return read_section(problems, where, Node, set_here)
 
@@ -144,12 +142,7 @@ def select_nodes(
     The master is the first, then the order of the YAML holds. The fewest is None for all of them.
     """
     names = list(nodes)
-    filters = {
-        "cluster.only": cluster.only,
-        "cluster.exclude": cluster.exclude,
-        "task.nodes": task.nodes,
-    }
-    for key, words in filters.items():
+    for key, words in {"cluster.only": cluster.only, "cluster.exclude": cluster.exclude}.items():
         chosen = {name for word in words for name in _expand(problems, key, word)}
         missing = sorted(chosen - nodes.keys())
         if nodes and missing:
@@ -158,7 +151,7 @@ def select_nodes(
         if chosen & nodes.keys():
             names = [name for name in names if (name in chosen) != (key == "cluster.exclude")]
     if nodes and not names:
-        problems.report("cluster.nodes", f"no node is left after {join_or(list(filters))}")
+        problems.report("cluster.nodes", "no node is left after cluster.only or cluster.exclude")
     master = cluster.master
     if master and names and master not in names:
         message = f"{master} is not among the nodes to use: {listed(names)}"
@@ -192,11 +185,7 @@ def read_slurm(
     With them, what the job asks for, and the task by the nodes that it got. `task.nnodes` wins over
     `cluster.nodes`, of which the rest are asked for, too, if `spares` are wanted.
     """
-    ignored = {
-        "cluster.only": cluster.only,
-        "task.nodes": task.nodes,
-        "cluster.master": cluster.master,
-    }
+    ignored = {"cluster.only": cluster.only, "cluster.master": cluster.master}
     for key in filter(ignored.get, ignored):
         hint = "the first node of the job has rank 0; cluster.slurm.extra may have --nodelist=NAMES"
         problems.report(key, "Slurm chooses the nodes", hint)

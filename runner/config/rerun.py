@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from runner.control.record.launch_record import (
 from runner.control.record.run_index import RUNS_FOLDER
 from runner.core.errors import ConfigError, Problem, reason_of, suggest
 from runner.core.launch_request import RecordedCode
-from runner.core.shell import expand_home, this_program
+from runner.core.shell import expand_home
 from runner.core.spec import GROUPS, Spec, are_local
 from runner.core.wire.codec import decode
 from runner.core.wire.plan import CodeRef, Plan
@@ -60,23 +60,22 @@ class RecordedRun:
             notes = []
         if spec.detach and not any(words.key_of(word) == "detach" for word in typed):
             notes.append("it is detached, as that run was; detach=false follows it")
+        keep_place = plan.keep_place if is_same_program else ""
         code = CodeRef()
-        if spec.task.shipped_file:
-            code = CodeRef(tasks_hash=plan.tasks_hash if is_same_program else "")
-            code = replace(code, keep_place=plan.keep_place if is_same_program else "")
+        if spec.task.shipped_file and is_same_program:
+            code = CodeRef(tasks_hash=plan.tasks_hash, keep_place=keep_place)
         elif spec.pushes_code and plan.release:
-            script = plan.script if is_same_program else ""
             code = CodeRef(
                 release=plan.release,
                 subdirectory=plan.subdirectory,
-                script=script,
+                script=plan.script if is_same_program else "",
                 commit=plan.commit,
                 python_path=plan.python_path,
-                keep_place=plan.keep_place if is_same_program else "",
+                keep_place=keep_place,
             )
         elif spec.pushes_code:
             notes.append(f"run {plan.run_id} had no release: the code you stand in is what runs")
-        else:
+        elif not spec.task.shipped_file:
             project = f"{spec.cluster.project} on the hosts"
             place = "this folder" if are_local(spec.nodes) else project
             other = f", not release {plan.release}" if plan.release else ""
@@ -136,8 +135,7 @@ def find_record(name: str, cwd: Path) -> RecordedRun:
 def _no_such_run(name: str, folder: Path) -> Problem:
     if not name:
         return Problem("rerun=", "rerun names one run, such as rerun=latest")
-    command = f"{this_program()} pull --run RUN_ID --cluster NAME"
-    elsewhere = f"name its folder: rerun=PATH/runs/RUN_ID; `{command}` brings it here"
+    elsewhere = "name its folder, where it was launched: rerun=PATH/runs/RUN_ID"
     if "/" in name:
         return Problem(KEY, f"there is no folder {display_path(folder)}", elsewhere)
     run_names = [*run_index.records().values()]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import fnmatch
-import os
 import re
 import secrets
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path, PurePath
@@ -15,9 +14,9 @@ from typing import Any
 
 from runner.checks.base import all_checks
 from runner.config.arguments import words_of
-from runner.config.kinds import Problems, is_settable, read_section, read_value, unknown_key
+from runner.config.kinds import Problems, is_settable, read_section, read_value
 from runner.config.nodes import listed, read_nodes, read_slurm, select_nodes
-from runner.core.errors import Problem, join_or, suggest
+from runner.core.errors import join_or, suggest
 from runner.core.planning.container import extra_problems
 from runner.core.shell import expand_home, this_program
 from runner.core.spec import (
@@ -34,16 +33,11 @@ from runner.core.spec import (
     Task,
     Torchrun,
     keys_of,
-    section_of,
 )
 from runner.core.wire.facts import PREPARED
 from runner.core.wire.notification import MIN_HIDDEN_CHARS, target_problem
 
 PROGRAM_KEYS = ("module", "script", "command")
-SAYS_NOTHING = re.compile(
-    "main|train|run|start|__main__|src|scripts|code|project|/?", re.IGNORECASE
-)
-"""Names of programs and of folders that do not tell one project from another."""
 
 
 @dataclass(frozen=True)
@@ -107,34 +101,6 @@ def resolve(values: Mapping[str, Any], context: Context, problems: Problems) -> 
     return spec
 
 
-def unknown_keys(
-    values: Mapping[str, Any], section: type = Spec, where: str = ""
-) -> Iterator[Problem]:
-    legal = keys_of(section)
-    for key, value in values.items():
-        nested = section_of(legal[key]) if key in legal else None
-        if key not in legal:
-            yield no_such_key(where, key, list(legal))
-        elif nested and isinstance(value, Mapping):
-            yield from unknown_keys(value, nested, f"{where}.{key}" if where else key)
-
-
-def no_such_key(where: str, key: str, legal: Sequence[str]) -> Problem:
-    """Return the problem of an unknown key, with the section where it may belong."""
-    problem = unknown_key(where, key, legal)
-    if where and key in keys_of(Spec):
-        hint = f"did you mean {key}? It stands at the top level, as in conf/runner.yaml"
-        return replace(problem, hint=hint)
-    if problem.hint or where not in ("", "task"):
-        return problem
-    sections = {name: section_of(option) for name, option in keys_of(Spec).items()}
-    has_key = [f"{name}.{key}" for name, each in sections.items() if each and key in keys_of(each)]
-    hint = f"if it is for the program: task.args.{key}=…"
-    if has_key:
-        hint = f"did you mean {join_or(has_key)}?"
-    return replace(problem, hint=hint)
-
-
 def _with_paths(problems: Problems, cluster: Cluster, context: Context) -> Cluster:
     """Return a cluster whose files here are there; with absolute paths, for the record."""
     ssh = cluster.ssh
@@ -171,21 +137,13 @@ def _with_program(problems: Problems, task: Task) -> Task:
 
 
 def program_name(task: Mapping[str, Any]) -> str:
-    """Return a short name for the program of a task without a YAML file.
-
-    That of its folder or package, where its own is one that any program may have.
-    """
+    """Return a short name for the program of a task without a YAML file."""
     if task.get("module"):
-        parts = str(task["module"]).split(".")
-    elif task.get("script"):
-        script = PurePath(os.path.normpath(Path.cwd() / str(task["script"])))
-        parts = [*script.parent.parts, script.stem]
-    else:
-        command = task.get("command") or ""
-        words = command if isinstance(command, list) else str(command).split()
-        parts = [PurePath(str(words[0])).stem if words else ""]
-    telling = (part for part in reversed(parts) if not SAYS_NOTHING.fullmatch(part))
-    return next(telling, parts[-1]) or "task"
+        return str(task["module"]).rpartition(".")[2]
+    command = task.get("command") or ""
+    words = command if isinstance(command, list) else str(command).split()
+    file = task.get("script") or next(iter(words), "")
+    return PurePath(str(file)).stem or "task"
 
 
 def new_run_id(task: str) -> str:

@@ -5,7 +5,6 @@ Scalars are texts as they were written, except for `true`, `false` and null.
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,12 +20,14 @@ from yaml.constructor import ConstructorError
 from runner.config.words import leaves
 from runner.core.errors import NO_FOLDER, ConfigError, Problem, reason_of
 from runner.core.shell import expand_home
-from runner.core.spec import GROUPS, Spec, written_defaults
+from runner.core.spec import GROUPS
 
 PRIMARY = "runner"  # conf/runner.yaml
 SCHEMA = "runner_base"
 SUFFIXES = (".yaml", ".yml")
-DEFAULTS_BASE = r"^defaults:\s*(\[\s*|\n\s*-\s*)base\b"
+OURS = frozenset(f"{group}/base" for group in GROUPS)
+"""The defaults of each group, whatever file another program has of that name."""
+
 NOT_OF_HYDRA = "settings of Hydra have no effect on a launch"
 KeyPath = tuple[str, ...]
 """The path to a key: its parts from the top."""
@@ -119,7 +120,7 @@ def parse(text: str, path: Path) -> YamlFile:
 
 
 def _plain(loader: _Loader, node: yaml.Node, where: KeyPath, lines: dict[KeyPath, int]) -> Any:
-    """Return a node as plain data; note the line of each key and item below it."""
+    """Return a node as plain data; note the line of each key below it."""
     if isinstance(node, yaml.MappingNode):
         content: dict[str, Any] = {}
         seen: set[str] = set()
@@ -136,12 +137,8 @@ def _plain(loader: _Loader, node: yaml.Node, where: KeyPath, lines: dict[KeyPath
             content[below[-1]] = _plain(loader, value, below, lines)
         return _flat(content, where, lines, node.start_mark) if "args" in where[-1:] else content
     if isinstance(node, yaml.SequenceNode):
-        items = []
-        for index, item in enumerate(node.value):
-            below = (*where, str(index))
-            lines[below] = item.start_mark.line + 1
-            items.append(_plain(loader, item, below, lines))
-        return items
+        items = enumerate(node.value)
+        return [_plain(loader, item, (*where, str(index)), lines) for index, item in items]
     if node.tag == "tag:yaml.org,2002:null":
         return None
     is_text = "env" in where[-2:-1] or re.fullmatch(r"(task\.)?command(\.\d+)?", ".".join(where))
@@ -186,9 +183,10 @@ def conf_folders(extra: Sequence[str]) -> list[Path]:
     missing = [folder for folder in folders if not folder.is_dir()]
     if missing:
         raise ConfigError([Problem("--config-dir", f"there is no folder {f}") for f in missing])
-    own = next(filter(_is_ours, confs_upwards()), None)
+    marks = ("cluster", "task", f"{PRIMARY}.yaml")
+    own = [conf for conf in confs_upwards() if any((conf / mark).exists() for mark in marks)]
     distinct: dict[Path, Path] = {}
-    for folder in filter(None, (*folders, own, shipped_folder())):
+    for folder in (*folders, *own[:1], shipped_folder()):
         distinct.setdefault(folder.resolve(), folder)
     return list(distinct.values())
 
@@ -198,28 +196,6 @@ def confs_upwards() -> list[Path]:
     cwd = Path.cwd()
     confs = [folder / "conf" for folder in (cwd, *cwd.parents)]
     return [conf for conf in confs if conf.is_dir()]
-
-
-def _is_ours(conf: Path) -> bool:
-    """Return whether a folder is meant for us: other programs have a `conf/task`, too.
-
-    It has a `runner.yaml`, or a file of a group that has no keys but ours or begins with
-    `defaults: [base]`, for a base of ours. The text decides, so that a file with a mistake counts.
-    """
-    if (conf / f"{PRIMARY}.yaml").is_file():
-        return True
-    defaults = written_defaults(Spec)
-    for group in GROUPS:
-        has_own_base = any((conf / group / f"base{suffix}").exists() for suffix in SUFFIXES)
-        for file in _files(conf / group):
-            with contextlib.suppress(OSError):
-                text = file.read_text(encoding="utf-8", errors="replace")
-                keys = {*re.findall(r"^([\w-]+)\s*:", text, re.MULTILINE)} - {"defaults"}
-                if keys and keys <= defaults[group].keys():
-                    return True
-                if not has_own_base and re.search(DEFAULTS_BASE, text, re.MULTILINE):
-                    return True
-    return False
 
 
 def _files(folder: Path) -> list[Path]:
@@ -235,6 +211,8 @@ class ConfigFiles:
         self.loaded: dict[str, YamlFile] = {}  # of the last configuration, by the same name
 
     def find(self, config: str) -> list[Path]:
+        if config in OURS:
+            return []
         if config in self.given:
             return [self.given[config]]
         found: list[Path] = []

@@ -22,9 +22,6 @@ NULL = re.compile("null|Null|NULL")
 LITERAL = re.compile("true|True|TRUE|false|False|FALSE|" + NULL.pattern)
 """The spellings that have a meaning in YAML."""
 
-FUNCTION = re.compile(r"(choice|range|glob|sort|shuffle|interval|tag)\(.*\)", re.DOTALL)
-"""What Hydra computes the values of a sweep by."""
-
 TOKEN = re.compile(
     r"""(?<![^\[{,: \t])(?:'(?:\\.|[^'\\])*(?:'|\\?\Z)|"(?:\\.|[^"\\])*(?:"|\\?\Z))|.""", re.DOTALL
 )
@@ -198,15 +195,7 @@ def _values_of_word(word: str) -> list[str]:
     if match is None:
         return [word]
     plus, key, text = match.groups()
-    values = split_values(text)
-    if FUNCTION.fullmatch(text):
-        # Imported here, because most command lines need no grammar.
-        from hydra.core.override_parser.overrides_parser import OverridesParser
-
-        override = OverridesParser.create().parse_override(word)
-        if override.is_sweep_override():
-            values = [*override.sweep_string_iterator()]
-    return [f"{plus}{key}={value}" for value in values]
+    return [f"{plus}{key}={value}" for value in split_values(text)]
 
 
 def leaves(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

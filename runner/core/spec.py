@@ -288,7 +288,6 @@ class Task:
         "folders where ranks run that outlive a run, such as [checkpoints]", "folders", ()
     )
     decides: str = setting("entry plain: the node that decides the end", "node or master", "")
-    nodes: tuple[str, ...] = setting("the nodes to use; empty: all", "names of nodes", ())
     nnodes: tuple[int | None, int | None] | None = setting(
         "how many nodes to use, the first ones; null: all; `2:4`: what of 2 to 4 is there", "nnodes"
     )
@@ -466,9 +465,9 @@ class Spec:
     ui: str = setting("plain: lines only, as for a file", ("auto", "plain"))
     console_ranks: tuple[int, ...] | None = setting("whose output is shown", "ranks", written="all")
     pull_outputs: str = setting("of `task.outputs`, at the end", ("auto", "never"))
-    skip_checks: tuple[str, ...] = setting("checks to leave out, such as [gpus]", "names", ())
+    skip_checks: tuple[str, ...] = setting("checks to leave out, such as [gpus]", "texts", ())
     sample_s: float = setting("load of hosts, to `samples.jsonl`", "interval or off", 5.0)
-    notify: tuple[str, ...] = setting("told of the end", "commands of a shell", ())
+    notify: tuple[str, ...] = setting("shell commands, told of the end", "texts", ())
     grace_s: float = setting("the time from TERM to KILL when a run is stopped", "seconds", 15.0)
     lost_s: float = setting("a host that is silent for so long is lost", "seconds", 15.0)
     disconnect_s: float = setting(

@@ -1,9 +1,8 @@
-"""The verb `check`: the preflight checks of a cluster, and network trials."""
+"""The verb `check`: the preflight checks of a cluster."""
 
 from __future__ import annotations
 
 import ast
-import json
 import os
 import re
 import secrets
@@ -12,35 +11,27 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-import click
-
 from runner.checks.base import CheckContext, NetworkProbe, evaluate_checks
-from runner.config.words import key_of
 from runner.control.code.source import code_of, open_code_source
 from runner.control.rpc.wait import Broadcast
 from runner.control.run.attempts import without_pulls
 from runner.control.run.preparation import Preparation
-from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, Finding, NotReady, Problem
+from runner.core.errors import Finding, NotReady
 from runner.core.launch_request import LaunchRequest
 from runner.core.planning.endpoints import peer_endpoints
 from runner.core.planning.readiness import facts_request
-from runner.core.shell import this_program
 from runner.core.spec import Node, Spec, are_local
 from runner.core.wire.codec import encode
 from runner.core.wire.facts import Facts, FactsRequest, ProbeResult, Target
 from runner.core.wire.plan import CodeRef
 from runner.ui import problems
 from runner.ui.layout import terminal_width
-from runner.ui.output import show
 from runner.verbs.shared.selection import Selection, open_pool
-from runner.verbs.shared.verb import exit_code, json_option, verb
+from runner.verbs.shared.verb import json_option, show_json, verb
 
 LISTEN_TIMEOUT_S = 10.0
 PROBE_TIMEOUT_S = 30.0
 """How long to wait for a host that answers pings but not the probe."""
-
-NODE_KEYS = ("task.nodes", "task.nnodes")
-"""The keys of a task that say which nodes it takes."""
 
 
 @verb(
@@ -49,29 +40,15 @@ NODE_KEYS = ("task.nodes", "task.nnodes")
     keys=None,
     examples={"check lab3": "the machines", "check lab3 task=fit": "with what a task needs"},
 )
-@click.option(
-    "--smoke", is_flag=True, help="then run 20 seconds of all_reduce, on the backend of a launch"
-)
-@click.option(
-    "--bandwidth", is_flag=True, help="then measure between every two nodes, and name the slow one"
-)
 @json_option
-def check(selection: Selection, smoke: bool, bandwidth: bool, json_: bool) -> int:
+def check(selection: Selection, json_: bool) -> int:
     """Look for what is wrong with a cluster, before a run does.
 
     Without a task the cluster alone is judged. Errors are what makes a launch refuse or hang.
-    Nothing is started without --smoke and --bandwidth.
+    Nothing is started; `runner task=collectives` measures the network.
     """
-    trials = {"--smoke": "smoke"} if smoke else {}
-    if bandwidth:
-        trials["--bandwidth"] = "pairs"
-    if trials and json_:
-        message = "prints findings; --smoke and --bandwidth print what a run does"
-        hint = "their results are data, too: in outputs/NODE/collectives.json of their run"
-        raise ConfigError([Problem("--json", message, hint)])
     composed = without_pulls(selection.compose())
     found = _run_preflight(replace(composed, spec=replace(composed.spec, run_id="check")))
-    cluster = composed.spec.cluster.name
     if json_:
         data = [
             {
@@ -84,19 +61,14 @@ def check(selection: Selection, smoke: bool, bandwidth: bool, json_: bool) -> in
             for check, findings in found.items()
             for finding in findings
         ]
-        show(json.dumps(data))
+        show_json(data)
     else:
         colour = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
         task = composed.spec.task.name if composed.names_program else ""
+        name = composed.spec.cluster.name
         # Not by `show`, which drops colours; each text of a host in it is printable.
-        print(problems.render_findings(found, cluster, task, terminal_width(), colour=colour))
-    has_errors = bool(problems.find_errors(found))
-    for flag, mode in trials.items():
-        if has_errors:
-            show(f"{cluster}: {flag} was not started: the errors above come first", sys.stderr)
-        elif code := _run_collectives(flag, mode, cluster, selection):
-            return code
-    return NotReady.exit_code if has_errors else 0
+        print(problems.render_findings(found, name, task, terminal_width(), colour=colour))
+    return NotReady.exit_code if problems.find_errors(found) else 0
 
 
 def _imports(spec: Spec, paths: Collection[str]) -> Iterator[str]:
@@ -163,24 +135,6 @@ def _run_preflight(composed: LaunchRequest) -> dict[str, list[Finding]]:
             probe = probe_network(spec, pool.broadcast, nodes, facts)
             context = replace(context, network_probe=probe)
         return evaluate_checks(context, spec.skip_checks)
-
-
-def _run_collectives(flag: str, mode: str, cluster: str, selection: Selection) -> int:
-    """Launch the shipped task that tests the network, on the nodes of the user's own task."""
-    from runner.verbs.launching.launch_session import run
-
-    kept = []
-    for word in selection.settings:
-        key = key_of(word)
-        if key in NODE_KEYS or key.partition(".")[0] != "task":
-            kept.append(word)
-    settings = (*kept, "task=collectives", f"task.args.mode={mode}")
-    code = exit_code(lambda: run(replace(selection, settings=settings).compose()))
-    if 0 < code < SIGNAL_EXIT_BASE:
-        message = f"{flag} failed, as a launch would: mend what is named above"
-        again = f"`{this_program()} why` says it again"
-        show(f"{cluster}: {message} ({again}), or leave nodes out: cluster.exclude", sys.stderr)
-    return code
 
 
 def probe_network(

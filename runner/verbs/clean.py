@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
@@ -11,12 +10,11 @@ from runner.control.run.hosts import workdir_request
 from runner.core.errors import Interrupted, NotReady
 from runner.core.planning.readiness import workdir_problems
 from runner.core.remote_run import user_at_host
-from runner.core.wire.codec import encode
 from runner.core.wire.run_info import RunInfo
-from runner.ui.output import show, show_prose
+from runner.ui.output import show_prose
 from runner.ui.reports import tables
 from runner.verbs.shared.selection import Selection, confirm, open_pool
-from runner.verbs.shared.verb import json_option, parse_duration, verb
+from runner.verbs.shared.verb import json_option, parse_duration, show_json, verb
 
 REMOVED = ("runs", "releases", "environments", "kept")
 """What a host says it has removed, or would."""
@@ -77,7 +75,7 @@ def clean(
                 raise Interrupted(error.exit_code, message) from None
     results = {node.name: tables.CleanResult.from_reply(cleaned[node.name]) for node in spec.nodes}
     if json_:
-        show(json.dumps(encode(results)))
+        show_json(results)
     else:
         reader = user_at_host()
         show_prose(tables.render_clean(results, runs, older_than, dry_run=dry_run, reader=reader))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import sys
 from csv import DictWriter
 
@@ -11,7 +10,7 @@ import click
 
 from runner.core.wire.text import join_some
 from runner.ui.output import note, note_incomplete, show
-from runner.verbs.shared.verb import json_option, runs_option, verb
+from runner.verbs.shared.verb import json_option, runs_option, show_json, verb
 
 LAST = 10
 
@@ -44,7 +43,7 @@ def compare(run: tuple[str, ...], sort: str, csv: bool, json_: bool) -> int:
         runs = sort_runs(runs, sort)
     rows = compare_runs(runs)
     if json_:
-        show(json.dumps(rows))
+        show_json(rows)
     elif csv:
         writer = DictWriter(sys.stdout, rows[0])
         writer.writeheader()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from runner.ui.output import show
 from runner.verbs.shared.selection import Selection
-from runner.verbs.shared.verb import json_option, key_option, verb
+from runner.verbs.shared.verb import json_option, key_option, show_json, verb
 
 
 @verb(
@@ -28,5 +26,8 @@ def config(selection: Selection, key: str, resolve: bool, json_: bool) -> int:
 
     with open_composer(selection.config_dirs) as composer:
         _, value = locate(composer.plain(selection.settings, is_resolved=resolve), key)
-    show(json.dumps(value) if json_ else dump(value).removesuffix("...\n").rstrip("\n"))
+    if json_:
+        show_json(value)
+    else:
+        show(dump(value).removesuffix("...\n").rstrip("\n"))
     return 0

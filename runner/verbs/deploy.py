@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 
@@ -12,11 +11,10 @@ from runner.control.run.hosts import workdir_request
 from runner.core.errors import ConfigError, Problem
 from runner.core.planning.readiness import workdir_problems
 from runner.core.shell import this_program
-from runner.core.wire.codec import encode
-from runner.ui.output import show, show_prose
+from runner.ui.output import show_prose
 from runner.ui.reports import tables
 from runner.verbs.shared.selection import Selection, open_pool
-from runner.verbs.shared.verb import json_option, verb
+from runner.verbs.shared.verb import json_option, show_json, verb
 
 
 @verb(
@@ -58,7 +56,7 @@ def deploy(selection: Selection, json_: bool) -> int:
         sent={name: each.sent if each.is_new else None for name, each in by_node.items()},
     )
     if json_:
-        show(json.dumps(encode(deployed)))
+        show_json(deployed)
     else:
         show_prose(tables.render_push(deployed))
     return 0

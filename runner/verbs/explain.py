@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 from runner.core.errors import ConfigError, Problem
 from runner.core.shell import this_program
-from runner.core.wire.codec import encode
 from runner.ui.output import show
 from runner.verbs.shared.selection import Selection
-from runner.verbs.shared.verb import json_option, key_option, verb
+from runner.verbs.shared.verb import json_option, key_option, show_json, verb
 
 
 @verb(
@@ -30,5 +27,8 @@ def explain(selection: Selection, key: str, json_: bool) -> int:
         raise ConfigError([Problem("explain", "no key is given", hint)])
     with open_composer(selection.config_dirs) as composer:
         found = composer.composed(selection.settings).origins(key)
-    show(json.dumps(encode(found)) if json_ else tables.render_origins(found))
+    if json_:
+        show_json(found)
+    else:
+        show(tables.render_origins(found))
     return 0

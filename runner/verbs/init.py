@@ -43,11 +43,6 @@ defaults:
   - cluster: {cluster}
   - task: {task}
 """
-FABFILE = '''\
-"""fab -l shows what there is."""
-
-from runner.fab import *  # noqa: F403
-'''
 CLUSTER = """\
 # The machines of cluster {cluster}: runner cluster={cluster} task={task}
 defaults: [base]
@@ -99,7 +94,6 @@ def _name(_ctx: click.Context, _param: click.Parameter, name: str) -> str:
 @click.option("--key", metavar="~/.ssh/lab", help="the private key to log in with")
 @click.option("--cluster", default="mine", metavar="mine", callback=_name, help="name of its file")
 @click.option("--task", default="train", metavar="train", callback=_name, help="name of its file")
-@click.option("--fabfile", is_flag=True, help="write a fabfile, too, for `fab VERB`")
 def init(
     cluster: str,
     task: str,
@@ -109,7 +103,6 @@ def init(
     python: str,
     user: str | None,
     key: str | None,
-    fabfile: bool,
 ) -> int:
     """Write the first YAML of a project: a cluster, a task, and which of them is the default.
 
@@ -150,8 +143,6 @@ def init(
         example = "" if script else f"{EXAMPLE} program here"
         texts[task_file] = TASK.format(cluster=cluster, task=task, script=line + example)
     texts[PRIMARY_FILE] = PRIMARY.format(cluster=cluster, task=task)
-    if fabfile:
-        texts[Path("fabfile.py")] = FABFILE
     words = f" cluster={cluster} task={task}" if PRIMARY_FILE.exists() else ""
     _write(texts, words)
     return 0

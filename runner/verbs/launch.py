@@ -8,7 +8,6 @@ from pathlib import Path
 
 import click
 
-from runner.config.words import names_file
 from runner.core.errors import ConfigError, Interrupted, Problem, suggest
 from runner.core.launch_request import LaunchRequest
 from runner.core.shell import this_program
@@ -69,18 +68,14 @@ def _compose(selection: Selection, words: Sequence[str], *, is_sweep: bool) -> l
         message = "the runs of a --multirun follow each other: each is awaited before the next"
         hint = f"detach=false, and to detach the sweep itself: nohup {this_program()} -m ... &"
         raise ConfigError([Problem("detach", message, hint)])
-    if text := _other_program(runs[0]):
-        note(text)
+    if near := _near_script(runs[0]):
+        note(near)
     return [replace(run, config_dirs=selection.config_dirs) for run in runs]
 
 
-def _other_program(request: LaunchRequest) -> str:
-    """Return which program the user may mean: one here that no word names, or is spelled so."""
+def _near_script(request: LaunchRequest) -> str:
+    """Return which script here is spelled like the one that is not here, or ""."""
     spec = request.spec
-    name = next(filter(names_file, ("train.py", "main.py")), "")
-    if name and not request.names_program:
-        shipped = f"this runs {spec.task.name}, which comes with the runner"
-        return f"{shipped}; `{this_program()} {name}` runs {name}"
     script = Path(spec.task.target)
     is_taken_from_here = spec.pushes_code or spec.cluster.project == str(Path.cwd())
     is_here = script.exists() or script.is_symlink()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 
 import click
 
@@ -12,12 +11,11 @@ from runner.control.record.run_store import RunStore
 from runner.control.run.job_run import queue_lines
 from runner.core.errors import NotReady
 from runner.core.remote_run import user_at_host
-from runner.core.wire.codec import encode
 from runner.ui.layout import terminal_width, wrap_lines
 from runner.ui.output import show
 from runner.ui.reports import run_table
 from runner.verbs.shared.selection import Selection, open_run_finder
-from runner.verbs.shared.verb import json_option, verb
+from runner.verbs.shared.verb import json_option, show_json, verb
 
 
 @verb(
@@ -51,11 +49,11 @@ def ps(selection: Selection, all_: bool, json_: bool) -> int:
     hidden = finder.hidden_runs
     if json_:
         data = {
-            "runs": [encode(row) for row in rows],
+            "runs": rows,
             "silent": {name: problem.message for name, problem in silent.items()},
             "hidden": hidden,
         }
-        show(json.dumps(data))
+        show_json(data)
         return 0
     width = terminal_width()
     text = run_table.render(rows, silent, hidden, all_=all_, width=width, reader=user_at_host())

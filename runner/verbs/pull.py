@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 import click
 
 from runner.control.run.found_run import FoundRun, pull_run
 from runner.core.errors import ConfigError, NotReady, Problem
-from runner.core.wire.codec import encode
 from runner.core.wire.files import OUTPUT, glob_problem
 from runner.ui.output import show, show_prose
 from runner.ui.problems import render_problems
 from runner.ui.reports import tables
 from runner.verbs.shared.selection import Selection, open_run_finder
-from runner.verbs.shared.verb import json_option, run_option, verb
+from runner.verbs.shared.verb import json_option, run_option, show_json, verb
 
 
 @verb(
@@ -53,7 +51,7 @@ def pull(selection: Selection, run: str, files: tuple[str, ...], json_: bool) ->
         if name not in pulled and (problem or name in this_attempt):
             problems.append(problem or Problem(name, "has no files of that run"))
     if json_:
-        show(json.dumps(encode(pulled)))
+        show_json(pulled)
     else:
         outputs = files or found.plan.outputs
         told = tables.render_pull(pulled, str(found.store.display_path), outputs)

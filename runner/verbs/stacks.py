@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from runner.control.run.discovery import RunFinder
 from runner.core.errors import NotReady, Problem
 from runner.core.outcome.stacks import Stack, group_stacks, parse_dumps
@@ -13,7 +11,7 @@ from runner.ui.output import note, show
 from runner.ui.reports import tables
 from runner.ui.reports.report import ended_notice
 from runner.verbs.shared.selection import Selection, open_run_finder
-from runner.verbs.shared.verb import json_option, run_option, verb
+from runner.verbs.shared.verb import json_option, run_option, show_json, verb
 
 
 @verb("stacks")
@@ -39,7 +37,7 @@ def stacks(selection: Selection, run: str, json_: bool) -> int:
     problems = {**finder.unreachable, **problems}
     silent = [problems[share.node] for share in plan.nodes if share.node in problems]
     if json_:
-        show(json.dumps(tables.stacks_as_data(plan.run_id, report, silent)))
+        show_json(tables.stacks_as_data(plan.run_id, report, silent))
     else:
         show(tables.render_stacks(report, silent))
         if report.ended and not (report.groups or report.unknown):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import signal
 from typing import Any
 
@@ -29,10 +28,10 @@ from runner.core.launch_request import LaunchRequest
 from runner.core.remote_run import user_at_host
 from runner.core.shell import this_program
 from runner.core.wire.states import STOPPED, Reason, ReasonKind
-from runner.ui.output import note, show, show_prose, tell
+from runner.ui.output import note, show_prose, tell
 from runner.ui.reports import run_table
 from runner.verbs.shared.selection import Selection, confirm, open_run_finder
-from runner.verbs.shared.verb import json_option, run_option, verb
+from runner.verbs.shared.verb import json_option, run_option, show_json, verb
 
 
 @verb(
@@ -85,7 +84,7 @@ def stop(selection: Selection, run: str, yes: bool, json_: bool) -> int:
             raise
         raise StopUnverified(error.problems) from error  # it may go on there
     if json_:
-        show(json.dumps(data))
+        show_json(data)
     else:
         show_prose(text)
     return StopUnverified.exit_code if any(data["left"].values()) else 0

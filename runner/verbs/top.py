@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -19,11 +18,10 @@ from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady, Problem
 from runner.core.remote_run import RemoteRun
 from runner.core.wire.run_info import Sample
 from runner.ui.layout import terminal_width
-from runner.ui.output import show
 from runner.ui.reports import run_table
 from runner.ui.top import ClusterView, NodeView, render_view
 from runner.verbs.shared.selection import Selection, open_run_finder
-from runner.verbs.shared.verb import verb
+from runner.verbs.shared.verb import show_json, verb
 
 POLL_S = 2.0
 FIRST_POLL_S = 1.0  # the first sample has no CPU
@@ -61,7 +59,7 @@ def top(selection: Selection, once: bool, json_: bool) -> int:
         if is_live:
             _follow(watch, console)
     if json_:
-        show(json.dumps(watch.view().as_data()))
+        show_json(watch.view().as_data())
     elif not is_live:
         console.print(render_view(watch.view(), console.width))
     return 0

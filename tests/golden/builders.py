@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from ipaddress import ip_interface
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from runner.checks.base import NetworkProbe
 from runner.core.launch_request import LaunchRequest
 from runner.core.planning.build_plan import build_plan
 from runner.core.planning.endpoints import Endpoint
-from runner.core.spec import Cluster, Node, Spec, Task
+from runner.core.spec import Cluster, Node, Spec, Task, keys_of
 from runner.core.wire.facts import (
     Facts,
     Gpu,
@@ -82,25 +82,14 @@ def facts(
     return replace(healthy, **others)
 
 
-OF_CLUSTER = (
-    "backend",
-    "env",
-    "host_python",
-    "master_port",
-    "project",
-    "setup",
-    "slurm",
-    "ssh",
-    "workdir",
-)
-"""Keys of the cluster, as `spec` takes them."""
+OF_CLUSTER = keys_of(Cluster).keys() - {option.name for option in fields(Spec)}
 
 
 def spec(
     *nodes: Node, task: Task = SCRIPT, cluster: str = "lab", python: str = "", **others: Any
 ) -> Spec:
     """A run of `task` on `nodes`; some keys of the cluster may be given as its own."""
-    of_cluster = {name: others.pop(name) for name in OF_CLUSTER if name in others}
+    of_cluster = {name: others.pop(name) for name in OF_CLUSTER & others.keys()}
     of_cluster = {"name": cluster, "project": "/home/ada/digits", **of_cluster}
     if "slurm" in of_cluster:
         of_cluster["scheduler"] = "slurm"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from runner.control.assumed_facts import assumed_facts
@@ -28,31 +27,24 @@ DOCKER = "docker0 172.17.0.1/16"
 
 @dataclass(frozen=True)
 class Case:
-    """One launch; without `facts` it is planned offline."""
+    """The plan of one launch, and what is assumed where no host was asked."""
 
     name: str
-    spec: Spec
-    facts: Mapping[str, Facts] | None
-    code: CodeRef | None = None
-
-    def plan(self) -> Plan:
-        return self._build()[0]
+    plan: Plan
+    assumed: list[str]
 
     def text(self) -> str:
-        return render_dry_run(*self._build()) + "\n"
-
-    def _build(self) -> tuple[Plan, list[str]]:
-        run_spec, host_facts, assumed = self.spec, self.facts, list[str]()
-        if host_facts is None:
-            run_spec, host_facts, assumed = assumed_facts(run_spec)
-        shipped = CodeRef(tasks_hash=TASKS_HASH if run_spec.task.shipped_file else "")
-        code = self.code or shipped
-        return build_plan(run_spec, host_facts, code=code), assumed
+        return render_dry_run(self.plan, self.assumed) + "\n"
 
 
-def online_case(name: str, run_spec: Spec, *hosts: Facts) -> Case:
-    """A case of which every host has told its facts."""
-    return Case(name, run_spec, {host.node: host for host in hosts})
+def planned(name: str, run_spec: Spec, *hosts: Facts, code: CodeRef | None = None) -> Case:
+    """A launch of which these hosts have told their facts; without any it is planned offline."""
+    told = {host.node: host for host in hosts}
+    assumed: list[str] = []
+    if not told:
+        run_spec, told, assumed = assumed_facts(run_spec)
+    code = code or CodeRef(tasks_hash=TASKS_HASH if run_spec.task.shipped_file else "")
+    return Case(name, build_plan(run_spec, told, code=code), assumed)
 
 
 def _shared_rack(count: int, gpu_count: int) -> tuple[Facts, ...]:
@@ -68,7 +60,7 @@ def _rack_nodes(count: int) -> tuple[Node, ...]:
     return tuple(Node(f"gpu{n}", f"192.168.1.{100 + n}") for n in range(1, count + 1))
 
 
-ONE_NODE = online_case(
+ONE_NODE = planned(
     "one-node",
     spec(
         Node("local", "127.0.0.1", transport="local", nproc_per_node=2),
@@ -79,7 +71,7 @@ ONE_NODE = online_case(
 )
 
 
-CHOSEN_GPUS = online_case(
+CHOSEN_GPUS = planned(
     "chosen-gpus",
     spec(
         Node("gpu1", "192.168.1.101", gpus=(0, 2)),
@@ -96,31 +88,14 @@ CHOSEN_GPUS = online_case(
 )
 
 
-NODE_ENV = online_case(
-    "node-env",
-    spec(
-        Node("gpu1", "192.168.1.101"),
-        Node("gpu2", "192.168.1.102", env={"NCCL_IB_DISABLE": "1", "LEVEL": "node"}),
-        env={"NCCL_DEBUG": "INFO", "LEVEL": "cluster", "DATA": "/data/my digits"},
-        task=Task(name="train", kind="script", target="train.py", env={"LEVEL": "task"}),
-    ),
-    *_shared_rack(2, gpu_count=1),
-)
-
-
-MASTER_NOT_FIRST = online_case(
-    "master-not-first",
-    spec(*(_rack_nodes(3)[index] for index in (1, 0, 2)), master_port=PortRange(29500, 29600)),
-    *(replace(host, reserved_port=29503) for host in _shared_rack(3, gpu_count=2)),
-)
-
-
-USERS_OWN_SETTINGS = online_case(
-    "users-own-settings",
+SETTINGS = planned(
+    "settings",
     spec(
         Node("gpu1", "192.168.1.101", env={"OMP_NUM_THREADS": "3"}),
-        Node("gpu2", "192.168.1.102"),
-        env={"NCCL_SOCKET_IFNAME": "^docker0,lo"},
+        Node("gpu2", "192.168.1.102", env={"NCCL_IB_DISABLE": "1", "LEVEL": "node"}),
+        env={"NCCL_SOCKET_IFNAME": "^docker0,lo", "LEVEL": "cluster", "DATA": "/data/my digits"},
+        task=Task(name="train", kind="script", target="train.py", env={"LEVEL": "task"}),
+        secrets={"WANDB_API_KEY": Secret("hunter2"), "HF_TOKEN": Secret("hunter3")},
     ),
     *_shared_rack(1, gpu_count=4),
     replace(
@@ -130,19 +105,7 @@ USERS_OWN_SETTINGS = online_case(
 )
 
 
-PLAIN = online_case(
-    "plain",
-    spec(
-        *_rack_nodes(2),
-        task=Task(
-            name="train", kind="script", target="train.py", words=("--cost", "$5"), entry="plain"
-        ),
-    ),
-    *_shared_rack(2, gpu_count=8),
-)
-
-
-HARD_ARGUMENTS = online_case(
+HARD_ARGUMENTS = planned(
     "hard-arguments",
     spec(
         Node("gpu1", "192.168.1.101"),
@@ -161,17 +124,7 @@ HARD_ARGUMENTS = online_case(
     facts("gpu1", "eth0 192.168.1.101/24", gpu_count=2, project="/home/ada/my digits"),
 )
 
-SECRETS = online_case(
-    "secrets",
-    spec(
-        *_rack_nodes(2),
-        secrets={"WANDB_API_KEY": Secret("hunter2"), "HF_TOKEN": Secret("hunter3")},
-    ),
-    *_shared_rack(2, gpu_count=1),
-)
-
-
-OFFLINE = Case(
+OFFLINE = planned(
     "offline",
     spec(
         Node("gpu1", "192.168.1.101", gpus=(0, 2)),
@@ -179,22 +132,9 @@ OFFLINE = Case(
         python="~/venv/bin/python",
         task=SHIPPED,
     ),
-    None,
 )
 
-OFFLINE_ONE_NODE = Case(
-    "offline-one-node",
-    spec(
-        Node("gpu1", "gpu1", gpus=8),
-        project="~/my digits",
-        master_port=PortRange(29510, 29519),
-        task=Task(name="train", kind="script", target="train.py", words=("--home", "~/data")),
-    ),
-    None,
-)
-
-
-PUSHED = Case(
+PUSHED = planned(
     "pushed",
     spec(
         *_rack_nodes(2),
@@ -202,11 +142,11 @@ PUSHED = Case(
         setup=("module load cuda",),
         deploy=Deploy(enabled=True),
     ),
-    {
-        host.node: replace(host, project="", has_release=host.node == "gpu1")
+    *(
+        replace(host, project="", has_release=host.node == "gpu1")
         for host in _shared_rack(2, gpu_count=1)
-    },
-    CodeRef(
+    ),
+    code=CodeRef(
         release="0123456789abcdef",
         subdirectory="exp/a b",
         script="../../train.py",
@@ -215,7 +155,7 @@ PUSHED = Case(
 )
 
 
-C10D_ELASTIC = online_case(
+C10D_ELASTIC = planned(
     "c10d-elastic",
     spec(
         *_rack_nodes(3),
@@ -231,17 +171,23 @@ C10D_ELASTIC = online_case(
 )
 
 
-ETCD = online_case(
+ETCD = planned(
     "etcd",
     spec(*_rack_nodes(2), rendezvous=Rendezvous("etcd-v2", endpoint="etcd1:2379")),
     *(replace(host, reserved_port=0) for host in _shared_rack(2, gpu_count=2)),
 )
 
 
-RELAUNCH = online_case(
+RELAUNCH = planned(
     "relaunch",
-    spec(*_rack_nodes(3)[:2], spares=_rack_nodes(3)[2:], relaunch=Relaunch(max=2)),
-    *_shared_rack(2, gpu_count=2),
+    spec(
+        *(_rack_nodes(2)[::-1]),
+        spares=_rack_nodes(3)[2:],
+        relaunch=Relaunch(max=2),
+        master_port=PortRange(29500, 29600),
+    ),
+    *(replace(host, reserved_port=29503) for host in _shared_rack(2, gpu_count=2)),
 )
+
 
 CASES = [value for value in globals().values() if isinstance(value, Case)]

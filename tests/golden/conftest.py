@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,13 +27,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def check_golden(request: pytest.FixtureRequest) -> Check:
     """Compares text with a golden file, whole; or writes it, with --update-golden."""
-    return _golden_check(PLANS, request)
+    return functools.partial(_check, request, PLANS)
 
 
 @pytest.fixture
 def check_screen(request: pytest.FixtureRequest) -> Check:
     """Does so with what a person sees."""
-    return _golden_check(SCREENS, request)
+    return functools.partial(_check, request, SCREENS)
 
 
 @pytest.fixture
@@ -46,18 +47,12 @@ def replay(here: Here, check_screen: Check) -> Replay:
     return type_again
 
 
-def _golden_check(folder: Path, request: pytest.FixtureRequest) -> Check:
-    update = bool(request.config.getoption("--update-golden", default=False))
-
-    def check(name: str, text: str) -> None:
-        path = folder / name
-        if update:
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        assert path.is_file(), f"{name} is new: read it after pytest tests/golden --update-golden"
-        assert path.read_text(encoding="utf-8") == text
-
-    return check
+def _check(request: pytest.FixtureRequest, folder: Path, name: str, text: str) -> None:
+    path = folder / name
+    if request.config.getoption("--update-golden", default=False):
+        path.write_text(text, encoding="utf-8")
+    assert path.is_file(), f"{name} is new: read it after pytest tests/golden --update-golden"
+    assert path.read_text(encoding="utf-8") == text
 
 
 @pytest.fixture

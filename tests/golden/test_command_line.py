@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from omegaconf import OmegaConf
 
 from runner import __version__
-from runner.config.source import conf_folders, shipped_folder
+from runner.config.source import conf_folders
 from runner.control.assumed_facts import assumed_facts
 from runner.core.errors import NotReady
 from runner.core.planning.build_plan import build_plan
@@ -74,44 +71,26 @@ def test_every_shipped_option_composes(here: Here) -> None:
 
 
 def test_folders_of_yaml_in_order(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those given, the nearest of the user's own upwards, the shipped one; each of them once."""
+    """Those given, the nearest of the user's own upwards, the shipped one; each of them once.
+
+    A `conf/` of another program may come first; what it hides is named.
+    """
     mine = here.folder / "conf"
-    here.write({"a/b/conf/other.yaml": "", "a/c/conf/task/x.yaml": BASE, "given/x.yaml": ""})
+    here.write({"a/b/conf/other.yaml": "", "given/x.yaml": ""})
+    here.write(
+        {"a/c/conf/task/x.yaml": f"{BASE}script: t.py\n", "a/c/conf/task/base.yaml": "x: 1\n"}
+    )
     monkeypatch.chdir(here.folder / "a" / "b")
     assert conf_folders([]) == [mine, CONF]
     assert conf_folders(["../../given", str(mine)]) == [Path.cwd() / "../../given", mine, CONF]
     monkeypatch.chdir(here.folder / "a" / "c")
     assert conf_folders([]) == [Path.cwd() / "conf", CONF]
+    assert here("cluster=local", "task=x").run.spec.task.target == "t.py"
+    said = here("task=mine").err
+    assert f"    looked in conf/task and {CONF}/task\n" in said
+    assert f"    not in {mine}: --config-dir {mine} adds it\n" in said
     monkeypatch.chdir(CONF / "cluster")
     assert conf_folders([]) == [CONF]
-    assert shipped_folder() == CONF
-
-
-def test_the_conf_of_another_program_is_not_ours(
-    here: Here, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A project of Hydra may have a `conf/task` of its own; a runner.yaml, or one file of ours."""
-    here.write({"rl/conf/task/hopper.yaml": "defaults: [base]\nname: hopper\nenv: {}\n"})
-    here.write({"rl/conf/task/base.yaml": "name: ???\n", "rl/conf/cluster/x.yaml": "walltime: 3\n"})
-    monkeypatch.chdir(here.folder / "rl")
-    theirs = here.folder / "rl" / "conf"
-    mine = here.folder / "conf"
-    assert conf_folders([]) == [mine, CONF]
-    said = here("task=hopper").err
-    assert f"    looked in {mine}/task and {CONF}/task\n" in said
-    assert "    not in conf: --config-dir conf adds it\n" in said
-    (theirs / "runner.yaml").touch()
-    hidden = f"not in {mine}: --config-dir {mine} adds it\n"
-    assert hidden in here("task=mine").err
-    for name, text in {
-        "runner.yaml": "",
-        "cluster/broken.yaml": "# mine\ndefaults:\n  - base\nnodes: [\n",
-        "cluster/short.yaml": "nodes: {a: {}}\n",
-    }.items():
-        here.write({f"rl/conf/{name}": text})
-        assert conf_folders([]) == [theirs, CONF], name
-        (theirs / name).unlink()
-        assert conf_folders([]) == [mine, CONF], name
 
 
 def test_a_task_is_asked_for(here: Here, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -119,22 +98,6 @@ def test_a_task_is_asked_for(here: Here, monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.chdir(tmp_path)
     assert here().run.spec.task.name == "resnet18"
     assert here("cluster=lab3").err.startswith("error: task: there is no task to launch")
-
-
-@pytest.mark.promise(14)
-def test_words_after_two_dashes_follow_those_of_the_yaml(here: Here) -> None:
-    """As they are, also on record, and in each run of a sweep."""
-    here.write({"conf/task/own.yaml": f"{BASE}script: x\nargs_after: [a, b]\n"})
-    after = ["--", "--mine", "???", "a 'b'", "${x}", "lr=0.1"]
-    run = here("task=own", "lost_s=9", *after).run
-    assert run.spec.task.words == ("a", "b", *after[1:])
-    assert run.overrides == ("task=own", "lost_s=9", *after)
-    recorded = yaml.safe_load(run.config_yaml)
-    task: Any = OmegaConf.to_container(OmegaConf.create(recorded).task, resolve=True)
-    assert task["args_after"] == ["a", "b", *after[1:]]
-    swept = here("-m", "task=own,mine", *after).runs
-    assert [run.spec.task.words[-5:] for run in swept] == [tuple(after[1:])] * 2
-    assert here("task=own", "~task.args_after", "--", "c").run.spec.task.words == ("c",)
 
 
 def test_words_for_a_verb_are_those_that_reach_the_hosts(here: Here) -> None:
@@ -154,20 +117,16 @@ def test_words_for_a_verb_are_those_that_reach_the_hosts(here: Here) -> None:
 
 def test_a_plan_for_this_machine_knows_it(here: Here) -> None:
     """Our own interpreter runs there, nodes meet at loopback, a missing program is refused."""
-    here.write({"train.py": "", "tool/__main__.py": "", "empty/x.py": ""})
-    words = ("cluster=local", "cluster.nodes={a: {}, b: {}}", "dry_run=offline", "task.script=x.py")
-    asked = here(*words).run.spec
+    here.write({"tool/__main__.py": "", "empty/x.py": ""})
+    words = ("cluster=local", "cluster.nodes={a: {}, b: {}}", "dry_run=offline")
+    asked = here(*words, "task.script=tool").run.spec
     assert (asked.cluster.python, asked.cluster.host_python) == (sys.executable, sys.executable)
     assert {(node.transport, node.nproc_per_node) for node in asked.nodes} == {("local", 2)}
-    for script in ("train.py", "tool"):
-        task = dataclasses.replace(asked.task, target=script)
-        spec, facts, _ = assumed_facts(dataclasses.replace(asked, task=task))
-        plan = build_plan(spec, facts)
-        assert (plan.master_addr, len(plan.nodes)) == ("127.0.0.1", 3)
+    spec, facts, _ = assumed_facts(asked)
+    assert build_plan(spec, facts).master_addr == "127.0.0.1"
     for script in ("nope.py", "empty"):
-        task = dataclasses.replace(asked.task, target=script)
         with pytest.raises(NotReady, match=f"task.script: there is no file {script} in "):
-            assumed_facts(dataclasses.replace(asked, task=task))
+            assumed_facts(here(*words, f"task.script={script}").run.spec)
 
 
 @pytest.mark.all
@@ -188,10 +147,25 @@ def test_commands_of_the_docs_compose(here: Here, page: str) -> None:
     lines = [line for block in blocks for line in block.splitlines() if line.startswith("runner ")]
     assert lines
     for line in lines:
-        _, *words = shlex.split(line, comments=True)
-        said = here(*words, "dry_run=offline")
-        assert said.code == 0, (line, said.err)
-        assert said.runs
+        said = here(*shlex.split(line, comments=True)[1:], "dry_run=offline")
+        assert (said.code, bool(said.runs)) == (0, True), (line, said.err)
+
+
+@pytest.mark.all
+@pytest.mark.promise(14)
+def test_lines_of_other_launchers_have_ours_beside_them(here: Here) -> None:
+    """Each composes, with the arguments that stand in it."""
+    page = (CONF.parent / "docs" / "command-lines.md").read_text()
+    here.write(
+        dict(re.findall(r"^```yaml\n# (conf/\S+)\n(.*?)^```", page, re.DOTALL | re.MULTILINE))
+    )
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| `")]
+    assert len(rows) > 1
+    for _, line in rows:
+        _, *words = shlex.split(line.strip("` |"))
+        given = words[words.index("--") + 1 :] if "--" in words else []
+        made = here(*words).run.spec.task.words
+        assert made[len(made) - len(given) :] == tuple(given), line
 
 
 def test_an_interrupt_before_anything_was_started(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -93,7 +92,7 @@ def no_answer(name: str) -> Problem:
     return failure.problems[0]
 
 
-@pytest.mark.parametrize(("case", "width"), [(well, 140), (ill, 80)])
+@pytest.mark.parametrize(("case", "width"), [(well, 140), (ill, 60)])
 def test_the_table_of_a_check(
     case: Callable[[], CheckContext], width: int, check_screen: Callable[[str, str], None]
 ) -> None:
@@ -110,6 +109,7 @@ error: gpu1: cluster.workdir: /home/ada/.runner has 31 MiB free, a run needs 32 
     without --dry-run that is removed; or set cluster.workdir to a-very-long-name-of-another-disk
   | RuntimeError: a line that is quoted as the program wrote it, however long it may be
   gpu1  rank 0 exited with code 1; 0 processes left
+#   note: no GPU on gpu1: 1 rank on the CPU, which a comment says (cluster.nproc_per_node sets more)
 """
 
 
@@ -119,26 +119,8 @@ def test_lines_are_broken_at_blanks_and_commands_never(
     """A command that does not fit after its words has a line of its own."""
     wrapped = wrap_lines(NARROW, 79)
     check_screen("wrapped-80.txt", wrapped)
-    assert wrapped.split() == NARROW.split()
+    assert wrapped.replace("\n#     ", " ").split() == NARROW.split()
     assert wrap_lines(NARROW, 120) == NARROW
     too_long = [line for line in wrapped.splitlines() if len(line) > 79]
     assert all(line.lstrip().startswith((PROGRAM, "| ")) for line in too_long)
     assert f"\n    {PROGRAM} clean --cluster lab --older-than 0s\n" in wrapped
-
-
-def test_a_comment_stays_a_comment() -> None:
-    """Such as those of a dry run, beside what is to be pasted."""
-    told = "#   note: no GPU on gpu1: 1 rank on the CPU (cluster.nproc_per_node sets more)"
-    assert wrap_lines(told, 59) == (
-        "#   note: no GPU on gpu1: 1 rank on the CPU\n#     (cluster.nproc_per_node sets more)"
-    )
-
-
-@pytest.mark.parametrize("case", [well, ill])
-def test_findings_fit_sixty_columns(case: Callable[[], CheckContext]) -> None:
-    """But for words and commands that are longer."""
-    text = render_findings(evaluate_checks(case()), "lab", "train", 60)
-    too_long = [line for line in text.splitlines() if len(line) > 60]
-    assert [
-        line for line in too_long if not re.match(r" +(sudo|runner|ssh|python|/|\||\S+$)", line)
-    ] == []

@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from runner.core.errors import NotReady, Problem
-from runner.core.launch_request import LaunchRequest, SweepPlace
+from runner.core.launch_request import LaunchRequest
 from runner.verbs.launching.sweep import launch_command
 from tests.golden.here import Here
 
-SWEPT: Any = SimpleNamespace(
-    spec=SimpleNamespace(
-        run_id="r", pushes_code=True, task=SimpleNamespace(shipped_file=""), dry_run=()
-    ),
-    run_dir=Path("nowhere"),
-    sweep=SweepPlace("s", 1, 2, ("task.args.lr=1",)),
-    overrides=("cluster=pair", "task.args.lr=1"),
-    config_dirs=(),
-)
-COMPOSE = "runner.verbs.launch._compose"
 NOTE = "note: an edit of the code reaches later runs of this sweep; cluster.project=null "
 
 
@@ -56,21 +43,23 @@ def test_a_sweep_over_nothing_says_so(here: Here) -> None:
     assert [run.spec.task.words for run in said.runs] == [("--lr", "0.1,0.2")]
 
 
+SWEEP = ("-m", "task=mine", "cluster=pair", "cluster.project=null", "task.args.lr=1,2,3")
+
+
 @pytest.mark.parametrize(
     ("codes", "code", "started"),
     [((0, 0, 0), 0, 3), ((0, 1, 3), 1, 3), ((0, 130, 0), 130, 2), ((1, 5, 0), 5, 2)],
 )
 def test_a_sweep_ends_where_a_run_was_interrupted(
-    codes: tuple[int, ...], code: int, started: int, here: Here, monkeypatch: pytest.MonkeyPatch
+    codes: tuple[int, ...], code: int, started: int, here: Here
 ) -> None:
     """Or where something of it could not be stopped; a failed run does not end it."""
-    monkeypatch.setattr(COMPOSE, lambda *_, **__: [SWEPT] * len(codes))
     left = iter(codes)
-    said = here(job=lambda _: next(left))
+    said = here(*SWEEP, job=lambda _: next(left))
     assert (said.code, len(said.runs)) == (code, started)
 
 
-def test_errors_of_a_run_are_printed_once(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_a_run_are_printed_once(here: Here) -> None:
     """With the exit code they carry, and the next run follows; Ctrl-C is 130, and the end."""
 
     def refuse(_: LaunchRequest) -> int:
@@ -79,27 +68,20 @@ def test_errors_of_a_run_are_printed_once(here: Here, monkeypatch: pytest.Monkey
     def interrupt(_: LaunchRequest) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(COMPOSE, lambda *_, **__: [SWEPT, SWEPT])
-    said = here(job=refuse)
+    said = here(*SWEEP, job=refuse)
     text = "error: gpu1: no torch\n    install it\nerror: gpu2: no python\n"
-    assert said.code == 3
-    assert said.err == (
-        f"run 1 of 2: task.args.lr=1\n{text}run 2 of 2: task.args.lr=1\n{text}"
-        "  run  differs in      exit  took\n"
-        "  r    task.args.lr=1  3     0.0 s\n"
-        "  r    task.args.lr=1  3     0.0 s\n"
-        "0 of 2 runs succeeded\n"
-    )
-    said = here(job=interrupt)
+    assert (said.code, said.err.count(text)) == (3, 3)
+    assert said.err.endswith("\n0 of 3 runs succeeded\n")
+    said = here(*SWEEP, job=interrupt)
     assert (said.code, len(said.runs)) == (130, 1)
-    assert said.err.endswith("not started\n  runner cluster=pair task.args.lr=1\n")
+    assert said.err.endswith(f"  runner {' '.join(SWEEP[1:4])} task.args.lr=3\n")
 
 
 @pytest.mark.parametrize(
     "words",
     [
         "cluster=pair task=mine task.args.lr=1,2 lost_s=20,30",
-        "--config-dir conf cluster=pair task.script=train.py 'task.args.name=a,\"b c\"' -- --flag",
+        "--config-dir conf cluster=pair task.script=t.py 'task.args.x=\"a, b\",[c,d]' -- --flag",
     ],
 )
 def test_the_rest_of_a_sweep_starts_as_printed(words: str, here: Here) -> None:

@@ -13,7 +13,7 @@ from runner.control.rpc.session import Connector, Inbox
 from runner.core.spec import Cluster, Spec
 from runner.core.wire.facts import FactsRequest
 from tests.lab.lab import Lab
-from tests.lab.launching import ROOT, Launcher, Result
+from tests.lab.launching import Launcher, Result
 from tests.lab.sshds import Place
 
 pytestmark = [pytest.mark.promise(8)]
@@ -93,28 +93,6 @@ def test_another_torch_on_one_host(lab: Lab, on_lab: Launcher) -> None:
         assert on_lab(*launch, "skip_checks=[torch]", "dry_run=true").code == 0
     finally:
         lab["node3"].sh("rm -rf /dev/shm/other")
-    assert lab.wait_idle() == {}
-
-
-@pytest.mark.all
-def test_smoke_is_a_real_run(lab: Lab, on_lab: Launcher) -> None:
-    """On the nodes that were chosen, whatever the task; not where something is wrong already."""
-    shipped = (ROOT / "conf" / "task" / "collectives.yaml").read_text()
-    (on_lab.conf / "task").mkdir()
-    (on_lab.conf / "task" / "collectives.yaml").write_text(
-        shipped.replace("seconds: 20 ", "seconds: 1 ").replace("iters: 20 ", "iters: 3 ")
-    )
-    words = ("check", "--cluster", "lab", "--smoke")
-    done = on_lab.succeed(*words)
-    assert "collectives on node[1-2] (lab), ranks 0-1, 1 each, on CPU, gloo" in done.err
-    assert "smoke: " in done.out, done
-    refused = on_lab(*words, "cluster.python=/no/such/python")
-    assert refused.code == 3, refused
-    assert "run " not in refused.err
-    (on_lab.conf / "task" / "collectives.yaml").write_text('command: "false"\nargs: {mode: x}\n')
-    failed = on_lab(*words, "cluster.only=[node1]")
-    assert failed.code == 1, failed
-    assert failed.err.splitlines()[-1].startswith("lab: --smoke failed, as a launch would: mend")
     assert lab.wait_idle() == {}
 
 

@@ -17,28 +17,19 @@ from tests.lab.launching import ROOT
 from tests.lab.terminal import Terminal
 
 BIN = Path(sys.executable).parent
-OWN = {"bash": "", "zsh": "autoload -Uz compinit && compinit -u -D\n", "fish": ""}
+ZSH = "autoload -Uz compinit && compinit -u -D\n"
 LINES = {
     "a verb": ("runner stac", "stacks"),
-    "a flag": ("runner logs --fol", "--follow"),
     "a flag with its value": ("runner ps --cluster=mi", "--cluster=mine"),
-    "a key": ("runner cluster=mine cluster.nodes.gp", "cluster.nodes.gpu7."),
-    "a mistake before it": ("runner cluster=nope task=tr", "task=training"),
     "a program": ("runner trai", "train.py"),
 }
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project with a cluster and a task; a home without settings of shells."""
+    """A project with a cluster; a home without settings of shells."""
     folder = tmp_path_factory.mktemp("project")
-    files = {
-        "conf/cluster/mine.yaml": "defaults: [base]\nnodes:\n  gpu7: {}\n",
-        "conf/task/training.yaml": "defaults: [base]\nscript: train.py\n",
-        "home/.keep": "",
-        "train.py": "",
-    }
-    write(folder, files)
+    write(folder, {"conf/cluster/mine.yaml": "nodes: {}\n", "home/.keep": "", "train.py": ""})
     return folder
 
 
@@ -55,21 +46,14 @@ def environment(folder: Path) -> dict[str, str]:
     }
 
 
-def install_line(shell: str) -> str:
-    """The line of the documentation for a shell."""
-    page = (ROOT / "docs" / "commands.md").read_text()
-    line = next(line for line in page.splitlines() if "runner --shell-completion bash" in line)
-    if shell == "fish":
-        return "runner --shell-completion fish | source"
-    return line.replace("bash", shell)
-
-
 @pytest.mark.parametrize("shell", ["bash", pytest.param("zsh", marks=pytest.mark.all)])
 def test_tab_completes_words(shell: str, folder: Path) -> None:
     """A word is on the line as if typed."""
     need("" if shutil.which(shell) else f"no {shell}")
+    page = (ROOT / "docs" / "commands.md").read_text().splitlines()
+    install = next(line for line in page if "runner --shell-completion bash" in line)
     rc = folder / f"{shell}.rc"
-    rc.write_text(f"{OWN[shell]}{install_line(shell)}\nPS1='$ '\n")
+    rc.write_text(f"{ZSH if shell == 'zsh' else ''}{install.replace('bash', shell)}\nPS1='$ '\n")
     options = {"bash": ["--norc", "--noprofile", "-i"], "zsh": ["-f", "-i"]}
     argv = [shell, *options[shell]]
     with contextlib.closing(Terminal(argv, folder, environment(folder))) as terminal:
@@ -93,7 +77,7 @@ def test_fish_completes_words(folder: Path) -> None:
     """By its own command that says what TAB would offer."""
     need("" if shutil.which("fish") else "no fish")
     questions = "\n".join(f"echo '{case}:'; complete -C '{LINES[case][0]}'" for case in LINES)
-    text = f"{OWN['fish']}{install_line('fish')}\n{questions}\n"
+    text = f"runner --shell-completion fish | source\n{questions}\n"
     words = ["fish", "--no-config", "-c", text]
     env = environment(folder)
     done = subprocess.run(words, env=env, cwd=folder, capture_output=True, text=True, check=False)

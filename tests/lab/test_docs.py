@@ -93,6 +93,7 @@ def test_every_command_works(page: str, gpus: Lab, tmp_path: Path) -> None:
     project = tmp_path / "project"
     (project / "data").mkdir(parents=True)
     (project / "train.py").write_text(TRAIN)
+    (project / "fabfile.py").write_text("from runner.fab import *\n")
     subprocess.run(["git", "init", "-q", str(project)], check=True)
     env = {**at_home(gpus, tmp_path / "home"), "PYTHONPATH": str(ROOT)}
     lines = commands(page)

@@ -14,6 +14,9 @@ OWN_TASK = """
 from fabric.exceptions import GroupException
 
 @task
+def logs(_context, day): print("my logs of", day)
+
+@task
 def versions(_context, cluster):
     from runner.fabric import group
     hosts = group(cluster)
@@ -48,13 +51,16 @@ def test_flags_of_fabric_that_would_mislead_are_refused(lab: Lab, project: Launc
 
 
 def test_a_verb_is_a_task_with_its_flags(project: Launcher) -> None:
-    """Several in a line, with tasks of one's own between them; a failure has the verb's code."""
-    words = "config --cluster lab --set lost_s=9 --set grace_s=1 --key lost_s"
-    chain = project.fab(*words.split(), "disks", "lab", "config", "--key=lost_s")
+    """Several in a line, with tasks of one's own between them; a failure has the verb's code.
+
+    An own task called like a verb stays what it is.
+    """
+    words = "config --cluster lab --set lost_s=9 --set grace_s=1 --key lost_s disks lab"
+    chain = project.fab(*words.split(), "logs", "monday", "config", "--key=lost_s")
     assert chain.code == 0, chain
-    lines = chain.out.splitlines()
-    assert (lines[0], lines[-1]) == ("9", "15.0"), chain
-    assert sorted(line.split()[0] for line in lines[1:-1]) == ["node1", "node2"]
+    first, *disks, own, last = chain.out.splitlines()
+    assert (first, own, last) == ("9", "my logs of monday", "15.0"), chain
+    assert sorted(line.split()[0] for line in disks) == ["node1", "node2"]
     listed = project.fab("ps", "--cluster", "lab", "deploy", "--cluster", "lab")
     assert (listed.code, listed.out.count("nothing is running")) == (0, 1), listed
     assert "node[1-2]  stored" in listed.out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import json
 import os
 import re
 import signal
@@ -16,6 +17,7 @@ import click
 
 from runner.config.words import is_override
 from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, Problem, RunnerError
+from runner.core.wire.codec import encode
 from runner.core.wire.paths import is_run_id
 from runner.ui.output import report_fault, show
 from runner.ui.problems import render_problems
@@ -71,18 +73,11 @@ class Verb(click.Command):
         )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the words; a flag with one value is not given twice."""
         try:
-            rest = super().parse_args(ctx, list(args))
+            return super().parse_args(ctx, args)
         except click.UsageError as error:
-            error.ctx = ctx
+            error.ctx = ctx  # a flag without its value has none
             raise
-        _, _, given = self.make_parser(ctx).parse_args(args)
-        for option in self.params:
-            is_single = isinstance(option, click.Option) and not option.is_flag
-            if is_single and not option.multiple and given.count(option) > 1:
-                raise click.UsageError(f"{option.opts[-1]} is given twice", ctx)
-        return rest
 
     def invoke(self, ctx: click.Context) -> int:
         values = dict(ctx.params)
@@ -179,6 +174,10 @@ def verb(
         examples: Lines that show its use, with what each does.
     """
     return click.command(name, cls=Verb, subject=subject, keys=keys, examples=examples or {})
+
+
+def show_json(data: Any) -> None:
+    show(json.dumps(encode(data)))
 
 
 def exit_code(job: Callable[[], int]) -> int:

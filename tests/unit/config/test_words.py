@@ -1,9 +1,10 @@
-"""Words: those that were typed are values, and arguments of a task are words of its program."""
+"""Texts of files and words: they are values as written, and arguments are words of a program."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,46 +13,62 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from runner.config.arguments import render, take_words
-from runner.config.arguments import words_of as words_of_task
+from runner.config.arguments import render, take_words, words_of
 from runner.config.kinds import Problems
+from runner.config.source import dump, parse
 from runner.config.words import (
     as_word,
     hydra_value,
     is_override,
-    literal,
-    runs_of_sweep,
     split_values,
     value_of,
 )
 from runner.core.errors import ConfigError
 from runner.core.spec import Task
-from tests.golden.test_specs import problems_of, spec_of
+from tests.golden.test_specs import problems_of
+
+
+def read(text: str) -> dict[str, Any]:
+    return parse(text, Path("/conf/task/t.yaml")).content
 
 
 @pytest.mark.promise(14)
-def test_a_text_is_what_was_typed() -> None:
-    """Alone, in a list and in a mapping."""
-    texts = "2024_11_05 16:9 3.10 0123 12e5 off yes 0x1F .5 ~/d a=b c: é nUll tRue"
-    for text in texts.split():
+def test_a_text_is_what_was_written() -> None:
+    """In a file, or typed: alone, in a list and in a mapping. true, false and null have a meaning.
+
+    Quotes make texts of them; in `env` the bools are texts, too.
+    """
+    texts = "2024_11_05 16:9 3.10 0123 12e5 1234567e8 off on yes no y 0x1F .5 1_0 2024-11-05 .inf ="
+    for text in [*texts.split(), "~/d", "a=b", "é", "nUll", "tRue"]:
+        assert read(f"x: [{text}]") == {"x": [text]}
         assert value_of(f"task.args.x={text}") == text
         assert value_of(f"task.args.x=[{text},{text}]") == [text, text]
         assert value_of(f"task.args={{x:{text}}}") == {"x": text}
+    assert read("x: [true, False, null, ~, ]") == {"x": [True, False, None, None]}
+    assert read("x: ['true', \"null\", '~', '']") == {"x": ["true", "null", "~", ""]}
+    assert read("env: {A: true, C: null}") == {"env": {"A": "true", "C": None}}
+    assert read("01: {no: 1}") == {"01": {"no": "1"}}
 
 
-def test_several_values_are_a_sweep() -> None:
-    """Each as it was typed; alone, they are refused with the forms of a list and of one text."""
-    words = ["task.args.lr=0.10,1e-3", "task.args.s=[1,2],[3]", "task.args.t='a,b',c", "~task.env"]
-    assert len(runs_of_sweep(words)) == 8
-    assert runs_of_sweep(words)[5] == [
-        "task.args.lr=1e-3",
-        "task.args.s=[1,2]",
-        "task.args.t=c",
-        "~task.env",
-    ]
-    assert runs_of_sweep(["task.args.n=range(1,3)"]) == [["task.args.n=1"], ["task.args.n=2"]]
-    with pytest.raises(ConfigError, match=r"task.args.lr=\[1,2\]"):
-        value_of("task.args.lr=1,2")
+@given(
+    st.recursive(
+        st.text() | st.booleans() | st.none() | st.sampled_from(["true", "~", "0x1", "=", "<<"]),
+        lambda inner: st.lists(inner) | st.dictionaries(st.from_regex(r"k\w{0,3}\Z"), inner),
+        max_leaves=6,
+    )
+)
+@example("\x85 \u2028 \u2029")
+def test_what_is_dumped_is_read_again(value: object) -> None:
+    """A record has the values of its run."""
+    assert read(dump({"x": value})) == {"x": value}
+
+
+def test_keys_may_be_merged_and_stand_once() -> None:
+    """By anchors; what is written beside `<<` wins."""
+    text = "a: &a {x: 1, y: 2}\nb: &b {z: 3}\nc: {<<: [*a, *b], y: 4}"
+    assert read(text)["c"] == {"x": "1", "y": "4", "z": "3"}
+    with pytest.raises(ConfigError, match="maximum recursion depth"):
+        read("a: &x {b: *x}")
 
 
 @given(st.lists(st.text("ab,[]{}'\" ", max_size=5), min_size=1))
@@ -77,68 +94,32 @@ def test_what_is_meant_as_an_override() -> None:
     assert [word for word in (*meant, *others) if is_override(word)] == meant
 
 
-def test_a_value_that_cannot_be_read_is_refused() -> None:
-    """A bracket that is open, nothing between commas, a mapping without a value."""
-    said = {"[a": "do not match", "[a,,b]": "an item is missing", "{a}": "a is no NAME:VALUE"}
-    for text, why in said.items():
-        with pytest.raises(ConfigError, match=why):
-            value_of(f"task.args.x={text}")
-
-
-PLAIN = {"task.entry": "plain"}
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
 # As a value, `--` alone is lost in argparse itself before Python 3.13.
 WORD = TEXT.filter(lambda text: text != "--") | st.sampled_from(
     ["-1", "-x", "--lr=1", "$HOME", "a b"]
 )
 FLAG = st.from_regex(r"--?[a-z.\[\]0-9-]{1,4}(=[a-z])?", fullmatch=True)
-NUMBER = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 
 
-def words_of(args: object, style: str = "argparse") -> list[str]:
-    problems = Problems()
-    words = render(problems, args, Task(args_style=style))
-    assert problems == []
-    return words
-
-
-@given(
-    text=WORD,
-    number=NUMBER,
-    texts=st.lists(WORD.filter(lambda t: not t.startswith("-")), min_size=1),
-)
-def test_argparse_reads_back_what_was_asked(text: str, number: float, texts: list[str]) -> None:
-    """Any text and number arrives, whatever it begins with and holds."""
+@given(text=WORD, texts=st.lists(WORD.filter(lambda t: not t.startswith("-")), min_size=1))
+def test_argparse_reads_back_what_was_asked(text: str, texts: list[str]) -> None:
+    """Any text arrives, whatever it begins with and holds."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--text")
-    parser.add_argument("--number", type=float)
     parser.add_argument("--texts", nargs="*")
-    parser.add_argument("--numbers", type=float, nargs="*")
     parser.add_argument("--flag", action="store_true")
-    args = {
-        "texts": texts,
-        "flag": True,
-        "number": number,
-        "text": text,
-        "numbers": [abs(number), 1],
-    }
-    read = parser.parse_args(words_of(args))
+    problems = Problems()
+    words = render(problems, {"texts": texts, "flag": True, "text": text}, Task())
+    assert problems == []
+    read = parser.parse_args(words)
     assert (read.text, read.texts, read.flag) == (text, texts, True)
-    assert read.number == pytest.approx(number, rel=1e-12)
-    assert read.numbers == pytest.approx([abs(number), 1], rel=1e-12)
 
 
 @given(
     st.recursive(
-        TEXT
-        | NUMBER
-        | st.booleans()
-        | st.none()
-        | st.sampled_from(["nan", "1e3", "a:b", "\\", '"']),
-        lambda inner: (
-            st.lists(inner, max_size=3)
-            | st.dictionaries(st.from_regex(r"k[a-z0-9_]{0,4}", fullmatch=True), inner, max_size=3)
-        ),
+        TEXT | st.booleans() | st.none() | st.sampled_from(["nan", "1e3", "a:b", "\\", '"']),
+        lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["k", "k_1"]), inner),
         max_leaves=5,
     )
 )
@@ -150,19 +131,12 @@ def test_hydra_reads_back_what_was_asked(value: Any) -> None:
     assert type(override.value()) is type(value)
 
 
-@given(st.lists(WORD | st.text("\\${}a.", max_size=6) | st.just("???"), max_size=3))
-def test_words_for_the_program_are_taken_as_they_are(words: list[str]) -> None:
-    """Through the grammar of overrides and the interpolations of OmegaConf."""
-    value = ["first", *literal(words)]
-    for read in (value, value_of(f"words={hydra_value(value)}")):
-        config = OmegaConf.create({"words": read})
-        assert OmegaConf.to_container(config, resolve=True) == {"words": ["first", *words]}
-    assert spec_of({"task.args_after": words}).task.words[-len(words) or 9 :] == tuple(words)
-
-
-@given(st.lists(WORD | FLAG, max_size=4), st.sampled_from(["argparse", "equals", "hydra"]))
+@given(
+    st.lists(WORD | FLAG | st.text("\\${}a.") | st.just("???"), max_size=4),
+    st.sampled_from(["argparse", "equals", "hydra"]),
+)
 def test_words_after_two_dashes_reach_the_program(words: list[str], style: str) -> None:
-    """In every style, whatever they are."""
+    """In every style, whatever they are, through the interpolations of OmegaConf."""
     task: dict[str, Any] = {"script": "t.py", "args_style": style, "args": {}}
     try:
         take_words(task, [], words)
@@ -172,7 +146,7 @@ def test_words_after_two_dashes_reach_the_program(words: list[str], style: str) 
     made: Any = OmegaConf.to_container(OmegaConf.create(task), resolve=True)
     problems = Problems()
     made["args_after"] = tuple(made.get("args_after", ()))
-    assert words_of_task(problems, Task(kind="script", **made)) == ("t.py", tuple(words))
+    assert words_of(problems, Task(kind="script", **made)) == ("t.py", tuple(words))
     assert problems == []
 
 

@@ -1,15 +1,18 @@
-"""What a verb composes: only what reaches the hosts, and what it needs itself."""
+"""Values of a run, and what a verb composes: only what reaches the hosts, and what it needs."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from runner.config.compose import Composer, open_composer
+from runner.config.resolve import new_run_id
 from runner.core.errors import ConfigError
 from tests.golden.here import write
+from tests.golden.test_specs import spec_of
 
 UNSET = "${oc.env:NOT_SET_ANYWHERE}"
 CLUSTER = f"""
@@ -76,16 +79,10 @@ def test_overrides_of_nodes_are_a_launchs(composer: Composer) -> None:
 
 
 def test_what_reaches_the_hosts_is_refused_as_ever(composer: Composer) -> None:
-    """A variable that is not set, a value of the wrong kind, a key that is no key."""
-    assert any(
-        "cluster.workdir" in place for place in problems(composer, f"cluster.workdir={UNSET}")
-    )
+    """A variable that is not set, a value of the wrong kind, no key; what a verb itself needs."""
+    assert problems(composer, f"cluster.workdir={UNSET}") == {"cluster.workdir"}
     assert problems(composer, "lost_s=soon") == {"lost_s"}
     assert problems(composer, "+cluster.workdri=/x") == {"cluster.workdri"}
-
-
-def test_a_verb_adds_the_keys_it_needs(composer: Composer) -> None:
-    """What a section needs that is not there is said."""
     assert problems(composer, keys=("relaunch",)) == {"conf/runner.yaml:3: relaunch.max"}
 
 
@@ -102,3 +99,26 @@ def test_files_of_a_launch_may_be_gone_or_broken(composer: Composer, choice: str
     assert problems(composer, word, keys=None) == problems(composer, word)
     assert problems(composer, "cluster=nope") == {"cluster=nope"}
     assert composer.compose(["task.script=x.py"], ()).spec.nodes
+
+
+def test_run_ids_are_safe_names() -> None:
+    """For a file, a label and a rendezvous, whatever the task is called."""
+    for task in ("resnet18", "Vision/ResNet_50", "ß", "", "x" * 90, "-a-"):
+        made = new_run_id(task)
+        assert re.fullmatch(r"\d{4}-\d{4}-[a-z0-9][a-z0-9-]{0,39}-[0-9a-z]{4}", made), task
+
+
+def test_the_project_is_where_the_user_stands_as_they_see_it(tmp_path: Path) -> None:
+    """Through a symbolic link it has the link's name; a stale PWD counts for nothing."""
+    real = tmp_path / "real"
+    link = tmp_path / "link"
+    real.mkdir()
+    link.symlink_to(real)
+
+    def project(pwd: Path, value: str | None = None) -> str:
+        return spec_of({"cluster.project": value}, {"PWD": str(pwd)}, str(real)).cluster.project
+
+    assert project(link) == str(link)
+    assert project(tmp_path) == str(real)
+    assert project(link, "sub") == str(link / "sub")
+    assert project(link, "/shared/code") == "/shared/code"
