@@ -40,17 +40,10 @@ def test_fast_hosts_wait_for_a_slow_one(on_lab: Launcher) -> None:
 
 
 @pytest.mark.promise(2)
-@pytest.mark.parametrize(
-    "boot",
-    [
-        pytest.param((), id="task"),
-        pytest.param(("cluster.host_python=brought",), marks=pytest.mark.all),
-    ],
-)
-def test_ctrl_c_ends_a_setup(boot: tuple[str, ...], lab: Lab, on_lab: Launcher) -> None:
-    """Nothing was started, and nothing goes on, also where the setup is to bring our Python."""
+def test_ctrl_c_ends_a_setup(lab: Lab, on_lab: Launcher) -> None:
+    """Nothing was started, and nothing goes on."""
     words = on_lab.rank_overrides("print=hi")
-    controller = on_lab.start("cluster=lab", 'cluster.setup=["sleep 888"]', *boot, *words)
+    controller = on_lab.start("cluster=lab", 'cluster.setup=["sleep 888"]', *words)
     for node in ("node1", "node2"):
         wait_until(lambda n=node: lab[n].processes("sleep 888"), "the setup")  # type: ignore[misc]
     controller.send()

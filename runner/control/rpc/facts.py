@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from runner.control.rpc.bootstrap import boot_limit_s, boot_problem
+from runner.control.rpc.bootstrap import BOOT_TIMEOUT_S, boot_problem
 from runner.control.rpc.session import Connector, HostSession, Inbox
 from runner.control.rpc.wait import WaitLoop
 from runner.core.errors import Problem, RunnerError
@@ -100,7 +100,7 @@ class FactsCollector(WaitLoop):
             self._show(name, "waiting for its container engine")
         session.request("ping")
         self._request_ids[name] = session.request("facts", {"request": encode(request)})
-        limit_s = boot_limit_s(self._spec) + request.tools_limit_s
+        limit_s = BOOT_TIMEOUT_S + request.tools_limit_s
         limit_s += request.setup_timeout_s if request.setup else 0.0
         self._deadlines[name] = time.monotonic() + limit_s
 
