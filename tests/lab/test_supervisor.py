@@ -6,10 +6,7 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
-import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +21,8 @@ from runner.core.wire.events import (
     RankStarted,
     Stopping,
 )
-from runner.core.wire.order import Hub
 from runner.core.wire.paths import RunPaths
 from runner.core.wire.states import State
-from runner.host.peers.fold import LastHeard
-from runner.host.peers.group import PeerGroup
-from runner.host.process.event_loop import EventLoop
 from runner.host.storage import run_folder, run_owner
 from runner.host.storage.run_folder import EventLog, read_events, read_state
 from runner.host.storage.run_list import read_run
@@ -88,32 +81,6 @@ def test_what_serves_a_deaf_rank_is_told_before_the_kill(start: RunStarter, tmp_
     ended = run.wait_ended()
     assert (ended.state, ended.survivors, ended.verified) == (State.STOPPED, (), True)
     assert out.read_text() == "up\nheard\n"
-
-
-def test_the_hub_stays_for_the_others(start: RunStarter) -> None:
-    """Also when its program left a child for a moment, and the grace for that is over."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        hub = Hub("here", "127.0.0.1", free.getsockname()[1])
-    launcher = ("/bin/sh", "-c", "sleep 0.2; (sleep 0.3) &")
-    run = start(launcher=launcher, ranks=0, grace_s=0.5, hub=hub)
-    loop = EventLoop()
-    order = replace(run.order, node="there")
-    member = PeerGroup(order, b"token", lambda _: None)
-    member.join(loop, None)
-
-    def talk() -> None:
-        loop.wait(0.02)
-        heard = LastHeard(time.monotonic(), time.monotonic())
-        member.tick(heard, detached=True, stalled_s=0.0)
-
-    while not run.bodies(ProgramExited):
-        talk()
-    grace_is_over = time.monotonic() + 2
-    while time.monotonic() < grace_is_over:
-        talk()
-    assert run.bodies(Ended) == []
-    member.leave()
-    assert run.wait_ended().state is State.SUCCEEDED
 
 
 def test_a_killed_shim_ends_the_run_at_once(start: RunStarter, tmp_path: Path) -> None:
