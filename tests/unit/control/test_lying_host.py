@@ -48,8 +48,7 @@ from runner.core.outcome.stacks import group_stacks
 from runner.core.outcome.verdict import fold_events
 from runner.core.planning.build_plan import build_plan
 from runner.core.replies import REPLIES
-from runner.core.spec import Progress
-from runner.core.wire.codec import Frame, FrameError, encode
+from runner.core.wire.codec import FrameError, encode
 from runner.core.wire.facts import FactsRequest
 from runner.core.wire.plan import Plan
 from runner.core.wire.run_info import RunInfo
@@ -72,12 +71,10 @@ from tests.unit.control.lying_host import (
     SPEC,
     Answer,
     Host,
-    OneVisit,
     Pool,
     World,
     elastic_plan,
     recorded,
-    runs,
     shown,
 )
 from tests.unit.release_builders import InMemory, release
@@ -286,46 +283,30 @@ def test_a_lie_costs_its_host_and_nothing_else(world: World, seeds: int) -> None
     assert Host.kinds == REPLIES.keys()
 
 
-PlanOf = Callable[..., Plan]
+def test_a_host_speaks_for_itself_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its record says nothing of another host's part, nor of another run: a stop would end that.
 
+    A pattern of it is not used here either: it may search one line for ever.
+    """
 
-@pytest.fixture
-def plan_of(world: World, monkeypatch: pytest.MonkeyPatch) -> PlanOf:
-    """Returns the plan that is read where the liar has altered its order."""
-
-    def read(pattern: str = "", **order: object) -> Plan:
+    def plan_read(**altered: object) -> Plan:
         def answer(request: dict[str, Any]) -> list[Answer]:
             plan: Any = encode(PLAN)
             if request["node"] == LIAR:
-                plan["nodes"][1]["order"].update(order)
+                plan["nodes"][1]["order"].update(altered)
             return recorded(plan)
 
         monkeypatch.setitem(HONEST_ANSWERS, "run", answer)
-        pool = Pool(None, world.folder)
-        pool.spec = replace(pool.spec, progress=Progress(pattern))
-        finder = RunFinder(pool, "")
+        finder = RunFinder(Pool(None, world.folder), "")
         (run,) = finder.runs()
         return finder.load_record(run).plan
 
-    return read
-
-
-def test_a_host_speaks_for_itself_alone(plan_of: PlanOf) -> None:
-    """What it has on record of another host's part is not used where that host answers."""
-    plan = plan_of(cwd="/")
+    plan = plan_read(cwd="/")
     assert plan.node(HONEST) == PLAN.node(HONEST)
     assert plan.node(LIAR).order.cwd == "/"
-
-
-def test_order_of_another_run_is_refused(plan_of: PlanOf) -> None:
-    """A stop of this run would end the other one; the record of an honest host is used."""
-    assert plan_of(run_id="0101-0000-other-beef") == plan_of(node=HONEST) == PLAN
-
-
-def test_pattern_of_a_host_is_not_used_here(plan_of: PlanOf) -> None:
-    """It may search one line for ever; in its place is that of one's own YAML."""
-    plan = plan_of(r"it (\d+)", progress_pattern="(a+)+$")
-    assert {node.order.progress_pattern for node in plan.nodes} == {r"it (\d+)"}
+    assert plan_read(run_id="0101-0000-other-beef") == PLAN
+    assert plan_read(node=HONEST) == PLAN
+    assert plan_read(progress_pattern="(a+)+$") == PLAN
 
 
 def test_a_host_whose_connection_broke_is_not_shown_as_it_was(world: World) -> None:
@@ -345,34 +326,3 @@ def test_no_host_says_which_machine_is_contacted(world: World) -> None:
     told = "c: it is a node of .*, and not of lab here\n +if it is: .cluster.nodes.c.host=10.0.0.3"
     with pytest.raises(NotReady, match=told):
         finder.retarget_to_run(replace(PLAN, nodes=(*PLAN.nodes, other)))
-
-
-def test_a_host_that_keeps_its_runs_to_itself_holds_up_no_launch(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It answers pings and all else: its runs are but a note. What it says later is dropped."""
-    request_ids: list[int] = []
-
-    def without_answer(request: dict[str, Any]) -> list[Answer]:
-        if request["node"] == HONEST:
-            return runs(request)
-        request_ids.append(request["id"])
-        return [Answer("in_progress", {})]
-
-    monkeypatch.setattr(wait, "ANSWER_TIMEOUT_S", 20.0)
-    monkeypatch.setitem(HONEST_ANSWERS, "runs", without_answer)
-    pool = Pool(None, world.folder)
-    said: list[str] = []
-    pool.console = MagicMock(message=said.append)
-    pool.connector = OneVisit(None)
-    liar = pool.connector._left[LIAR]
-    pool.connect()
-    pool.spec = replace(pool.spec, run_id="mine")
-    request = LaunchRequest(pool.spec, pool.folder, "")
-    Attempts(request, CodeOnHosts(SPEC, Path()), pool, launch_warnings)._say_other_runs()
-    assert [line.partition(",")[0] for line in said] == [f"note: run {RUN_ID}"]
-    assert not pool.sessions[LIAR].closed
-    for request_id in (request_ids[0], 99):
-        liar._coming.put(Frame("refused", {"id": request_id, "reason": "slow"}).pack())
-    refused = iter(lambda: pool.inbox.get(timeout=10)[1], None)
-    assert next(frame for frame in refused if frame.kind == "refused").data["id"] == 99

@@ -90,7 +90,9 @@ BANNER = b"Welcome to gpu1!\nLast login: never\n"
 @pytest.mark.parametrize("size", [1, 4096])
 def test_wire_begins_after_the_banner(wire: Wire, banner: bytes, size: int) -> None:
     """Whatever a login shell prints first is no frame, however the stream is cut."""
-    stream = banner + MAGIC + HELLO.pack() + PONG.pack()
+    abandoned = Frame("refused", {"id": 7, "reason": "slow"})
+    wire.session.abandoned.add(7)
+    stream = banner + MAGIC + HELLO.pack() + abandoned.pack() + PONG.pack()
 
     wire.come(*(stream[at : at + size] for at in range(0, len(stream), size)))
 

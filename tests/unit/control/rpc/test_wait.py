@@ -30,6 +30,7 @@ class FakeSession:
         self.sent: list[dict[str, Any]] = []
         self.held: list[bool] = []
         self.rejected = ""
+        self.abandoned: set[int] = set()
         self._inbox = inbox
         self._answers = answers
 
@@ -157,3 +158,16 @@ def test_answers_to_pings_are_no_answer(monkeypatch: pytest.MonkeyPatch) -> None
     assert ("mute", "no answer for 0 s; its disk may be slow") in states
     assert [host.closed for host in hosts.values()] == [True, True, False, True]
     assert [name for name, state in states if state == "failed"][-1] == "busy"
+
+
+@pytest.mark.promise(4)
+def test_who_is_late_with_a_note_keeps_its_connection() -> None:
+    """It answers pings and all else; what it says later is dropped."""
+    inbox = Inbox()
+    late = FakeSession("late", inbox, ping="pong")
+    asking = Broadcast({"late": cast("HostSession", late)}, inbox, 60.0)
+
+    answers, problems = asking.collect("sample", {}, "sampled", timeout_s=0.05)
+
+    assert (answers, problems["late"].message) == ({}, "did not sample within 0.05 s")
+    assert (late.closed, late.abandoned) == (False, {1})
