@@ -13,10 +13,8 @@ import re
 import threading
 import zlib
 from collections.abc import Mapping
-from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
-from types import CodeType
 
 import runner
 from runner.core import shell
@@ -199,20 +197,14 @@ def _archive_for(key: str) -> bytes:
         parts = path.relative_to(_PACKAGE.parent).with_suffix("").parts
         is_package = parts[-1] == "__init__"
         name = ".".join(parts[:-1] if is_package else parts)
-        data = code_blob(_compiled(path, source)) if key else zlib.compress(source)
+        data = zlib.compress(source)
+        if key:
+            data = code_blob(compile(source, str(path), "exec", dont_inherit=True))
         modules[name] = (is_package, data)
     texts = {Path(name).stem: _sources()[_PACKAGE / "host" / f"{name}.py"] for name in PROGRAMS}
     programs = {stem: zlib.compress(text) for stem, text in texts.items()}
     data = pack(key, modules, programs)
     return b"%d\n" % len(data) + data
-
-
-def _compiled(path: Path, source: bytes) -> CodeType | None:
-    """Return a module compiled, as Python has kept it unless the file is another by now."""
-    code = SourceFileLoader(path.stem, str(path)).get_code(path.stem)
-    if path.read_bytes() == source:
-        return code
-    return compile(source, str(path), "exec", dont_inherit=True)
 
 
 @functools.cache

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import marshal
 import os
-import py_compile
 import re
 import subprocess
 import sys
-import zlib
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 import pytest
@@ -109,32 +106,3 @@ def test_what_is_not_as_it_was_kept_is_not_used(tmp_path: Path, harm: str) -> No
         place(tmp_path).rename(tmp_path / "elsewhere")
         place(tmp_path).symlink_to(tmp_path / "elsewhere")
     assert bootstrap.KEY.encode() in booted(tmp_path, sends=True)
-
-
-def test_an_update_while_we_run_is_not_sent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Hosts would keep it under the hash of what we began with."""
-    caches = (bootstrap._sources, bootstrap._boot_line, bootstrap._archive_for)
-    monkeypatch.setattr(bootstrap, "_PACKAGE", tmp_path / "runner")
-    monkeypatch.setattr(bootstrap, "PROGRAMS", ("module",))
-    module = tmp_path / "runner" / "host" / "module.py"
-    module.parent.mkdir(parents=True)
-    module.write_text("x = 1\n")
-    os.utime(module, (1_000_000_000, 1_000_000_000))
-    for cache in caches:
-        cache.cache_clear()
-    try:
-        line = bootstrap.boot_line()
-        module.write_text("x = 2\n")
-        os.utime(module, (1_000_000_001, 1_000_000_001))
-        py_compile.compile(str(module))
-        compiled = archive(bootstrap.KEY)["modules"]["runner.host.module"][1]
-        code: CodeType = marshal.loads(zlib.decompress(compiled))  # noqa: S302 (our own)
-        assert (code.co_consts[0], bootstrap.boot_line()) == (1, line)
-        sources = archive(SOURCE)
-        blobs = (sources["modules"]["runner.host.module"][1], sources["programs"]["module"])
-        assert {zlib.decompress(blob) for blob in blobs} == {b"x = 1\n"}
-    finally:
-        for cache in caches:
-            cache.cache_clear()
