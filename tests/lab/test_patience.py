@@ -29,16 +29,6 @@ def test_a_run_id_is_used_once(on_lab: Launcher) -> None:
     assert not (on_lab.folder / "second").exists()
 
 
-@pytest.mark.all
-@pytest.mark.slow
-@pytest.mark.promise(13)
-def test_fast_hosts_wait_for_a_slow_one(on_lab: Launcher) -> None:
-    """The silence that makes a host lost is not that in which it had nothing to do."""
-    slow = 'cluster.setup=["case $(hostname) in node2) sleep 20;; esac"]'
-    done = on_lab.run_ranks("print=hi", "cluster=lab", slow, "disconnect_s=15")
-    assert done.code == 0, done
-
-
 @pytest.mark.promise(2)
 def test_ctrl_c_ends_a_setup(lab: Lab, on_lab: Launcher) -> None:
     """Nothing was started, and nothing goes on."""

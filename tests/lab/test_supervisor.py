@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runner.core.wire.codec import encode
 from runner.core.wire.events import (
     Ended,
     ProgramExited,
@@ -27,8 +24,7 @@ from runner.host.storage import run_folder, run_owner
 from runner.host.storage.run_folder import EventLog, read_events, read_state
 from runner.host.storage.run_list import read_run
 from tests.golden.builders import own
-from tests.lab.supervising import HOST_PYTHON, ROOT, SPAWN_CODE, RunStarter
-from tests.lab.waiting import PATIENCE
+from tests.lab.supervising import RunStarter
 
 pytestmark = [pytest.mark.promise(2)]
 
@@ -132,21 +128,6 @@ def test_a_missing_rank_program_exits_127(start: RunStarter) -> None:
         "/no/such/interpreter: No such file"
         in (Path(run.folder.attempt_folder(0)) / "rank_0.err").read_text()
     )
-
-
-def test_a_second_supervisor_of_the_same_run_is_refused(start: RunStarter, tmp_path: Path) -> None:
-    """Its socket is held for life; the first goes on, and ends what is deaf after its grace."""
-    run = start("daemon", "deaf", f"touch={tmp_path}/RANK.deaf", "sleep=600", grace_s=0.5)
-    run.wait_started()
-    run.until(lambda: len(list(tmp_path.glob("*.deaf"))) == len(run.order.ranks))
-    argv = [HOST_PYTHON, "-c", SPAWN_CODE, str(ROOT), str(tmp_path), json.dumps(encode(run.order))]
-    said = subprocess.run(argv, check=False, timeout=20 * PATIENCE, capture_output=True, text=True)
-    assert said.stderr == "it has a supervisor\n"
-    run.send_command("stop")
-    ended = run.wait_ended()
-    assert ended.state is State.STOPPED
-    assert ended.killed >= 4
-    assert run.processes() == []
 
 
 @pytest.mark.promise(5)
