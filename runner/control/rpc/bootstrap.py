@@ -18,7 +18,6 @@ from pathlib import Path
 
 import runner
 from runner.core import shell
-from runner.core.errors import Problem
 from runner.core.spec import Node, Spec
 from runner.core.wire.boot import FOLDER, SOURCE, code_blob, pack
 from runner.core.wire.codec import PROTOCOL, STAYS
@@ -32,11 +31,6 @@ _LOADER = 'exec(open(0,"rb",0,closefd=False).readline())'
 
 SHELL_STARTED = b"runner-boot: shell\n"
 """The first that the host's `/bin/sh` says: what came before it is of the login."""
-
-GATEWAY_HINT = (
-    "a gateway that wants a terminal, or an account without a shell? name the machine behind it,"
-    " and the gateway in cluster.ssh.jump"
-)
 
 
 def boot_command(spec: Spec, node: Node) -> list[str]:
@@ -55,31 +49,6 @@ def boot_command(spec: Spec, node: Node) -> list[str]:
         f"runner {ps_words} v{PROTOCOL}{stays}"
     )
     return ["/bin/sh", "-c", script]
-
-
-def boot_problem(
-    spec: Spec, node: str, banner: bytes, reason: str, *, has_shell: bool = True
-) -> Problem:
-    """Explain why the agent did not start on a node, from what it printed in place of frames."""
-    text = banner.decode(errors="replace").strip()
-    if not has_shell and text:
-        message = f"it lets us in, and starts no program: {reason}"
-        return Problem(node, message, f"{text[-500:]}\n{GATEWAY_HINT}")
-    python = spec.cluster.host_python
-    is_same = python == spec.cluster.python and not spec.cluster.setup
-    key = "cluster.python" if is_same else "cluster.host_python"
-    if "runner-boot: no-python" in text:
-        where = "" if "/" in python else " on its PATH"
-        hint = f"set {key} to a Python 3.8 or newer there\nwhat sets it: "
-        hint += f"{shell.this_program()} explain {key} {shell.cluster_flag(spec.cluster.name)}"
-        return Problem(node, f"there is no {python}{where}", hint)
-    if "runner-boot: python-too-old" in text or "unknown option -I" in text.lower():
-        version = text.rpartition("too-old ")[2].split()[0] if "too-old " in text else "2"
-        message = f"{python} there is Python {version}; the agent needs 3.8 or newer"
-        hint = "set cluster.host_python to a newer one (cluster.python may stay)"
-        return Problem(node, message, hint)
-    message = f"the agent did not start there: {reason}"
-    return Problem(node, message, text[-500:] or f"try by hand: {python} -V")
 
 
 # Our code
