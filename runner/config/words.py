@@ -41,7 +41,6 @@ CONTACT_KEYS = (
     "cluster.ssh",
     "cluster.python",
     "cluster.host_python",
-    "cluster.setup",
     "cluster.project",
     "cluster.workdir",
     "run_id",

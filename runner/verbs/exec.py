@@ -45,15 +45,11 @@ EXIT_NOT_STARTED = 127
 @click.option(
     "--timeout", default="10m", metavar="90", help="the time limit: 90, 10m, 2h; by default 10m"
 )
-@click.option(
-    "--quiet-equal", is_flag=True, help="print answers when all have come, equal ones once"
-)
 @json_option
 def exec_(
     selection: Selection,
     command: str,
     timeout: str,
-    quiet_equal: bool,
     json_: bool,
     words: Sequence[str],
 ) -> int:
@@ -89,15 +85,13 @@ def exec_(
             if console.reader_gone and not remote.received_signal:
                 remote.on_signal(signal.SIGPIPE)
 
-        if json_ or quiet_equal:
+        if json_:
             remote.run(argv, timeout_s)
         else:
             remote.run(argv, timeout_s, show_output, lambda: console.is_full)
     results = [remote.results[node.name] for node in spec.nodes]
     if json_:
         print(json.dumps({result.node: _as_data(result) for result in results}))
-    elif quiet_equal:
-        show(tables.render_answers(results))
     elif failures := tables.render_failures(results):
         show(failures, file=sys.stderr)
     return exit_code(results, remote.received_signal)

@@ -21,7 +21,7 @@ from runner.core.wire.run_info import PastAttempt, RunInfo
 from runner.core.wire.states import Reason, ReasonKind
 from runner.ui.reports.report import detach_notice, final_report, run_header
 from runner.ui.reports.run_table import Row, next_step, render_stop, run_lines
-from runner.ui.reports.tables import render_answers, render_stacks
+from runner.ui.reports.tables import render_failures, render_stacks
 from tests.golden.builders import facts, failed, lost, plan, spec
 from tests.golden.conftest import Check
 
@@ -165,20 +165,15 @@ def beginnings() -> Iterator[tuple[str, str]]:
     yield "hccl", run_header(build_plan(spec(*nodes, backend="hccl"), hosts))
 
 
-def answer(node: str, code: int | None = 0, out: bytes = b"", err: bytes = b"") -> CommandResult:
-    return CommandResult(node, code, bytearray(out), bytearray(err))
-
-
 def verbs() -> Iterator[tuple[str, str]]:
     answers = [
-        answer("gpu1", out=b"535.1\n"),
-        answer("gpu2", out=b"470.2\n", err=b"old!\n"),
-        answer("gpu3", out=b"535.1\n"),
-        answer("gpu4", 1, out=b"535.1\n"),
-        answer("gpu5"),
-        answer("gpu6", out=b"\x1b[31mred\x1b[0m \x1b]0;owned\x07\x1b[2Jend\n"),
+        CommandResult("gpu1", 0),
+        CommandResult("gpu2", 1),
+        CommandResult("gpu3", 1),
+        CommandResult("gpu4", -9),
+        CommandResult("gpu5", problem="lost: it is gone"),
     ]
-    yield "exec", render_answers(answers)
+    yield "exec", render_failures(answers)
     for program in ("bash", ""):
         group = StackGroup((1,), Stack(1, program, "nothing: it is gone"))
         yield (

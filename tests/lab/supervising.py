@@ -30,7 +30,7 @@ OLD_PYTHONS = [*Path.home().glob(".pyenv/versions/3.8.*/bin/python"), Path("/usr
 HOST_PYTHON = next((str(path) for path in OLD_PYTHONS if path.exists()), sys.executable)
 
 SPAWN_CODE = """
-import json, os, socket, sys, time
+import json, os, sys
 sys.path.insert(0, sys.argv[1])
 from runner.core.wire.codec import decode
 from runner.core.wire.paths import PROGRAM_LOG, RunPaths
@@ -43,28 +43,17 @@ from runner.host.agent.follow import FollowedRun
 from runner.host.supervisor.attempt import SupervisorArgs
 order = decode(Order, json.loads(sys.argv[3]))
 folder = RunPaths(sys.argv[2], order.run_id, order.node)
-try:
-    ranks = f"{sys.argv[1]}/runner/host/ranks"
-    programs = {n: open(f"{ranks}/{n}.py").read() for n in ("shim", "rank_facts", "sitecustomize")}
-    run_folder.create_run_folder(folder, order, programs, {})
-except FileExistsError:
-    pass  # what an agent refuses is not what is tested
+ranks = f"{sys.argv[1]}/runner/host/ranks"
+programs = {n: open(f"{ranks}/{n}.py").read() for n in ("shim", "rank_facts", "sitecustomize")}
+run_folder.create_run_folder(folder, order, programs, {})
 run_socket = RunSocket(folder).take()
-if run_socket is None:
-    sys.exit("it has a supervisor")
-held = ports.NO_PORTS
-if order.hub:
-    listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind((order.hub.addr, order.hub.port))
-    held = ports.ReservedPorts(None, listener)
 early = FollowedRun(RunSocket(folder), order)
 if "stuck" in sys.argv[4:]:
     os.makedirs(folder.attempt_folder(0), exist_ok=True)
     os.mkfifo(folder.stream_log(0, PROGRAM_LOG, "out"))
 if "stopped" in sys.argv[4:]:  # before it listens
     early.send("stop", reason={"kind": "user", "detail": "told early"})
-args = SupervisorArgs(folder, order, dict(os.environ), held, b"token")
+args = SupervisorArgs(folder, order, dict(os.environ), ports.NO_PORTS, b"token")
 pipe = guardian.spawn(args, run_socket, guardian.open_log(folder))
 run_socket.close()
 said = os.read(pipe, 4096)

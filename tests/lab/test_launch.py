@@ -148,16 +148,20 @@ def test_the_controllers_machine_as_one_of_the_nodes(lab: Lab, launcher: Launche
     assert "[node1:1] host=node1" in done.out
 
 
-def test_setup_brings_the_python(lab: Lab, on_lab: Launcher) -> None:
-    """`source …/activate` and `python: python` is enough, for the agent as for the task."""
+def test_setup_brings_the_python_of_the_task(lab: Lab, on_lab: Launcher) -> None:
+    """Where it is found nowhere else, that of our processes is named beside it."""
     python = f"mkdir env && ln -s {sys.executable} env/env-python"
     for name in ("node1", "node2"):
         lab[name].sh(f"{python} && echo 'PATH=~/env:$PATH' > env/activate")
-    words = ("cluster=lab", "cluster.python=env-python")
     setup = "cluster.setup=['source ~/env/activate']"
-    without = on_lab(*words, *on_lab.rank_overrides("print=up"))
-    done = on_lab.run_ranks("print=up", *words, setup)
-    assert (without.code, "there is no env-python on its PATH" in without.err) == (3, True), without
+    words = ("cluster=lab", "cluster.python=env-python", setup, *on_lab.rank_overrides("print=up"))
+
+    without = on_lab(*words)
+    done = on_lab(*words, f"cluster.host_python={sys.executable}")
+
+    assert without.code == 3, without
+    assert "there is no env-python on its PATH" in without.err
+    assert "set cluster.host_python to a Python 3.8 or newer" in without.err
     assert (done.code, done.out.count("] up")) == (0, 2), done
 
 

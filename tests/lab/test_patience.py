@@ -29,30 +29,11 @@ def test_a_run_id_is_used_once(on_lab: Launcher) -> None:
     assert not (on_lab.folder / "second").exists()
 
 
-@pytest.mark.all
-@pytest.mark.slow
-@pytest.mark.promise(13)
-def test_fast_hosts_wait_for_a_slow_one(on_lab: Launcher) -> None:
-    """The silence that makes a host lost is not that in which it had nothing to do."""
-    slow = 'cluster.setup=["case $(hostname) in node2) sleep 20;; esac"]'
-    done = on_lab.run_ranks("print=hi", "cluster=lab", slow, "disconnect_s=15")
-    assert done.code == 0, done
-
-
 @pytest.mark.promise(2)
-@pytest.mark.parametrize(
-    "boot",
-    [
-        pytest.param((), id="task"),
-        pytest.param(("cluster.host_python=brought",), marks=pytest.mark.all),
-    ],
-)
-def test_ctrl_c_ends_a_setup(boot: tuple[str, ...], lab: Lab, on_lab: Launcher) -> None:
-    """Nothing was started, and nothing goes on, also where the setup is to bring our Python."""
+def test_ctrl_c_ends_a_setup(lab: Lab, on_lab: Launcher) -> None:
+    """Nothing was started, and nothing goes on."""
     words = on_lab.rank_overrides("print=hi")
-    controller = on_lab.start(
-        "cluster=lab", 'cluster.setup=["HERE=setup-888 sleep 888"]', *boot, *words
-    )
+    controller = on_lab.start("cluster=lab", 'cluster.setup=["HERE=setup-888 sleep 888"]', *words)
     for node in ("node1", "node2"):
         wait_until(lambda n=node: lab[n].processes("setup-888"), "the setup")  # type: ignore[misc]
     controller.send()

@@ -89,43 +89,35 @@ def test_a_killed_agent_is_replaced(lab: Lab, begin: Callable[..., Controller]) 
 
 @pytest.mark.slow
 @pytest.mark.over_openssh
-@pytest.mark.parametrize(
-    "cut", [("node2",), pytest.param(BOTH, marks=pytest.mark.all)], ids=["one", "all"]
-)
 def test_a_host_out_of_reach_of_the_controller_alone(
-    lab: Lab, begin: Callable[..., Controller], cut: tuple[str, ...]
+    lab: Lab, begin: Callable[..., Controller]
 ) -> None:
     """For longer than `lost_s`: nothing is stopped while the hosts reach each other.
 
     The logs come when they are in reach again.
     """
     controller = begin()
-    with lab.cut_off(*cut):
-        controller.until(lambda: controller.err.count("; reconnecting") == len(cut), "silence")
+    with lab.cut_off("node2"):
+        controller.until(lambda: "; reconnecting" in controller.err, "silence")
         time.sleep(12)  # since 5 s of silence
         assert "stopping" not in controller.err
         let_go(lab)
-        for _, record in wait_until_ended(lab, controller.run_id, cut):
+        for _, record in wait_until_ended(lab, controller.run_id, ["node2"]):
             assert record[-1]["state"] == "succeeded"
     done = controller.wait()
     assert done.code == 0, done
-    assert done.err.count("connected again") == len(cut)
+    assert done.err.count("connected again") == 1
     whole(controller)
     lab.kill_all()  # the agents of the silent connections wait for a minute
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["killed", pytest.param("terminal closed", marks=pytest.mark.all)])
 def test_without_a_controller_a_run_goes_on_for_a_while(
-    lab: Lab, begin: Callable[..., Controller], how: str
+    lab: Lab, begin: Callable[..., Controller]
 ) -> None:
-    """SIGKILL and SIGHUP alike: after `disconnect_s` the hosts stop it, each by itself."""
+    """After `disconnect_s` the hosts stop it, each by itself."""
     controller = begin("disconnect_s=12", words=("daemon", "deaf"))
-    if how == "killed":
-        controller.kill()
-    else:
-        controller.send(signal.SIGHUP)
-        assert controller.process.wait(10 * PATIENCE) == 128 + signal.SIGHUP
+    controller.kill()
     assert all(lab[node].processes("rank.py") for node in BOTH)
     for node, record in wait_until_ended(lab, controller.run_id, BOTH):
         stopping = next(event for event in record if event["kind"] == "stopping")
@@ -134,17 +126,14 @@ def test_without_a_controller_a_run_goes_on_for_a_while(
     wait_until_idle(lab)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGHUP])
-def test_a_run_outlives_its_terminal(
-    lab: Lab, begin: Callable[..., Controller], how: signal.Signals
-) -> None:
+def test_a_run_outlives_its_terminal(lab: Lab, begin: Callable[..., Controller]) -> None:
     """By default, and the launch has said so, with how to find it."""
     controller = begin()
     attach = f"python -m runner attach --run {controller.run_id}"
     line = f"  Ctrl-C stops it, closing the terminal does not: {attach}\n"
     assert line in controller.err, controller.err
-    controller.send(how)
-    controller.process.wait(10 * PATIENCE)
+    controller.send(signal.SIGHUP)
+    assert controller.process.wait(10 * PATIENCE) == 128 + signal.SIGHUP
     let_go(lab)
     for _, record in wait_until_ended(lab, controller.run_id, BOTH):
         assert record[-1]["state"] == "succeeded"

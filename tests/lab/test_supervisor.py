@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
-import socket
-import subprocess
-import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runner.core.wire.codec import encode
 from runner.core.wire.events import (
     Ended,
     ProgramExited,
@@ -24,18 +18,13 @@ from runner.core.wire.events import (
     RankStarted,
     Stopping,
 )
-from runner.core.wire.order import Hub
 from runner.core.wire.paths import RunPaths
 from runner.core.wire.states import State
-from runner.host.peers.fold import LastHeard
-from runner.host.peers.group import PeerGroup
-from runner.host.process.event_loop import EventLoop
 from runner.host.storage import run_folder, run_owner
 from runner.host.storage.run_folder import EventLog, read_events, read_state
 from runner.host.storage.run_list import read_run
 from tests.golden.builders import own
-from tests.lab.supervising import HOST_PYTHON, ROOT, SPAWN_CODE, RunStarter
-from tests.lab.waiting import PATIENCE
+from tests.lab.supervising import RunStarter
 
 pytestmark = [pytest.mark.promise(2)]
 
@@ -90,32 +79,6 @@ def test_what_serves_a_deaf_rank_is_told_before_the_kill(start: RunStarter, tmp_
     assert out.read_text() == "up\nheard\n"
 
 
-def test_the_hub_stays_for_the_others(start: RunStarter) -> None:
-    """Also when its program left a child for a moment, and the grace for that is over."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        hub = Hub("here", "127.0.0.1", free.getsockname()[1])
-    launcher = ("/bin/sh", "-c", "sleep 0.2; (sleep 0.3) &")
-    run = start(launcher=launcher, ranks=0, grace_s=0.5, hub=hub)
-    loop = EventLoop()
-    order = replace(run.order, node="there")
-    member = PeerGroup(order, b"token", lambda _: None)
-    member.join(loop, None)
-
-    def talk() -> None:
-        loop.wait(0.02)
-        heard = LastHeard(time.monotonic(), time.monotonic())
-        member.tick(heard, detached=True, stalled_s=0.0)
-
-    while not run.bodies(ProgramExited):
-        talk()
-    grace_is_over = time.monotonic() + 2
-    while time.monotonic() < grace_is_over:
-        talk()
-    assert run.bodies(Ended) == []
-    member.leave()
-    assert run.wait_ended().state is State.SUCCEEDED
-
-
 def test_a_killed_shim_ends_the_run_at_once(start: RunStarter, tmp_path: Path) -> None:
     """Its launcher waits for ranks that are deaf to its TERM; the supervisor does not."""
     run = start("deaf", f"touch={tmp_path}/RANK.deaf", "sleep=600", grace_s=0.5)
@@ -165,21 +128,6 @@ def test_a_missing_rank_program_exits_127(start: RunStarter) -> None:
         "/no/such/interpreter: No such file"
         in (Path(run.folder.attempt_folder(0)) / "rank_0.err").read_text()
     )
-
-
-def test_a_second_supervisor_of_the_same_run_is_refused(start: RunStarter, tmp_path: Path) -> None:
-    """Its socket is held for life; the first goes on, and ends what is deaf after its grace."""
-    run = start("daemon", "deaf", f"touch={tmp_path}/RANK.deaf", "sleep=600", grace_s=0.5)
-    run.wait_started()
-    run.until(lambda: len(list(tmp_path.glob("*.deaf"))) == len(run.order.ranks))
-    argv = [HOST_PYTHON, "-c", SPAWN_CODE, str(ROOT), str(tmp_path), json.dumps(encode(run.order))]
-    said = subprocess.run(argv, check=False, timeout=20 * PATIENCE, capture_output=True, text=True)
-    assert said.stderr == "it has a supervisor\n"
-    run.send_command("stop")
-    ended = run.wait_ended()
-    assert ended.state is State.STOPPED
-    assert ended.killed >= 4
-    assert run.processes() == []
 
 
 @pytest.mark.promise(5)

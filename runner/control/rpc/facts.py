@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from runner.control.rpc.bootstrap import boot_limit_s, boot_problem
+from runner.control.rpc.bootstrap import BOOT_TIMEOUT_S
 from runner.control.rpc.session import Connector, HostSession, Inbox
 from runner.control.rpc.wait import WaitLoop
+from runner.core import shell
 from runner.core.errors import Problem, RunnerError
 from runner.core.spec import Node, Spec
 from runner.core.wire.codec import Frame, encode
@@ -23,6 +24,10 @@ MAX_CONCURRENT_LOGINS = 64
 """Logins in progress at a time: with more, paramiko's threads only slow each other down."""
 
 BUG_HINT = "this is a bug of the runner"
+GATEWAY_HINT = (
+    "a gateway that wants a terminal, or an account without a shell? name the machine behind it,"
+    " and the gateway in cluster.ssh.jump"
+)
 
 
 class FactsCollector(WaitLoop):
@@ -100,7 +105,7 @@ class FactsCollector(WaitLoop):
             self._show(name, "waiting for its container engine")
         session.request("ping")
         self._request_ids[name] = session.request("facts", {"request": encode(request)})
-        limit_s = boot_limit_s(self._spec) + request.tools_limit_s
+        limit_s = BOOT_TIMEOUT_S + request.tools_limit_s
         limit_s += request.setup_timeout_s if request.setup else 0.0
         self._deadlines[name] = time.monotonic() + limit_s
 
@@ -130,10 +135,30 @@ class FactsCollector(WaitLoop):
 
     def _on_closed(self, session: HostSession, reason: str) -> None:
         name = session.node.name  # perhaps before `open` returned its session
-        has_shell = session.has_shell
-        self._fail(
-            name, boot_problem(self._spec, name, session.banner, reason, has_shell=has_shell)
-        )
+        message, hint = self._explain(session, reason)
+        self._fail(name, Problem(name, message, hint))
+
+    def _explain(self, session: HostSession, reason: str) -> tuple[str, str]:
+        """Return why the agent did not start, from what came in place of frames, and what to do."""
+        text = session.banner.decode(errors="replace").strip()
+        cluster = self._spec.cluster
+        python = cluster.host_python
+        if text and not session.has_shell:
+            message = f"it lets us in, and starts no program: {reason}"
+            return message, f"{text[-500:]}\n{GATEWAY_HINT}"
+        if "runner-boot: no-python" in text:
+            where = "" if "/" in python else " on its PATH"
+            is_same = python == cluster.python and not cluster.setup
+            key = "cluster.python" if is_same else "cluster.host_python"
+            explain = f"{shell.this_program()} explain {key} {shell.cluster_flag(cluster.name)}"
+            hint = f"set {key} to a Python 3.8 or newer there\nwhat sets it: {explain}"
+            return f"there is no {python}{where}", hint
+        if "runner-boot: python-too-old" in text or "unknown option -I" in text.lower():
+            version = text.rpartition("too-old ")[2].split()[0] if "too-old " in text else "2"
+            message = f"{python} there is Python {version}; the agent needs 3.8 or newer"
+            return message, "set cluster.host_python to a newer one (cluster.python may stay)"
+        hint = text[-500:] or f"try by hand: {python} -V"
+        return f"the agent did not start there: {reason}", hint
 
     def _on_lost(self, name: str, reason: str) -> None:
         self._on_closed(self.sessions[name], reason)

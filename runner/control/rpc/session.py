@@ -20,7 +20,6 @@ from runner.core.errors import NotReady
 from runner.core.replies import checked_reply
 from runner.core.spec import Node, Spec
 from runner.core.wire.codec import INITIAL_CREDIT, MAGIC, Frame, FrameDecoder, FrameError
-from runner.core.wire.timing import SETUP_TIMEOUT_S
 from runner.transport.base import Channel, Transport
 
 MAX_BANNER = 64 << 10
@@ -112,7 +111,7 @@ class HostSession:
     It is large on purpose: both threads, and whoever waits for the host, share it.
     """
 
-    def __init__(self, node: Node, channel: Channel, inbox: Inbox, boot_input: bytes = b"") -> None:
+    def __init__(self, node: Node, channel: Channel, inbox: Inbox, boot_line: bytes = b"") -> None:
         self.node = node
         self.last_heard = time.monotonic()
         self.last_sent = self.last_heard  # so many bytes that the other side must be reading
@@ -132,7 +131,7 @@ class HostSession:
         self._ids = itertools.count(1)
         self.clock = ClockOffset()
         self._closed = threading.Event()
-        self._boot_input = boot_input
+        self._boot_line = boot_line
         self._boot_answers: queue.SimpleQueue[str] = queue.SimpleQueue()
         for work in (self._read, self._write):
             threading.Thread(target=work, daemon=True, name=f"{work.__name__} {node.name}").start()
@@ -222,17 +221,14 @@ class HostSession:
 
     def _skip_banner(self) -> bytes:
         buffer = b""
-        setup_deadline = time.monotonic() + SETUP_TIMEOUT_S
         while True:
             chunk = self._channel.read()
-            if b"\0" in chunk and time.monotonic() < setup_deadline:  # `bootstrap`: a setup runs
-                self.last_heard = time.monotonic()
             buffer = bootstrap.BOOT_ANSWER.sub(self._on_boot_answer, buffer + chunk)
             if bootstrap.SHELL_STARTED in buffer:
                 self.has_shell = True
                 buffer = buffer.replace(bootstrap.SHELL_STARTED, b"")
             banner, magic, rest = buffer.partition(MAGIC)
-            self.banner = banner[-MAX_BANNER:].replace(b"\0", b"")
+            self.banner = banner[-MAX_BANNER:]
             if magic:
                 self._boot_answers.put("")
                 self.handshake_done = True
@@ -259,8 +255,8 @@ class HostSession:
 
     def _write(self) -> None:
         try:
-            if self._boot_input:
-                self._send_now(self._boot_input)
+            if self._boot_line:
+                self._send_now(self._boot_line)
                 if key := self._boot_answers.get():
                     self._send_now(bootstrap.archive_for(key))
             while (parts := self._outbox.get()) is not None:
@@ -332,7 +328,6 @@ class Connector:
     def open(self, node: Node, inbox: Inbox) -> HostSession:
         """Connect to `node` and boot our agent there; raise NotReady if it cannot be reached."""
         words = bootstrap.boot_command(self.spec, node)
-        boot_input = bootstrap.boot_input(self.spec.setup_of(node))
         connection = self.transport(node.transport).connect(node)
         try:
             channel = connection.start(words)
@@ -342,7 +337,7 @@ class Connector:
         with self._lock:
             self._opened = [each for each in self._opened if each.ended is None]
             self._opened.append(channel)
-        return HostSession(node, channel, inbox, boot_input)
+        return HostSession(node, channel, inbox, bootstrap.boot_line())
 
     def transport(self, kind: str) -> Transport:
         with self._lock:

@@ -181,7 +181,6 @@ class FollowedRun:
         self._untaken: List[str] = []  # commands
         self._kill_at: Optional[float] = None  # when a stop has not been heard
         self._user_stop = False
-        self._term_sent = False
 
     def send(self, command: str, **fields: Any) -> bool:
         """Have the supervisor take a command, as soon as it can be reached; return False if never.
@@ -229,9 +228,6 @@ class FollowedRun:
                 self.ended = True
                 return
             if is_alone:  # its guardian is still at work, or its backlog is full
-                if self._kill_at is not None and not self._term_sent:
-                    self._term_sent = True  # the one way from another network namespace
-                    self._signal_owner(signal.SIGTERM)
                 pause(POLL_S)
                 self._connection = self._run_socket.connect()
             self._kill_unresponsive()
@@ -277,16 +273,13 @@ class FollowedRun:
         self._kill_at = now + _unresponsive_s(self.order)
         if self.disk_wait_s:
             self.disk_wait_s = 0.0  # it reacts, and waits for its disk; it has to say so again
-        else:
-            self._signal_owner(signal.SIGKILL)
-
-    def _signal_owner(self, signum: signal.Signals) -> None:
+            return
         if not self._user_stop and is_relaunch_pending(self.folder, self.order):
             return  # its attempt has ended; it waits for other hosts
         pids = run_owner.live_owner_pids(self.folder)
         processes = procfs.table()
         guardians = {processes[pid].ppid for pid in pids if pid in processes}
-        procfs.signal_all([pid for pid in pids if pid not in guardians], signum)
+        procfs.signal_all([pid for pid in pids if pid not in guardians], signal.SIGKILL)
         procfs.signal_all(pids, signal.SIGCONT)
 
 

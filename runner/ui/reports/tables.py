@@ -25,7 +25,6 @@ from runner.core.wire.text import (
     format_size,
     printable,
 )
-from runner.ui.console.lines import clean_lines
 from runner.ui.layout import aligned, group_names, terminal_width, wrap_lines
 from runner.ui.reports.report import code_name
 from runner.ui.reports.run_table import run_lines
@@ -236,17 +235,6 @@ def _stack_lines(report: StackReport, group: StackGroup) -> list[str]:
     return [f"  {title}, innermost first:", *rows]
 
 
-def render_answers(results: Iterable[CommandResult]) -> str:
-    """Return the outcome of a command on each host, with equal ones merged."""
-    blocks = []
-    outcomes = ((each.node, (_status_text(each), _output_text(each))) for each in results)
-    for (status, text), names in group_names(outcomes).items():
-        count = f" ({len(names)})" if len(names) > 1 else ""
-        blocks.append(f"── {fold_names(names)}{count}{status} ──")
-        blocks += [text] if text else []
-    return "\n".join(blocks)
-
-
 def render_failures(results: Iterable[CommandResult]) -> str:
     """Return how a command failed, with equal failures of hosts merged; "" if it did nowhere."""
     groups = group_names((each.node, _status_text(each)) for each in results)
@@ -261,10 +249,3 @@ def _status_text(result: CommandResult) -> str:
     if code < 0:
         return f": {describe_exit(None, -code).removeprefix('was ')}"
     return f": exit {code}" if code else ""
-
-
-def _output_text(result: CommandResult) -> str:
-    streams = (bytes(result.stdout), bytes(result.stderr))
-    cleaned = [clean_lines(each, keep_colours=False) for each in streams]
-    texts = [each.decode(errors="replace").rstrip("\n") for each in cleaned if each]
-    return "\n".join(texts + ["[the rest of the output was dropped]"] * result.truncated)

@@ -34,15 +34,8 @@ def collective() -> None:
     dist.all_reduce(total)
 
 
-def read_shard() -> None:
-    os.mkfifo("shard")
-    open("shard").read()
-
-
 if HOW in ("collective", "leave"):
     collective()
-elif HOW == "pipe" and RANK == LATE:
-    read_shard()
 elif RANK == LATE:
     load_batch()
 else:

@@ -1,7 +1,6 @@
 """A rank that is hard to end.
 
-zombies=N  forks  hops  bare  sheds=SECONDS  escape=PATH
-headless=PATH  pid=PATH
+zombies=N  forks  hops  bare  sheds=SECONDS  headless=PATH
 """
 
 import ctypes
@@ -12,12 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-
-
-def note(path: str) -> None:
-    with open(f"{path}.new", "w") as file:
-        file.write(str(os.getpid()))
-    os.rename(f"{path}.new", path)
 
 
 def did(name: str, value: str, rank: str) -> bool:
@@ -44,27 +37,17 @@ def did(name: str, value: str, rank: str) -> bool:
     elif name == "sheds":  # such children without end
         while True:
             subprocess.Popen(["/bin/sleep", value], env={}, start_new_session=True)
-    elif name == "escape":  # without parent, mark and session
-        if os.fork() == 0:
-            os.setsid()
-            if os.fork() == 0:
-                argv = [sys.executable, rank, "deaf", f"pid={value}", "sleep=600"]
-                os.execve(sys.executable, argv, {})  # noqa: S606
-            os._exit(0)
-        os.wait()
-        while not os.path.exists(value):
-            time.sleep(0.02)
     elif name == "headless":  # a child whose first thread ends long before its second
         if os.fork() == 0:
             os.setsid()
             threading.Thread(target=time.sleep, args=(600,)).start()
-            note(value)
+            with open(f"{value}.new", "w") as file:
+                file.write(str(os.getpid()))
+            os.rename(f"{value}.new", value)
             exit_of_a_thread = {"x86_64": 60, "aarch64": 93}[platform.machine()]
             ctypes.CDLL(None).syscall(exit_of_a_thread, 0)
         while not os.path.exists(value):
             time.sleep(0.02)
-    elif name == "pid":
-        note(value)
     else:
         return False
     return True

@@ -48,7 +48,6 @@ from runner.core.outcome.stacks import group_stacks
 from runner.core.outcome.verdict import fold_events
 from runner.core.planning.build_plan import build_plan
 from runner.core.replies import REPLIES
-from runner.core.spec import Progress
 from runner.core.wire.codec import FrameError, encode
 from runner.core.wire.facts import FactsRequest
 from runner.core.wire.plan import Plan
@@ -284,46 +283,30 @@ def test_a_lie_costs_its_host_and_nothing_else(world: World, seeds: int) -> None
     assert Host.kinds == REPLIES.keys()
 
 
-PlanOf = Callable[..., Plan]
+def test_a_host_speaks_for_itself_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its record says nothing of another host's part, nor of another run: a stop would end that.
 
+    A pattern of it is not used here either: it may search one line for ever.
+    """
 
-@pytest.fixture
-def plan_of(world: World, monkeypatch: pytest.MonkeyPatch) -> PlanOf:
-    """Returns the plan that is read where the liar has altered its order."""
-
-    def read(pattern: str = "", **order: object) -> Plan:
+    def plan_read(**altered: object) -> Plan:
         def answer(request: dict[str, Any]) -> list[Answer]:
             plan: Any = encode(PLAN)
             if request["node"] == LIAR:
-                plan["nodes"][1]["order"].update(order)
+                plan["nodes"][1]["order"].update(altered)
             return recorded(plan)
 
         monkeypatch.setitem(HONEST_ANSWERS, "run", answer)
-        pool = Pool(None, world.folder)
-        pool.spec = replace(pool.spec, progress=Progress(pattern))
-        finder = RunFinder(pool, "")
+        finder = RunFinder(Pool(None, world.folder), "")
         (run,) = finder.runs()
         return finder.load_record(run).plan
 
-    return read
-
-
-def test_a_host_speaks_for_itself_alone(plan_of: PlanOf) -> None:
-    """What it has on record of another host's part is not used where that host answers."""
-    plan = plan_of(cwd="/")
+    plan = plan_read(cwd="/")
     assert plan.node(HONEST) == PLAN.node(HONEST)
     assert plan.node(LIAR).order.cwd == "/"
-
-
-def test_order_of_another_run_is_refused(plan_of: PlanOf) -> None:
-    """A stop of this run would end the other one; the record of an honest host is used."""
-    assert plan_of(run_id="0101-0000-other-beef") == plan_of(node=HONEST) == PLAN
-
-
-def test_pattern_of_a_host_is_not_used_here(plan_of: PlanOf) -> None:
-    """It may search one line for ever; in its place is that of one's own YAML."""
-    plan = plan_of(r"it (\d+)", progress_pattern="(a+)+$")
-    assert {node.order.progress_pattern for node in plan.nodes} == {r"it (\d+)"}
+    assert plan_read(run_id="0101-0000-other-beef") == PLAN
+    assert plan_read(node=HONEST) == PLAN
+    assert plan_read(progress_pattern="(a+)+$") == PLAN
 
 
 def test_a_host_whose_connection_broke_is_not_shown_as_it_was(world: World) -> None:

@@ -29,8 +29,8 @@ class FakeSession:
         self.requests: list[str] = []
         self.sent: list[dict[str, Any]] = []
         self.held: list[bool] = []
-        self.abandoned: set[int] = set()
         self.rejected = ""
+        self.abandoned: set[int] = set()
         self._inbox = inbox
         self._answers = answers
 
@@ -160,11 +160,14 @@ def test_answers_to_pings_are_no_answer(monkeypatch: pytest.MonkeyPatch) -> None
     assert [name for name, state in states if state == "failed"][-1] == "busy"
 
 
-def test_who_answers_late_is_left_alone() -> None:
-    """What it says later is dropped, and its connection is used again."""
-    host = FakeSession("late")
-    sessions = cast("dict[str, HostSession]", {"late": host})
-    asking = Broadcast(sessions, Inbox(), 60.0, lambda *_: None)
-    _, problems = asking.collect("sample", {}, "sampled", 0.0)
-    assert problems["late"].message == "did not sample within 0 s"
-    assert (host.closed, host.abandoned) == (False, {1})
+@pytest.mark.promise(4)
+def test_who_is_late_with_a_note_keeps_its_connection() -> None:
+    """It answers pings and all else; what it says later is dropped."""
+    inbox = Inbox()
+    late = FakeSession("late", inbox, ping="pong")
+    asking = Broadcast({"late": cast("HostSession", late)}, inbox, 60.0)
+
+    answers, problems = asking.collect("sample", {}, "sampled", timeout_s=0.05)
+
+    assert (answers, problems["late"].message) == ({}, "did not sample within 0.05 s")
+    assert (late.closed, late.abandoned) == (False, {1})

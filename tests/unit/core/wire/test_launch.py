@@ -25,12 +25,6 @@ def by(backend: str, **numbers: Any) -> Order:
     ("order", "expected"),
     [
         pytest.param(
-            by("static"),
-            "--nnodes=2 --nproc_per_node=4 --node_rank=1 --master_addr=10.0.0.1 "
-            "--master_port=29500 --rdzv_id=r --max_restarts=0",
-            id="static: torch's store keeps stale keys, so it never restarts",
-        ),
-        pytest.param(
             by("c10d", node_rank=0, min_nodes=1, master_addr="fd00::1", local_addr="fd00::1"),
             "--nnodes=1:2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=[fd00::1]:29500 "
             "--rdzv_id=r --rdzv_conf=is_host=1 --local_addr=fd00::1 --max_restarts=3",

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from runner.core.wire.codec import decode, encode
 from runner.core.wire.order import Hub, Notify, Order, Program, is_indispensable, nodes_after_loss
-from runner.core.wire.plan import NodePlan, Plan, next_attempt, plan_of, run_info
-from runner.core.wire.run_info import PastAttempt
-from tests.golden.builders import told
+from runner.core.wire.plan import next_attempt
 
 NPROC = {"a": 2, "b": 1, "c": 2, "d": 4}
 HUB = Hub("a", "10.0.0.1", 29513, spares=("d",))
@@ -101,28 +97,6 @@ def test_the_node_that_decides_has_no_substitute() -> None:
     made = next_attempt(orders, set(), ["d"], "b")
     assert isinstance(made, dict)
     assert not made["b"].is_standby
-
-
-def test_its_record_is_that_of_the_orders() -> None:
-    """After it crossed the wire, as every host has it."""
-    shares = tuple(
-        NodePlan(n, n, (), {}, ranks=(), gpus=(), interface="", order=each)
-        for n, each in ORDERS.items()
-    )
-    before = Plan("run", "lab", "t", 0, shares[:3], 5, "gloo", "10.0.0.1", 0, spares=shares[3:])
-    before = decode(Plan, json.loads(json.dumps(encode(before))))
-    made = next_attempt(ORDERS, {"b"}, ["d"])
-    assert isinstance(made, dict)
-    after = plan_of(before, made)
-    assert after.node_of_rank == {
-        **dict.fromkeys((0, 1), "a"),
-        **dict.fromkeys((2, 3), "c"),
-        **dict.fromkeys((4, 5, 6, 7), "d"),
-    }
-    assert (after.spares, after.world_size, after.master_port) == ((), 8, 29600)
-    past = PastAttempt(0, ("a", "b", "c"), told("lost b"), 9.0, ("b",))
-    info = run_info(after, "ada@desk", 1700000000.0, (past,))
-    assert (info.attempt, info.relaunches_left, info.past_attempts) == (1, 1, (past,))
 
 
 TORCHS_RANKS = replace(ORDERS["b"], first_rank=None, program=Program(max_restarts=1))

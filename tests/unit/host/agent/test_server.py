@@ -1,4 +1,4 @@
-"""The agent: where a disk hangs, where a supervisor is out of reach, and commands of `exec`."""
+"""The agent: where a disk hangs, and commands of `exec`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,8 @@ import pytest
 
 from runner.core.wire.codec import INITIAL_CREDIT, MAGIC, Frame, FrameDecoder, encode
 from runner.core.wire.facts import FactsRequest, Prepare
-from runner.core.wire.order import Order
-from runner.core.wire.paths import RunPaths
 from runner.host.agent.exec import CommandRun
-from runner.host.agent.follow import FollowedRun
 from runner.host.agent.stream import Credit
-from runner.host.process.jobs import Jobs
-from runner.host.storage import run_folder, run_owner
 from tests.lab.waiting import PATIENCE, wait_until
 
 AGENT = """
@@ -112,58 +107,6 @@ def test_a_command_that_has_not_begun_is_interrupted_too(agent: Agent, tmp_path:
         assert agent.answer("refused").data == {"id": 2, "reason": "interrupted"}
 
 
-SUPERVISOR = """
-import os, signal, sys
-def stop(*_):
-    os.mkdir(sys.argv[1])
-    os._exit(0)
-signal.signal(signal.SIGTERM, stop)
-print(flush=True)
-signal.pause()
-"""
-
-
-@pytest.mark.promise(2)
-def test_supervisor_out_of_reach_is_asked_by_a_signal_to_stop(tmp_path: Path) -> None:
-    """In another network namespace: it gives its ranks their grace, as for any stop."""
-    order = Order("r1", "n1", 0, str(tmp_path), "/", grace_s=60.0)
-    folder = RunPaths(str(tmp_path), "r1", "n1")
-    programs = dict.fromkeys(("shim", "rank_facts", "sitecustomize"), "")
-    run_folder.create_run_folder(folder, order, programs, {})
-    asked = tmp_path / "asked"
-    argv = [sys.executable, "-c", SUPERVISOR, str(asked)]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE) as supervisor:
-        assert supervisor.stdout
-        supervisor.stdout.readline()
-        run_owner.record(folder, [supervisor.pid])
-        run = FollowedRun(run_owner.RunSocket(folder), order)
-        jobs = Jobs()
-        watch = jobs.start(run.watch)
-        stop = jobs.start(lambda: run.send("stop", reason={"kind": "user", "detail": "^C"}))
-        try:
-            wait_until(lambda: supervisor.poll() is not None, "the signal")
-        finally:
-            supervisor.kill()
-        watch.join(60)
-        stop.join(60)
-    assert asked.exists()
-    assert run.ended
-
-
-def descriptors() -> set[str]:
-    return {path.name for path in Path("/proc/self/fd").iterdir()}
-
-
-def test_command_reads_nothing_and_leaves_no_descriptor() -> None:
-    """Its standard input is at its end."""
-    before = descriptors()
-    printed: list[bytes] = []
-    command = CommandRun(["/bin/sh", "-c", "cat; echo end"], dict(os.environ), 30)
-    report = command.pass_on(Credit(), lambda _, data, **__: printed.append(data))
-    assert (printed, report["code"]) == ([b"end\n"], 0)
-    assert descriptors() <= before  # another test's thread may end meanwhile
-
-
 def test_a_program_that_cannot_be_started_is_refused() -> None:
     """It has left nothing; that is not said of a command whose supervising process was killed."""
     command = CommandRun(["/none"], dict(os.environ), 30)
@@ -171,9 +114,14 @@ def test_a_program_that_cannot_be_started_is_refused() -> None:
     assert report == {"refused": "/none: No such file or directory"}
 
 
+def descriptors() -> set[str]:
+    return {path.name for path in Path("/proc/self/fd").iterdir()}
+
+
 @pytest.mark.promise(4)
 def test_output_waits_for_credit_and_a_kill_does_not() -> None:
     """A command whose output nobody shows waits; it can be ended all the same."""
+    before = descriptors()
     credit = Credit()
     sizes: list[int] = []
 
@@ -191,3 +139,4 @@ def test_output_waits_for_credit_and_a_kill_does_not() -> None:
     command.kill()
     passing.join(60)
     assert reports[0]["code"] == -9
+    assert descriptors() <= before  # another test's thread may end meanwhile

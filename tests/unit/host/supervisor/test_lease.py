@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +15,7 @@ from runner.core.wire.order import Hub, Order
 from runner.core.wire.paths import RunPaths
 from runner.core.wire.states import State
 from runner.host.peers.fold import LONG_S, PeerState, Phase
-from runner.host.peers.links import Listener, hear_commands
+from runner.host.peers.links import hear_commands
 from runner.host.process.event_loop import EventLoop
 from runner.host.storage import run_owner
 from runner.host.storage.run_folder import EventLog
@@ -113,56 +112,27 @@ def test_the_hosts_decide_once_the_launch_is_gone(
     assert lease.hosts_decide
 
 
-class Heard:
-    """A run's socket, and the commands that came through it."""
-
-    def __init__(self, workdir: Path) -> None:
-        run_socket = RunSocket(RunPaths(str(workdir), "r1", "n1"))
-        listener = run_socket.take()
-        assert listener is not None
-        self.listener = listener
-        self.address = run_socket.address
-        self.loop = EventLoop()
-        self.commands: list[dict[str, Any]] = []
-
-    def listen(self) -> Listener:
-        return hear_commands(self.listener, self.loop, self.note)
-
-    def note(self, command: dict[str, Any]) -> dict[str, Any]:
-        self.commands.append(command)
-        return {}
-
-    def say(self, lines: bytes) -> None:
-        """Connect, send lines, and leave; take what has come so far."""
-        with socket.socket(socket.AF_UNIX) as client:
-            client.connect(self.address)
-            client.sendall(lines)
-        for _ in range(3):  # connections, what they say, and their end
-            self.loop.wait(0)
-
-
-@pytest.fixture
-def heard(tmp_path: Path) -> Iterator[Heard]:
-    heard = Heard(tmp_path)
-    yield heard
-    heard.listener.close()
-
-
 @pytest.mark.parametrize(("uid", "is_heard"), [(os.getuid(), True), (4711, False)])
 def test_only_the_user_is_heard(
-    heard: Heard, monkeypatch: pytest.MonkeyPatch, uid: int, *, is_heard: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uid: int, *, is_heard: bool
 ) -> None:
     """Anybody can connect to an abstract name; the kernel says who did."""
+    run_socket = RunSocket(RunPaths(str(tmp_path), "r1", "n1"))
+    listener = run_socket.take()
+    assert listener is not None
     monkeypatch.setattr(run_owner, "peer_uid", lambda _: uid)
-    heard.listen()
-    heard.say(b'odd\n{"command": "stop"}\n')
-    assert heard.commands == [{"command": "stop"}] * is_heard
+    loop = EventLoop()
+    commands: list[dict[str, Any]] = []
 
+    def note(command: dict[str, Any]) -> dict[str, Any]:
+        commands.append(command)
+        return {}
 
-def test_the_next_attempt_hears_who_came_between_two(heard: Heard) -> None:
-    """The socket stays with the process; a connection waits in its backlog."""
-    heard.listen().close()
-    heard.say(b'{"command": "stop"}\n')
-    heard.listen()
-    heard.say(b"")
-    assert heard.commands == [{"command": "stop"}]
+    agents = hear_commands(listener, loop, note)
+    with listener, socket.socket(socket.AF_UNIX) as client:
+        client.connect(run_socket.address)
+        client.sendall(b'odd\n{"command": "stop"}\n')
+        for _ in range(2):  # the connection, and what it says
+            loop.wait(0)
+        agents.close()
+    assert commands == [{"command": "stop"}] * is_heard

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -57,10 +56,8 @@ def terminated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return pids
 
 
-def ladder(program: Any, container: Container | None = None) -> StopLadder:
-    """Return a ladder with a grace of an hour."""
-    order = Order("run", "a", 0, "/w", "/", grace_s=3600.0)
-    order = replace(order, container=container)
+def ladder(program: Any, container: Container | None = None, grace_s: float = 3600.0) -> StopLadder:
+    order = Order("run", "a", 0, "/w", "/", grace_s=grace_s, container=container)
     return StopLadder(order, cast("LauncherProcess", program), cast("EventLog", Journal()))
 
 
@@ -69,22 +66,6 @@ DECIDED = Reason(ReasonKind.DECIDED, "b")
 
 def stop(made: StopLadder) -> None:
     made.begin(told("because"), time.monotonic())
-
-
-@pytest.mark.parametrize(
-    ("failed", "survivors", "state"),
-    [(False, [], State.STOPPED), (True, [], State.FAILED), (False, [31], State.STUCK)],
-)
-def test_the_state_at_the_end(
-    terminated: list[int], failed: bool, survivors: list[int], state: State
-) -> None:
-    """Survivors of SIGKILL come first, then a failure of the task, then the stop."""
-    made = ladder(Program())
-    if failed:
-        made.fail()
-    stop(made)
-    assert terminated == [11]
-    assert made.final_state(survivors, standby_ended=False) is state
 
 
 def test_what_ends_because_another_node_decided_has_succeeded(terminated: list[int]) -> None:
@@ -114,6 +95,17 @@ def test_a_container_gets_term_once(
     stop(made)
     made.drain([12])
     assert terminated == expected
+
+
+def test_a_grace_for_leftovers_is_over_with_them(terminated: list[int]) -> None:
+    """The other hosts may still need this one."""
+    made = ladder(Program(), grace_s=0.0)
+    is_over = []
+    for leftovers in ([12], []):
+        made.drain(leftovers)
+        is_over.append(made.grace_is_over)
+    assert is_over == [True, False]
+    assert terminated == [12]
 
 
 def test_what_ended_a_moment_before_a_term_ended_by_it(terminated: list[int]) -> None:

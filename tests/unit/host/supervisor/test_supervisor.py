@@ -30,7 +30,7 @@ from runner.host.supervisor import supervisor as supervisor_module
 from runner.host.supervisor.attempt import SupervisorArgs
 from runner.host.supervisor.stall_monitor import StallMonitor
 from runner.host.supervisor.supervisor import Supervisor
-from tests.golden.builders import failed, own
+from tests.golden.builders import own
 from tests.lab.waiting import PATIENCE
 
 Script = Callable[[Supervisor], bool]
@@ -131,17 +131,7 @@ def _stop_as_user(supervisor: Supervisor) -> None:
         connection.send(USER_STOP)
 
 
-def _stop_as_peer(supervisor: Supervisor) -> None:
-    supervisor._on_peer_news(failed("n2", 3, 1))
-
-
-STOPS = pytest.mark.parametrize("stop", [_stop_as_user, _stop_as_peer])
-
-
-@STOPS
-def test_a_stop_after_the_end_changes_nothing(
-    tmp_path: Path, stop: Callable[[Supervisor], None]
-) -> None:
+def test_a_stop_after_the_end_changes_nothing(tmp_path: Path) -> None:
     """The disk has not taken the end yet."""
     turns = 0
 
@@ -151,7 +141,7 @@ def test_a_stop_after_the_end_changes_nothing(
             return False
         turns += 1
         if turns == 1:
-            stop(supervisor)
+            _stop_as_user(supervisor)
         return turns < 4
 
     run = Supervised(tmp_path, "exit 0", script)
@@ -182,10 +172,7 @@ def test_the_thread_that_started_the_programs_outlives_them(
     assert capfd.readouterr().err == "closed\n"
 
 
-@STOPS
-def test_a_failure_before_the_stop_is_one_however_late_it_is_read(
-    tmp_path: Path, stop: Callable[[Supervisor], None]
-) -> None:
+def test_a_failure_before_the_stop_is_one_however_late_it_is_read(tmp_path: Path) -> None:
     """The program ended by itself, and the stop came while the disk did not answer."""
     stopped = False
 
@@ -193,7 +180,7 @@ def test_a_failure_before_the_stop_is_one_however_late_it_is_read(
         nonlocal stopped
         if supervisor._launcher.exit_status is not None and not stopped:
             stopped = True
-            stop(supervisor)
+            _stop_as_user(supervisor)
         return stopped and not supervisor._ladder.is_stopping
 
     run = Supervised(tmp_path, "exit 7", script)
