@@ -137,12 +137,6 @@ OTHERS = {
         "shared_memory",
         setup=mounted("/dev/shm", "size=1m,mode=1777"),
     ),
-    "a full folder for temporary files": Fault(
-        ("check", "--cluster", "lab", "cluster.setup=['export TMPDIR=/mnt']"),
-        ("node2", "/mnt has 0 MiB free for temporary files", "task.env.TMPDIR"),
-        code=0,
-        setup=mounted("/mnt", "size=16k,mode=1777", "cat /dev/zero > /mnt/full || true"),
-    ),
 }
 
 
