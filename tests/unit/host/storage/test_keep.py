@@ -9,9 +9,7 @@ import pytest
 
 from runner.core.wire.codec import encode
 from runner.core.wire.order import Order
-from runner.core.wire.paths import RunPaths
-from runner.host.storage.keep import link_kept, other_user
-from runner.host.storage.run_owner import RunSocket
+from runner.host.storage.keep import link_kept
 
 
 def order(workdir: Path, run_id: str) -> Order:
@@ -37,15 +35,3 @@ def test_pushed_files_are_in_the_way(tmp_path: Path) -> None:
     Path(made.cwd, "out", "ckpt", "best.pt").touch()
     with pytest.raises(ValueError, match="out/ckpt is in the code that was pushed"):
         link_kept(made)
-
-
-def test_one_run_at_a_time_has_them(tmp_path: Path) -> None:
-    link_kept(order(tmp_path, "r1"))
-    assert other_user(str(tmp_path), "p/t", "r2") == ""  # it has ended
-    lock = RunSocket(RunPaths(str(tmp_path), "r1", "a")).take()
-    assert lock is not None
-    with lock:
-        assert other_user(str(tmp_path), "p/t", "r2") == "r1"
-        assert other_user(str(tmp_path), "p/t", "r1") == ""
-        with pytest.raises(ValueError, match="run r1 writes"):
-            link_kept(order(tmp_path, "r2"))
