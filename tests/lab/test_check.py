@@ -61,6 +61,17 @@ def test_what_the_program_needs_there(lab: Lab, on_lab: Launcher) -> None:
     assert lab.wait_idle() == {}
 
 
+def test_a_host_that_does_not_answer(lab: Lab, on_lab: Launcher) -> None:
+    """It is named with the reason and what to do; the other is judged."""
+    lab["node2"].unplug()
+    done = on_lab("check", "--cluster", "lab", "--json")
+    lab["node2"].plug()
+    assert done.code == 3, done
+    (silent,) = found(done, level="error")
+    assert (silent["check"], silent["node"], bool(silent["hint"])) == ("reach", "node2", True)
+    assert [row["node"] for row in found(done, check="torch", level="fine")] == ["node1"]
+
+
 def test_another_torch_on_one_host(lab: Lab, on_lab: Launcher) -> None:
     """An error of `check`; a launch refuses, with that host and the cure, unless it is skipped."""
     lab["node3"].sh(
