@@ -1,4 +1,4 @@
-"""Checks of a machine: the login and the setup there, its disk, limits, memory, cores and clock."""
+"""Checks of a machine: the login and the setup there, its disk, limits, cores and clock."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def storage(spec: Spec, node: Node, facts: Facts) -> Iterator[Finding]:
 @node_check(150)
 def limits(_: Spec, node: Node, facts: Facts) -> Iterator[Finding]:
     """Warn about low limits; a small task may run all the same."""
-    devices = facts.system.infiniband
+    devices = facts.infiniband
     is_low = False
     for name, (option, least, why, good) in LIMITS.items():
         limit = facts.limits.get(name, -1)
@@ -83,15 +83,14 @@ def limits(_: Spec, node: Node, facts: Facts) -> Iterator[Finding]:
 
 @node_check(160)
 def system(_: Spec, node: Node, facts: Facts) -> Iterator[Finding]:
-    total = facts.system.memory or 0
     ranks = node.nproc_per_node or len(used_gpus(node, facts)) or 1
     cores = counted(facts.cores, "core")
     if facts.cores < ranks:
         key = f"cluster.nodes.{node.name}.nproc_per_node"
         hint = f"set {key}, or ask for more (affinity, cpu.max)"
         yield warning(node.name, f"{cores} for {ranks} ranks: they compete for time", hint)
-    elif total:
-        yield ok(node.name, f"{cores}, {max(1, round(total / (1 << 30)))} GiB of memory")
+    else:
+        yield ok(node.name, cores)
 
 
 @check(170)

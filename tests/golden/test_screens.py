@@ -17,7 +17,6 @@ from runner.core.wire.facts import (
     Interpreter,
     Outcome,
     SetupResult,
-    System,
 )
 from runner.transport.endpoint import Endpoint
 from runner.ui.layout import wrap_lines
@@ -47,7 +46,6 @@ def fact(name: str) -> Facts:
     """What one of them says; no two have as much room."""
     own = ADDRESSES[name]
     room = (700 + int(own.rpartition(".")[2])) << 30
-    memory = System(memory=512 << 30)
     return facts(
         name,
         f"eth0 {own}/24",
@@ -55,7 +53,6 @@ def fact(name: str) -> Facts:
         disk_free=room,
         shm_free=256 << 30,
         limits={"nofile": 65536},
-        system=memory,
     )
 
 

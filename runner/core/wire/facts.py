@@ -143,14 +143,6 @@ class GpuHealth:
 
 
 @dataclass(frozen=True)
-class System:
-    """The machine."""
-
-    memory: Optional[int] = None  # in bytes
-    infiniband: Tuple[str, ...] = ()  # InfiniBand (or RoCE) devices
-
-
-@dataclass(frozen=True)
 class GpuProcess:
     """A process that computes on a GPU; in a PID namespace of our own only its pid is known."""
 
@@ -245,7 +237,7 @@ class Facts:
     logind_kill_setting: str = ""  # by which logind kills processes at logout
     preset_env: Dict[str, str] = field(default_factory=dict)  # `MANAGED_ENV` set by setup or host
     limits: Dict[str, int] = field(default_factory=dict)  # soft ones, as "nofile"; -1: unlimited
-    system: System = field(default_factory=System)
+    infiniband: Tuple[str, ...] = ()  # InfiniBand (or RoCE) devices
 
 
 class Outcome(enum.Enum):

@@ -156,7 +156,7 @@ def _launch_facts(
     asked: Dict[str, Callable[[], object]] = {
         "cores": lambda: machine.usable_cores(len(os.sched_getaffinity(0))),
         "limits": machine.soft_limits,
-        "system": machine.read_system,
+        "infiniband": lambda: tuple(procfs.list_names("/sys/class/infiniband")),
         "interfaces": interfaces.read_interfaces,
         "routes": lambda: tuple(interfaces.read_routes()),
     }

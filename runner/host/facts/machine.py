@@ -1,4 +1,4 @@
-"""Machine facts: cores, memory, limits, and logind."""
+"""Machine facts: cores, limits, and logind."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import resource
 from typing import Dict, Iterator, Optional
 
 from runner.core.wire import boot
-from runner.core.wire.facts import System
 from runner.host.process import procfs
 from runner.host.process.bounded_child import BoundedChild
 
@@ -71,16 +70,6 @@ def _cpu_quota(folder: str) -> Optional[float]:
     except ValueError:
         return None
     return quota / period if quota > 0 and period > 0 else None
-
-
-def read_system(root: str = "/") -> System:
-    """Return memory and devices; only files of the kernel are read."""
-    text = procfs.read_text(os.path.join(root, "proc/meminfo"))
-    total = re.search(r"^MemTotal:\s+(\d+) kB$", text, re.MULTILINE)
-    return System(
-        memory=int(total[1]) << 10 if total else None,
-        infiniband=tuple(procfs.list_names(os.path.join(root, "sys/class/infiniband"))),
-    )
 
 
 def ask_logind(root: str = "/") -> Optional[BoundedChild]:
