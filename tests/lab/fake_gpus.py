@@ -113,8 +113,8 @@ class FakeGpu:
 
     def to_line(self) -> str:
         milliwatts = None if self.power_w is None else round(1000 * self.power_w)
-        values = (self.utilization, self.memory_used, self.memory_total, milliwatts)
-        values = (*values, self.temperature_c, self.clock_reasons)
+        memory = (self.memory_used, self.memory_total)
+        values = (self.utilization, *memory, milliwatts, self.temperature_c, self.clock_reasons)
         words = ["-1" if value is None else str(value) for value in values]
         return " ".join([*words, *(f"{pid}:{memory}" for pid, memory in self.processes)]) + "\n"
 

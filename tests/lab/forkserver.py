@@ -102,7 +102,7 @@ def _server() -> socket.socket:
     argv = [sys.executable, __file__]
     with other_end:
         server = subprocess.Popen(
-            argv, env={**env, "PYTHONPATH": ROOT}, stdin=other_end, start_new_session=True
+            argv, env={**env, "PYTHONPATH": ROOT}, stdin=other_end.fileno(), start_new_session=True
         )
     atexit.register(server.wait)
     atexit.register(requests.close)
