@@ -1,19 +1,25 @@
-"""Samples of a host: the load, and the recorder, which no mishap stops."""
+"""Samples of a host, their recorder, which no mishap stops, and answers of the driver of GPUs."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
+import signal
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from runner.core.wire.facts import Gpu, GpuProcess
 from runner.core.wire.order import Order
 from runner.core.wire.paths import RunPaths
 from runner.host import sampling
-from runner.host.gpu import query
+from runner.host.gpu import nvml, query
+from runner.host.process.bounded_child import REPORT_FD, BoundedChild
 from runner.host.process.jobs import run_now
 from runner.host.sampling import Sampler, SampleRecorder
 
@@ -99,3 +105,38 @@ def test_the_file_grows_ever_more_slowly(
     apart = [later - earlier for earlier, later in itertools.pairwise(walls[1:])]
     assert apart == sorted(apart)
     assert {INTERVAL_S, 2 * INTERVAL_S, 4 * INTERVAL_S} <= {*apart}
+
+
+def answered(report: bytes) -> dict[str, Any]:
+    """What is made of the report of a child that hangs then."""
+    child = BoundedChild(lambda: (os.write(REPORT_FD, report), signal.pause()), 60)
+    while not child.raw_report.endswith(report[-1:]):
+        child.advance()
+    child.kill()
+    return query.result(child)
+
+
+def test_the_last_word_about_the_gpus_counts() -> None:
+    """Owners of processes come later than the processes, and may never come."""
+    told = b'{"gpu 0": {"index": 0, "processes": [{"pid": 7}]}, "source": "nvml"}\n'
+    named = told + b'{"gpu 0": {"index": 0, "processes": [{"pid": 7, "user": "ann"}]}}\n'
+    for report, user in ((told + b'{"gpu 0": {', ""), (named, "ann")):
+        found = answered(report)
+        assert found["gpus"] == (Gpu(0, processes=(GpuProcess(7, user=user),)),)
+        assert found["gpu_source"] == "nvml"
+
+
+@pytest.mark.parametrize(
+    ("layout", "rest"),
+    [
+        ("=IIQII", (0xFFFFFFFF, 0xFFFFFFFF)),  # _v2 and _v3
+        ("=IIQIIQ", (0xFFFFFFFF, 0xFFFFFFFF, 0)),  # _v3 of driver 535.54
+    ],
+)
+def test_the_length_of_a_process_record_is_measured(layout: str, rest: tuple[int, ...]) -> None:
+    """However long it is, each pid keeps its memory; all ones is no 16 exabytes."""
+    memory = (1 << 20, 5 << 20, (1 << 64) - 1)
+    records = [struct.pack(layout, pid, 0, size, *rest) for pid, size in enumerate(memory)]
+    buffer = b"".join(records).ljust(4096, bytes((0xAA,)))
+    expected = (GpuProcess(0, 1 << 20), GpuProcess(1, 5 << 20), GpuProcess(2))
+    assert nvml.parse_processes(buffer, 3) == expected
