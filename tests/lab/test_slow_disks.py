@@ -181,10 +181,10 @@ def test_workdir_may_be_on_a_mount_that_executes_nothing(
 
 
 @pytest.mark.promise(5)
-def test_hosts_with_one_home_have_the_release_on_it_once(
+def test_hosts_with_one_home_have_release_and_environment_on_it_once(
     lab_factory: LabFactory, launcher: Launcher
 ) -> None:
-    """One host receives the release for all, and `clean` leaves nothing."""
+    """One host receives the release for all, one runs `prepare`; `clean` leaves nothing."""
     with lab_factory(n=3, shared_home=True) as lab:
         lab.write_cluster(launcher.conf)
         (launcher.folder / "data").write_bytes(os.urandom(3_000_000))
@@ -194,8 +194,9 @@ def test_hosts_with_one_home_have_the_release_on_it_once(
         sent = [size or 0 for size in json.loads(deployed.out)["sent"].values()]
         assert [size > 2_000_000 for size in sorted(sent)] == [False, False, True]
         assert len(lab["node1"].sh("ls ~/.runner/releases").split()) == 1
-        done = launcher("cluster=lab", PLAIN_ENTRY, "task.script=show.py")
-        assert (done.code, done.out.count("3000000")) == (0, 3), done
+        prepare = "cluster.prepare=[echo making]"
+        done = launcher("cluster=lab", PLAIN_ENTRY, "task.script=show.py", prepare)
+        assert (done.code, done.out.count("3000000"), done.out.count("making")) == (0, 3, 1), done
         cleaned = launcher("clean", "--cluster", "lab", "--older-than", "0s", "--json")
         assert cleaned.code == 0, cleaned
         told = json.loads(cleaned.out).values()

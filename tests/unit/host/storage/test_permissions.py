@@ -47,7 +47,7 @@ def test_a_folder_of_ours_is_safe_whether_it_is_there_or_not(top: Path) -> None:
     ("mode", "problem"),
     [
         (0o777, "can be written to by everybody"),
-        (0o2770, "can be written to by the group daemon"),
+        (0o2770, "can be written to by its group"),
         (0o1777, ""),
     ],
 )
