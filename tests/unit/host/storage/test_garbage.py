@@ -1,4 +1,4 @@
-"""What goes on a host and what stays: runs, and prepared environments."""
+"""What goes on a host and what stays: runs, prepared environments, and what tasks keep."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from runner.core.wire.order import Order
 from runner.core.wire.paths import RunPaths
 from runner.core.wire.states import State
 from runner.host.storage import environment, garbage
+from runner.host.storage.keep import link_kept
 from runner.host.storage.run_folder import EventLog
 
 
@@ -108,3 +109,19 @@ def test_what_a_run_names_stays(tmp_path: Path) -> None:
     assert environment.find_unused(str(tmp_path), 1000.0) == [str(parent / "aa")]
     environment.remove(str(parent / "aa"))
     assert sorted(path.name for path in parent.iterdir()) == ["bb", "bb.made"]
+
+
+def test_a_kept_folder_is_linked_once_and_where_nothing_was_pushed(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    order = Order("r1", "a", 0, str(tmp_path), str(work), keep=("out/ckpt",), keep_place="p/t")
+    link_kept(order)
+    link_kept(order)  # a later attempt
+    link = work / "out" / "ckpt"
+    assert link.readlink() == tmp_path / "keep" / "p" / "t" / "out" / "ckpt"
+    assert link.is_dir()
+    link.unlink()
+    link.mkdir()
+    (link / "best.pt").touch()
+    with pytest.raises(ValueError, match="out/ckpt is in the code that was pushed"):
+        link_kept(order)
