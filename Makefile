@@ -53,8 +53,8 @@ unit: $(VENV)/.test  ## the fast tests only
 lab: $(VENV)/.test system  ## make test's tests on real hosts only (ARGS="tests/lab/test_stop.py -k ctrl_c" for one)
 	$(PYTEST) -m "$(ONCE)" $(if $(filter tests/%,$(ARGS)),,tests/lab) $(ARGS)
 
-gpu: $(VENV)/.test  ## what needs NVIDIA GPUs; prints a table to paste into an issue (CONTRIBUTING.md)
-	@$(BIN)/python -m tests.gpu $(ARGS)
+gpu: $(VENV)/.test  ## what needs NVIDIA GPUs; see CONTRIBUTING.md
+	$(BIN)/python -m pytest -v -p no:randomly --tb=short tests/gpu $(ARGS)
 
 bench: $(VENV)/.test system  ## launch, check, deploy, logs, ends, relaunch, cost and report, against ssh, rsync, tar and torchrun
 	$(BIN)/python -m benchmarks.launch $(ARGS)

@@ -1,4 +1,4 @@
-"""Samples: what the sampler costs, in percent of a core, and how large samples of some hours are.
+"""Samples: what the sampler costs, in percent of a core.
 
     python -m benchmarks.sampling [--gpus 8] [--interval 5] [--samples 200]
 
@@ -10,20 +10,15 @@ kernel is not in it.
 from __future__ import annotations
 
 import argparse
-import itertools
 import resource
 import tempfile
 import time
 from pathlib import Path
 
-from runner.core.wire.files import MAX_SAMPLE_FILE
 from runner.core.wire.paths import RunPaths
-from runner.core.wire.run_info import GpuSample, GpuUser, Sample
 from runner.host.gpu import nvml, query
 from runner.host.sampling import Sampler, write_sample
 from tests.lab.fake_gpus import FakeGpu, build, state
-
-HOURS = (1, 8, 24, 240)
 
 
 def main() -> None:
@@ -39,11 +34,6 @@ def main() -> None:
             seconds, size = cost(Path(name), gpus, options.samples)
             share = 100 * seconds / options.interval
             print(f"{gpus:4}  {1000 * seconds:11.2f} ms  {share:7.3f} %  {size:5}")
-        print(f"\nhours  samples kept with {options.gpus} GPUs  MB  longest gap s  bound MB")
-        for hours in HOURS:
-            kept, size, gap = kept_of(Path(name), hours, options.gpus, options.interval)
-            bound = MAX_SAMPLE_FILE / 1e6
-            print(f"{hours:5}  {kept:24}  {size / 1e6:.2f}  {gap:13.0f}  {bound:.2f}")
 
 
 def cost(folder: Path, gpus: int, count: int) -> tuple[float, int]:
@@ -77,26 +67,6 @@ def _take(sampler: Sampler) -> bytes:
 def _cpu_seconds() -> float:
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
-
-
-def kept_of(folder: Path, hours: int, gpus: int, interval_s: float) -> tuple[int, int, float]:
-    """Return how many samples of so many hours are kept, their bytes, and the longest gap."""
-    user = GpuUser(1000, "alice", "python train.py", 1 << 36, "0101-1200-train-abcd")
-    each = [GpuSample(i, "NVIDIA H100 80GB HBM3", 98, 1 << 36, 1 << 37) for i in range(gpus)]
-    loads = tuple(GpuSample(**{**vars(gpu), "power_w": 650.0, "users": (user,)}) for gpu in each)
-    paths = RunPaths(str(folder), f"h{hours}", "n1")
-    Path(paths.attempt_folder(0)).mkdir(parents=True)
-    load = (128, 55.5, 1 << 37, 1 << 40)
-    elapsed_s = 0.0
-    while elapsed_s < 3600 * hours:
-        line = Sample("n1", 0, 1.7e9 + elapsed_s, *load, loads).to_line().encode()
-        size = write_sample(paths.samples(0), line)
-        interval_s *= 2 if size and size > MAX_SAMPLE_FILE else 1
-        elapsed_s += interval_s
-    text = Path(paths.samples(0)).read_text()
-    walls = [float(line.partition('"wall":')[2].partition(",")[0]) for line in text.splitlines()]
-    gaps = [later - wall for wall, later in itertools.pairwise(walls)]
-    return len(walls), len(text), max(gaps)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Checks of a machine: the login and the setup there, its disk, limits, memory, cores and clock."""
+"""Checks of a machine: the login and the setup there, its disk, limits, cores and clock."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from runner.checks.base import CheckContext, check, error, node_check, ok, used_gpus, warning
 from runner.core.errors import Finding
-from runner.core.planning.readiness import MIN_DISK_BYTES, free_space_hint
+from runner.core.planning.readiness import free_space_hint
 from runner.core.spec import Node, Spec
 from runner.core.wire.facts import Facts
 from runner.core.wire.text import counted
@@ -21,7 +21,6 @@ LIMITS = {
 }
 """The option of `ulimit`, the least value, why, and a good value; the last with InfiniBand only."""
 
-LIMITED_SHARE = 0.75  # a cgroup that allows less of the machine's memory is worth a warning
 MAX_OFFSET_S = 2.0  # the offset of a clock that a launch and a log line may take
 
 
@@ -64,20 +63,10 @@ def storage(spec: Spec, node: Node, facts: Facts) -> Iterator[Finding]:
         yield warning(node.name, message, hint)
 
 
-@node_check(145, at_launch=True)
-def tmp(spec: Spec, node: Node, facts: Facts) -> Iterator[Finding]:
-    has_own = "TMPDIR" in spec.env_of(node)
-    if facts.tmp_free is not None and facts.tmp_free < MIN_DISK_BYTES and not has_own:
-        room = f"{facts.tmp} has {facts.tmp_free >> 20} MiB free"
-        message = f"{room}: what programs write there is lost"
-        hint = "free some space there, or set task.env.TMPDIR to a folder on another disk"
-        yield warning(node.name, message, hint)
-
-
 @node_check(150)
 def limits(_: Spec, node: Node, facts: Facts) -> Iterator[Finding]:
     """Warn about low limits; a small task may run all the same."""
-    devices = facts.system.infiniband
+    devices = facts.infiniband
     is_low = False
     for name, (option, least, why, good) in LIMITS.items():
         limit = facts.limits.get(name, -1)
@@ -94,31 +83,14 @@ def limits(_: Spec, node: Node, facts: Facts) -> Iterator[Finding]:
 
 @node_check(160)
 def system(_: Spec, node: Node, facts: Facts) -> Iterator[Finding]:
-    total = facts.system.memory or 0
-    limit = facts.system.memory_limit
-    is_limited = bool(limit and limit < LIMITED_SHARE * total)
-    if is_limited:
-        message = (
-            f"the cgroup of a run may use {_gib(limit)} of the machine's {_gib(total)} of "
-            "memory: beyond that the kernel kills ranks"
-        )
-        hint = (
-            "use fewer ranks or data loader workers, or raise the limit: MemoryMax= of "
-            "user-UID.slice there, a container's --memory"
-        )
-        yield warning(node.name, message, hint)
     ranks = node.nproc_per_node or len(used_gpus(node, facts)) or 1
     cores = counted(facts.cores, "core")
     if facts.cores < ranks:
         key = f"cluster.nodes.{node.name}.nproc_per_node"
         hint = f"set {key}, or ask for more (affinity, cpu.max)"
         yield warning(node.name, f"{cores} for {ranks} ranks: they compete for time", hint)
-    elif total and not is_limited:
-        yield ok(node.name, f"{cores}, {max(1, round(total / (1 << 30)))} GiB of memory")
-
-
-def _gib(size: int | None) -> str:
-    return f"{(size or 0) / (1 << 30):.1f} GiB"
+    else:
+        yield ok(node.name, cores)
 
 
 @check(170)

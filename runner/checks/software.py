@@ -33,10 +33,6 @@ def container(context: CheckContext) -> Iterator[Finding]:
                 f"{ranks} ranks: when it is full, data loader workers and NCCL die of SIGBUS"
             )
             yield warning(node.name, message, "set container.shm_size=16g")
-        if facts.system.infiniband and not found.has_verbs:
-            message = "this host has InfiniBand, and the image no libibverbs: NCCL uses sockets"
-            hint = "add it to the image, in Debian's: apt-get install libibverbs1 ibverbs-providers"
-            yield warning(node.name, message, hint)
 
 
 @check(30, at_launch=True)

@@ -20,20 +20,19 @@ from dataclasses import dataclass
 from typing import Dict, FrozenSet, Optional, Tuple
 
 from runner.core.wire.codec import decode, encode
-from runner.core.wire.facts import GpuProcess
-from runner.core.wire.files import MAX_SAMPLE_FILE
 from runner.core.wire.order import Order
-from runner.core.wire.paths import RunPaths, is_run_id
-from runner.core.wire.run_info import GpuSample, GpuUser, Sample
+from runner.core.wire.paths import RunPaths
+from runner.core.wire.run_info import GpuSample, Sample
 from runner.host.gpu import nvml, query
 from runner.host.process import procfs, subreaper
 from runner.host.process.bounded_child import BoundedChild, report_facts
 from runner.host.process.jobs import Submit
-from runner.host.storage.run_folder import append, write_atomic
+from runner.host.storage.run_folder import append
 
 ANSWER_S = 3.0  # how long a driver may take
 RETRY_S = 60.0  # after its child hung or crashed the driver is asked again
 FOREVER_S = 1e9
+SAMPLES_STEP = 1 << 20  # bytes
 FIRST_AFTER_S = 1.0  # after the program's start; short runs have samples, too
 MAX_GPUS = 64
 MAX_USERS = 8  # of one GPU, those with most memory first
@@ -178,23 +177,10 @@ class GpuReader:
                 power_w=None if power_mw is None else power_mw / 1000,
                 temperature_c=temperature_c,
                 throttled=tuple(why for why, mask in THROTTLE_REASONS.items() if bits & mask),
-                users=tuple(map(self._user, largest)),
+                users=tuple(query.named(each, self._user_name) for each in largest),
             )
         except nvml.NvmlError as error:
             return GpuSample(index, name, error=str(error)[:_MAX_TEXT])
-
-    def _user(self, process: GpuProcess) -> GpuUser:
-        """Return whose process this is; in a PID namespace of our own, only its pid is known."""
-        folder = f"/proc/{process.pid}"
-        environ = procfs.read_text(f"{folder}/environ")  # "" where it is hidden
-        match = re.search(r"(?:^|\0)RUNNER_RUN_ID=([^\0]*)", environ)
-        run_id = match[1] if match and is_run_id(match[1]) else ""
-        command = procfs.process_command(process.pid)[:_MAX_TEXT]
-        try:
-            user = self._user_name(os.stat(folder).st_uid)
-        except OSError:
-            user = ""
-        return GpuUser(process.pid, user, command, process.memory, run_id=run_id)
 
     def _user_name(self, uid: int) -> str:
         """Return the user's number until a thread of its own knows the name: DNS may hang."""
@@ -250,9 +236,8 @@ class Sampler:
     def _count(self) -> Tuple[int, int]:
         """Return the ticks of all cores since the boot: those at work, and all."""
         words = procfs.read_text(os.path.join(self._root, "proc/stat")).partition("\n")[0].split()
-        ticks = [
-            int(word) for word in words[1:9] if word.isdigit()
-        ]  # guests are part of user and nice
+        # The rest is of guests, which are part of user and nice.
+        ticks = [int(word) for word in words[1:9] if word.isdigit()]
         idle = sum(ticks[3:5])  # waiting for a disk is no work
         return sum(ticks) - idle, sum(ticks)
 
@@ -260,8 +245,8 @@ class Sampler:
 class SampleRecorder:
     """Writes a sample down at every interval, until that is not possible.
 
-    None is taken while the one before waits for a disk. The interval doubles whenever the file is
-    full.
+    None is taken while the one before waits for a disk. The interval doubles with each
+    `SAMPLES_STEP` of the file.
     """
 
     def __init__(self, folder: RunPaths, order: Order, submit: Submit) -> None:
@@ -269,6 +254,7 @@ class SampleRecorder:
         self._submit = submit
         self._path = folder.samples(order.attempt)
         self._interval_s = order.sample_s
+        self._next_step = SAMPLES_STEP
         self._next_at = time.monotonic() + min(FIRST_AFTER_S, self._interval_s)
         self._is_writing = False
         self._is_over = not order.sample_s
@@ -288,24 +274,17 @@ class SampleRecorder:
         self._is_writing = False
         if size is None:  # nothing more may be: room made on a full disk is for the run's end
             self._is_over = True
-        elif size > MAX_SAMPLE_FILE:
+        elif size > self._next_step:
+            self._next_step += SAMPLES_STEP
             self._interval_s *= 2
 
 
 def write_sample(path: str, line: bytes) -> Optional[int]:
-    """Append a sample; return the size of the file, None where it cannot be written.
-
-    Of a file that is full, every second sample is dropped.
-    """
+    """Append a sample; return the size of the file, None where it cannot be written."""
     try:
         append(path, line)
-        size = os.stat(path).st_size
-        if size > MAX_SAMPLE_FILE:
-            with open(path, "rb") as file:
-                lines = file.read().splitlines(keepends=True)
-            write_atomic(path, b"".join(lines[::2]))
+        return os.stat(path).st_size
     except OSError as error:
         with contextlib.suppress(OSError):  # the log of the supervisor may be on a full disk
             print(f"no more samples: {os.strerror(error.errno or 0)}", file=sys.stderr, flush=True)
         return None
-    return size

@@ -14,7 +14,6 @@ import pytest
 from runner.core.planning.build_plan import build_plan
 from runner.core.spec import Cluster, ContainerSpec, Mount, Node, Secret, Task
 from runner.core.wire.codec import decode, encode
-from runner.core.wire.facts import System
 from runner.core.wire.plan import Plan
 from runner.host.supervisor.program import command
 from tests.golden.builders import SHIPPED, facts, spec
@@ -62,7 +61,7 @@ def plan(container: ContainerSpec, **changes: Any) -> Plan:
             gid=1000,
             groups=(44, 107),
             host_python="/usr/bin/python3",
-            system=System(infiniband=("mlx5_0",) if index else ()),
+            infiniband=("mlx5_0",) if index else (),
         )
         for index, node in enumerate(NODES)
     }

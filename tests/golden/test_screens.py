@@ -16,7 +16,6 @@ from runner.core.wire.facts import (
     Interpreter,
     Outcome,
     SetupResult,
-    System,
 )
 from runner.transport.endpoint import Endpoint
 from runner.ui.layout import wrap_lines
@@ -46,7 +45,6 @@ def fact(name: str) -> Facts:
     """What one of them says; no two have as much room."""
     own = ADDRESSES[name]
     room = (700 + int(own.rpartition(".")[2])) << 30
-    memory = System(memory=512 << 30)
     return facts(
         name,
         f"eth0 {own}/24",
@@ -54,7 +52,6 @@ def fact(name: str) -> Facts:
         disk_free=room,
         shm_free=256 << 30,
         limits={"nofile": 65536},
-        system=memory,
     )
 
 

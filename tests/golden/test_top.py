@@ -13,14 +13,15 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from runner.core.wire.run_info import GpuSample, GpuUser, Sample
+from runner.core.wire.facts import GpuProcess
+from runner.core.wire.run_info import GpuSample, Sample
 from runner.ui.reports.run_table import Row, render
 from runner.ui.top import ClusterView, NodeView, render_view
 from tests.golden.conftest import Check
 
 RUN_ID = "1124-0431-gpt-ab12"
-OURS = GpuUser(77, "ada", "/usr/bin/python3", int(40e9), RUN_ID)
-BOB = GpuUser(99, "bob", "/opt/fit", int(30e9))
+OURS = GpuProcess(77, int(40e9), "ada", "/usr/bin/python3", RUN_ID)
+BOB = GpuProcess(99, int(30e9), "bob", "/opt/fit")
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
 
 
@@ -51,8 +52,8 @@ NODES = (
 )
 
 
-WIDE = GpuUser(1, "\N{CJK UNIFIED IDEOGRAPH-4E2D}" * 40, "python", 0)
-UNKNOWN = GpuUser(99, "", "", int(30e9))
+WIDE = GpuProcess(1, 0, "\N{CJK UNIFIED IDEOGRAPH-4E2D}" * 40, "python")
+UNKNOWN = GpuProcess(99, int(30e9))
 SEVERAL = (replace(node(1), runs=(RUN_ID, "second", "third")), node(10))
 BARE = NodeView("cpu1", Sample("cpu1", 0, 1.7e9, 2, 50.0))
 VIEWS: dict[str, tuple[tuple[NodeView, ...], int, int | None]] = {
@@ -85,7 +86,7 @@ def test_the_view_of_a_cluster(check_screen: Check) -> None:
 
 @pytest.mark.promise(12)
 def test_nothing_from_a_host_acts_on_the_terminal() -> None:
-    bad = GpuUser(1, ESCAPE, ESCAPE * 1000, 0, "")
+    bad = GpuProcess(1, 0, ESCAPE, ESCAPE * 1000)
     sick = node(1, gpu(0, users=(bad,)), GpuSample(1, error=ESCAPE * 1000))
     silent = NodeView(ESCAPE, silence=ESCAPE, hint=ESCAPE, runs=(ESCAPE,))
     row = replace(RUN, run_id=ESCAPE, state=ESCAPE)

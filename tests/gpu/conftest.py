@@ -1,4 +1,7 @@
-"""Fixtures of the checks."""
+"""Fixtures of the checks, and what pytest prints around them: this machine, and what was measured.
+
+Without a GPU pytest ends with exit code 2.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,22 @@ from tests.gpu.launching import LocalLauncher, Progress, progress
 from tests.gpu.machine import Machine, NoGpuError, find_machine
 
 
+def pytest_report_header() -> str:
+    try:
+        return find_machine().describe()
+    except NoGpuError as error:
+        pytest.exit(f"make gpu: {error}", returncode=2)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for report in terminalreporter.getreports("passed"):
+        for _, figure in report.user_properties:
+            terminalreporter.write_line(f"{report.nodeid.partition('::')[2]}: {figure}")
+
+
 @pytest.fixture(scope="session")
 def machine() -> Machine:
-    """This machine; without a GPU its checks are skipped."""
-    try:
-        return find_machine()
-    except NoGpuError as error:
-        pytest.skip(str(error))
+    return find_machine()
 
 
 @pytest.fixture

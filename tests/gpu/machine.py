@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import functools
 import json
 import os
-import platform
 import subprocess
 import sys
 from collections import Counter
@@ -14,11 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import runner
 from runner.host.gpu import query
 from runner.host.process.bounded_child import wait_all
 
-ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).with_name("programs.py")
 
 
@@ -36,17 +32,8 @@ class Machine:
 
     def describe(self) -> str:
         version = host_facts()["driver"].version or "unknown"
-        commit = _printed("git", "-C", str(ROOT), "rev-parse", "--short", "HEAD")
-        parts = (
-            " and ".join(f"{count} x {name}" for name, count in Counter(self.names).items()),
-            f"driver {version}",
-            f"torch {self.torch}",
-            f"Python {platform.python_version()}",
-            f"{platform.system()} {platform.release()}, {os.cpu_count()} cores",
-            f"runner {runner.__version__}{f' ({commit})' if commit else ''}",
-            dt.datetime.now(dt.timezone.utc).strftime("%Y-%m-%d"),
-        )
-        return ", ".join(parts)
+        gpus = " and ".join(f"{count} x {name}" for name, count in Counter(self.names).items())
+        return f"{gpus}, driver {version}, torch {self.torch}, {os.cpu_count()} cores"
 
 
 @functools.cache
@@ -82,8 +69,3 @@ def host_facts() -> dict[str, Any]:
     finally:
         child.kill()
     return query.result(child)
-
-
-def _printed(*argv: str) -> str:
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else ""

@@ -31,7 +31,7 @@ _SOURCE = r"""
 #include <string.h>
 #include <unistd.h>
 typedef unsigned int u; typedef unsigned long long ull;
-typedef struct { long util; long long used, total, power, limit, temp, clocks; int n;
+typedef struct { long util; long long used, total, power, temp, clocks; int n;
                  struct { u pid; ull memory; } user[32]; } gpu;
 static char mode[32]; static gpu gpus[64]; static int count;
 static int load(void) {  /* of a file that is replaced by a rename */
@@ -42,8 +42,8 @@ static int load(void) {  /* of a file that is replaced by a rename */
   while (count < 64 && fgets(line, sizeof line, file)) {
     gpu *g = &gpus[count]; int used = 0; char *at = line;
     memset(g, 0, sizeof *g);
-    if (sscanf(at, "%ld %lld %lld %lld %lld %lld %lld%n", &g->util, &g->used, &g->total, &g->power,
-               &g->limit, &g->temp, &g->clocks, &used) < 7) break;
+    if (sscanf(at, "%ld %lld %lld %lld %lld %lld%n", &g->util, &g->used, &g->total, &g->power,
+               &g->temp, &g->clocks, &used) < 6) break;
     for (at += used; g->n < 32 && sscanf(at, " %u:%llu%n", &g->user[g->n].pid,
                                          &g->user[g->n].memory, &used) == 2; at += used) g->n++;
     count++;
@@ -81,7 +81,6 @@ int nvmlDeviceGetMemoryInfo_v2(void *d, struct { u version; ull total, reserved,
   if (m->version != (sizeof *m | 2 << 24)) return 25;
   m->total = g->total; m->used = g->used; m->free = g->total - g->used; m->reserved = 0; return 0; }
 GET(nvmlDeviceGetPowerUsage, u, power, )
-GET(nvmlDeviceGetEnforcedPowerLimit, u, limit, )
 GET(nvmlDeviceGetTemperature, u, temp, COMMA_KIND)
 GET(nvmlDeviceGetCurrentClocksThrottleReasons, ull, clocks, )
 int nvmlDeviceGetComputeRunningProcesses_v3(void *d, u *n,
@@ -108,18 +107,14 @@ class FakeGpu:
     memory_used: int | None = 0
     memory_total: int = 80 << 30
     power_w: float | None = 100.0
-    power_limit_w: float | None = 700.0
     temperature_c: int | None = 40
     clock_reasons: int | None = 0  # the bits of nvmlClocksEventReasons
     processes: tuple[tuple[int, int], ...] = NO_PROCESSES
 
     def to_line(self) -> str:
-        milliwatts = [
-            None if each is None else round(1000 * each)
-            for each in (self.power_w, self.power_limit_w)
-        ]
-        values = (self.utilization, self.memory_used, self.memory_total, *milliwatts)
-        values = (*values, self.temperature_c, self.clock_reasons)
+        milliwatts = None if self.power_w is None else round(1000 * self.power_w)
+        memory = (self.memory_used, self.memory_total)
+        values = (self.utilization, *memory, milliwatts, self.temperature_c, self.clock_reasons)
         words = ["-1" if value is None else str(value) for value in values]
         return " ".join([*words, *(f"{pid}:{memory}" for pid, memory in self.processes)]) + "\n"
 

@@ -22,7 +22,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -31,8 +30,8 @@ RUNNER_ARGV = [sys.executable, "-m", "runner"]
 """What a command line begins with for which a fork will do."""
 
 ROOT = str(Path(__file__).parents[2])
-LENGTH = 8
-"""Bytes of the length before each request."""
+PID_BYTES = 8
+MAX_REQUEST = 1 << 20
 SKIPPED = ("runner.host", "runner.tasks", "runner.fab", "runner.__main__")
 USED_LATER = [
     "antlr4",
@@ -86,82 +85,66 @@ def fork_controller(
     argv: list[str], cwd: Path, env: Mapping[str, str], output: tuple[int, int]
 ) -> ForkedController:
     """Start `python -m runner ARGV` with these descriptors as its standard output and error."""
-    connection = socket.socket(socket.AF_UNIX)
-    connection.connect(_server_address())
+    connection, other_end = socket.socketpair()
     request = json.dumps({"argv": argv, "cwd": str(cwd), "env": dict(env)}).encode()
-    with Path(os.devnull).open("rb") as nothing:
-        size = len(request).to_bytes(LENGTH, "big")
-        socket.send_fds(connection, [size], [nothing.fileno(), *output])
-    connection.sendall(request)
-    pid = int.from_bytes(connection.recv(LENGTH, socket.MSG_WAITALL), "big")
+    with other_end, Path(os.devnull).open("rb") as nothing:
+        fds = [nothing.fileno(), *output, other_end.fileno()]
+        socket.send_fds(_server(), [request], fds)
+    pid = int.from_bytes(connection.recv(PID_BYTES, socket.MSG_WAITALL), "big")
     return ForkedController(connection, pid, argv)
 
 
 @functools.cache
-def _server_address() -> str:
+def _server() -> socket.socket:
     """Start the server; it ends when this process is gone."""
-    folder = tempfile.TemporaryDirectory(prefix="forkserver-")
-    address = f"{folder.name}/socket"
+    requests, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     env = {name: value for name, value in os.environ.items() if not name.startswith("RUNNER_")}
-    read_end, life_line = os.pipe()
-    server = subprocess.Popen(
-        [sys.executable, __file__, address],
-        env={**env, "PYTHONPATH": ROOT},
-        stdin=read_end,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    )
-    os.close(read_end)
-    assert server.stdout
-    assert server.stdout.readline() == b"ready\n"
-
-    def close() -> None:
-        os.close(life_line)
-        with server:  # which closes its pipe, and waits for it
-            folder.cleanup()
-
-    atexit.register(close)
-    return address
+    argv = [sys.executable, __file__]
+    with other_end:
+        server = subprocess.Popen(
+            argv, env={**env, "PYTHONPATH": ROOT}, stdin=other_end.fileno(), start_new_session=True
+        )
+    atexit.register(server.wait)
+    atexit.register(requests.close)
+    return requests
 
 
-def _serve(address: str) -> dict[str, Any] | None:
+def _serve() -> dict[str, Any] | None:
     """Fork on request; return the request in the child that carries it out, None at the end."""
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(address)
-    listener.listen(64)
+    requests = socket.socket(fileno=0)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers become no zombies
-    print("ready", flush=True)
-    while 0 not in select.select([0, listener.fileno()], [], [])[0]:
-        connection, _ = listener.accept()
-        if os.fork():
-            connection.close()
-            continue
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        listener.close()
-        return _keep(connection)
-    return None
+    while True:
+        data, fds, _, _ = socket.recv_fds(requests, MAX_REQUEST, 4)
+        if not data:
+            return None
+        if os.fork() == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            requests.detach()  # its number is the controller's standard input from now on
+            _keep(fds)
+            request: dict[str, Any] = json.loads(data)
+            return request
+        for fd in fds:
+            os.close(fd)
 
 
-def _keep(connection: socket.socket) -> dict[str, Any]:
+def _keep(fds: list[int]) -> None:
     """Fork a controller, and tell of its end; only the controller returns."""
-    head, descriptors, _, _ = socket.recv_fds(connection, LENGTH, 3)
-    data = connection.recv(int.from_bytes(head, "big"), socket.MSG_WAITALL)
+    *streams, connection_fd = fds
+    connection = socket.socket(fileno=connection_fd)
     pid = os.fork()
     if pid:
-        for descriptor in descriptors:
-            os.close(descriptor)
-        connection.sendall(pid.to_bytes(LENGTH, "big"))
+        for fd in streams:
+            os.close(fd)
+        connection.sendall(pid.to_bytes(PID_BYTES, "big"))
         _, status = os.waitpid(pid, 0)
         with contextlib.suppress(OSError):
             connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
         os._exit(0)
     os.setsid()
     connection.close()
-    for number, descriptor in enumerate(descriptors):
-        os.dup2(descriptor, number)
-        os.close(descriptor)
-    request: dict[str, Any] = json.loads(data)
-    return request
+    for number, fd in enumerate(streams):
+        os.dup2(fd, number)
+        os.close(fd)
 
 
 def _import_runner() -> None:
@@ -195,5 +178,5 @@ def _become_controller(argv: list[str], cwd: str, env: dict[str, str]) -> None:
 
 if __name__ == "__main__":
     _import_runner()
-    if request := _serve(sys.argv[1]):
+    if request := _serve():
         _become_controller(**request)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.golden.here import write
-from tests.lab.lab import Lab, LabFactory, need
+from tests.lab.lab import Lab, need
 from tests.lab.launching import PLAIN_ENTRY, Launcher
 from tests.lab.waiting import wait_until
 
@@ -69,16 +69,6 @@ def test_an_environment_is_made_once_for_each_content(project: Launcher, lab: La
 def test_a_spare_has_it_before_it_is_needed(project: Launcher, lab: Lab) -> None:
     project.succeed("cluster=lab4", "task.nnodes=2", "relaunch.max=1", *BY_LINES)
     assert made(lab, "node3") == made(lab, "node1") != []
-
-
-def test_one_host_of_a_shared_disk_makes_it(lab_factory: LabFactory, launcher: Launcher) -> None:
-    write(launcher.folder, FILES)
-    with lab_factory(n=3, shared_home=True) as lab:
-        lab.write_cluster(launcher.conf)
-        done = launcher.succeed("cluster=lab", *BY_LINES)
-    by = {done.log(f"node{rank + 1}", rank).partition("made of")[2] for rank in range(3)}
-    assert len(by) == 1
-    assert done.out.count("making") == 1
 
 
 def test_lines_that_fail_are_refused_with_the_line(project: Launcher, lab: Lab) -> None:

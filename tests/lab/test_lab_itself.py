@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.gpu.launching import LocalLauncher
-from tests.gpu.test_gpu import BANDWIDTH, SMOKE, program
+from tests.gpu.test_gpu import SMOKE, program
 from tests.lab.lab import Lab
 
 
@@ -26,15 +26,7 @@ def test_a_crash_is_seen_and_a_home_is_made_again(lab: Lab) -> None:
 
 
 @pytest.mark.tasks
-@pytest.mark.parametrize(
-    "words",
-    [
-        SMOKE,
-        (*BANDWIDTH, "task.args.min_bytes=1M", "task.args.max_bytes=1M"),
-        program("devices"),
-    ],
-    ids=["nccl", "bandwidth", "devices"],
-)
+@pytest.mark.parametrize("words", [SMOKE, program("devices")], ids=["nccl", "devices"])
 def test_launches_of_the_gpu_checks(tmp_path: Path, words: tuple[str, ...]) -> None:
     """They take their arguments, and succeed."""
     with closing(LocalLauncher(tmp_path, 0)) as launch:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.golden.here import write
 from tests.lab.lab import Lab
 from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, ROOT, Launcher, Result
 from tests.lab.waiting import PATIENCE, wait_until
@@ -145,11 +146,9 @@ def test_only_ranks_import_from_the_users_folder(on_lab: Launcher) -> None:
         "names = ('NODE_RANK', 'NNODES', 'GROUP_RANK', 'GROUP_WORLD_SIZE')\n"
         "print(json.dumps([sys.path[0], [os.environ.get(name) for name in names]]))\n"
     )
-    for name in ("json", "logging", "numpy", "queue", "random", "torch", "types"):
-        (on_lab.folder / f"{name}.py").write_text("raise ImportError('of the user')\n")
-    for name, text in {"src/t.py": program, "lib/mine.py": ""}.items():
-        (on_lab.folder / name).parent.mkdir()
-        (on_lab.folder / name).write_text(text)
+    hiding = ("json", "logging", "numpy", "queue", "random", "torch", "types")
+    write(on_lab.folder, {f"{name}.py": "raise ImportError('of the user')\n" for name in hiding})
+    write(on_lab.folder, {"src/t.py": program, "lib/mine.py": ""})
     words = ("cluster=lab", "task.script=src/t.py", "task.env.PYTHONPATH=lib", ONE_CORE)
     for entry in ("task.preload=true", "task.preload=false", PLAIN_ENTRY):
         done = on_lab.succeed(*words, entry)
@@ -160,9 +159,7 @@ def test_only_ranks_import_from_the_users_folder(on_lab: Launcher) -> None:
             expected = [None, None] if entry == PLAIN_ENTRY else [node_rank, nnodes]
             assert of_torch == expected
             assert "each rank imports torch itself" not in done.log(node, rank, "err")
-    done = on_lab.succeed(
-        "cluster=local", *words[1:], "cluster.nproc_per_node=1"
-    )  # here, with its facts
+    on_lab.succeed("cluster=local", *words[1:], "cluster.nproc_per_node=1")  # here, with its facts
 
 
 @pytest.mark.promise(8)
@@ -171,28 +168,18 @@ def test_an_import_that_fails_is_explained_by_the_projects_files(on_lab: Launche
     subprocess.run(["git", "init", "-q", str(on_lab.folder)], check=True)
     files = {
         ".gitignore": "runs/\nours.py\n",
-        "pkg/__init__.py": "",
-        "pkg/train.py": "from . import utils\n",
         "extra/lib/__init__.py": "",
         "ours.py": "",
         "a.py": "import ours\n",
         "b.py": "import lib\n",
     }
-    for name, text in files.items():
-        (on_lab.folder / name).parent.mkdir(exist_ok=True, parents=True)
-        (on_lab.folder / name).write_text(text)
-    for words, told in {
-        ("cluster=lab", "task.module=pkg.trian"): "did you mean pkg.train?",
-        ("cluster=lab", "task.script=b.py", PLAIN_ENTRY): "task.env.PYTHONPATH=extra",
-        ("cluster=local", "task.script=b.py", PLAIN_ENTRY): "task.env.PYTHONPATH=extra",
-        (
-            "cluster=lab",
-            "task.script=pkg/train.py",
-            PLAIN_ENTRY,
-        ): "task.module=PACKAGE.MODULE instead",
-        ("cluster=lab", "task.script=a.py", PLAIN_ENTRY): "line 2 of .gitignore leaves it out",
-    }.items():
-        done = on_lab(*words, ONE_CORE, "grace_s=1")
+    write(on_lab.folder, files)
+    for cluster, script, told in (
+        ("lab", "a.py", "line 2 of .gitignore leaves it out"),
+        ("lab", "b.py", "task.env.PYTHONPATH=extra"),
+        ("local", "b.py", "task.env.PYTHONPATH=extra"),
+    ):
+        done = on_lab(f"cluster={cluster}", f"task.script={script}", PLAIN_ENTRY, "grace_s=1")
         assert (done.code, told in done.err) == (1, True), done
         assert told in on_lab("why").out
 

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -135,37 +134,48 @@ def test_the_sitecustomize_of_a_site_runs_all_the_same(
     assert start("print('up')", site, own)[1] == "up"
 
 
-def test_who_moves_and_who_only_waits(start: Start) -> None:
-    """A line, computing, and reading count; to look now and then whether one may go on does not."""
+MOVES = {
+    "while True: pass": "last_activity",
+    "while True: open('/dev/zero', 'rb').read(1 << 20)": "last_io",
+    "import mmap\nwhile True:\n"
+    "    with mmap.mmap(-1, 1 << 20) as m: m[::4096] = bytes(256)": "last_io",
+}
+
+
+def test_a_line_counts_and_to_look_now_and_then_does_not(start: Start) -> None:
+    """Whether one may go on."""
     progress = Progress(60, trusts_gpus=True)
+    # Not the test process, which uses the CPU to sample.
     waits, _ = start("import time\nprint(1, flush=True)\nwhile True: time.sleep(0.05)")
-    progress.sample({"rank_0.out": 3}, waits)  # not the test process: it uses CPU to sample
-    time.sleep(0.3)
+    progress.sample({"rank_0.out": 3}, waits)
     begun = progress.last_activity
+    wakes = int(stacks.status_field(waits, "voluntary_ctxt_switches"))
+
+    def has_looked() -> bool:
+        return int(stacks.status_field(waits, "voluntary_ctxt_switches")) > wakes + 5
+
+    wait_until(has_looked, "it to look")
     progress.sample({"rank_0.out": 3}, waits)
     assert progress.last_activity == begun
     progress.sample({"rank_0.out": 4}, waits)
     assert progress.last_activity > begun
-    reads = "import time\nwhile True: open('/dev/zero', 'rb').read(1 << 20); time.sleep(0.02)"
-    maps = (
-        "import mmap, time\n"
-        "while True:\n"
-        "    with mmap.mmap(-1, 1 << 20) as m: m[::4096] = bytes(256)\n"
-        "    time.sleep(0.02)"
-    )
+
+
+@pytest.mark.parametrize(("code", "shows"), MOVES.items(), ids=["computes", "reads", "maps"])
+def test_what_a_child_does_counts(start: Start, code: str, shows: str) -> None:
+    """Also where its parent only waits."""
+    progress = Progress(60, trusts_gpus=True)
     below = "import os\nif os.fork(): os.wait(); os._exit(0)\nprint(1, flush=True)\n"
-    for code in ("while True: pass", reads, maps):
-        root, _ = start(below + code)  # which only waits: what its child does counts
-        (child,) = procfs.descendants(root)
-        try:
-            progress.sample({"rank_0.out": 4}, root)  # what it took to start
-            begun = progress.last_activity
+    root, _ = start(below + code)
+    (child,) = procfs.descendants(root)
+    progress.sample({}, root)  # what it took to start
+    begun: float = getattr(progress, shows)
 
-            def moves(root: int = root, begun: float = begun) -> bool:
-                time.sleep(0.3)
-                progress.sample({"rank_0.out": 4}, root)
-                return progress.last_activity > begun
+    def moves() -> bool:
+        progress.sample({}, root)
+        return bool(getattr(progress, shows) > begun)
 
-            wait_until(moves, code)
-        finally:
-            os.kill(child, signal.SIGKILL)
+    try:
+        wait_until(moves, code)
+    finally:
+        os.kill(child, signal.SIGKILL)

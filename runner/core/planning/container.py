@@ -94,7 +94,7 @@ def wrap(spec: Spec, node: Node, facts: Facts, plan: NodePlan, tasks_hash: str) 
     run_paths = RunPaths(facts.workdir, spec.run_id, node.name)
     uuids = {gpu.index: gpu.uuid for gpu in facts.gpus}
     pinned: tuple[str, ...] = ()
-    if facts.system.infiniband:
+    if facts.infiniband:
         pinned = ("--device", "/dev/infiniband", "--cap-add", "IPC_LOCK", "--ulimit", "memlock=-1")
     container = replace(
         container,

@@ -118,4 +118,3 @@ class ContainerFacts:
     hostname: str = ""  # of the engine's machine
     gpus: int = -1  # devices; -1 if none were asked for
     shm_bytes: int = 0  # the size of /dev/shm
-    has_verbs: bool = True  # the user's library of InfiniBand

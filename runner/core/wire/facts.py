@@ -8,6 +8,7 @@ from typing import Dict, Optional, Tuple
 
 from runner.core.wire.codec import bounded, parsed_by
 from runner.core.wire.container import Container, ContainerFacts
+from runner.core.wire.events import COUNT
 from runner.core.wire.paths import USUAL_WORKDIR
 from runner.core.wire.timing import SETUP_TIMEOUT_S
 
@@ -142,22 +143,14 @@ class GpuHealth:
 
 
 @dataclass(frozen=True)
-class System:
-    """The machine; memory in bytes."""
-
-    memory: Optional[int] = None
-    memory_limit: Optional[int] = None  # of our cgroups; None for all memory
-    infiniband: Tuple[str, ...] = ()  # InfiniBand (or RoCE) devices
-
-
-@dataclass(frozen=True)
 class GpuProcess:
-    """A process that uses a GPU; `memory` is in bytes, 0 if unknown."""
+    """A process that computes on a GPU; in a PID namespace of our own only its pid is known."""
 
     pid: int
-    memory: int = 0
+    memory: int = field(default=0, metadata=COUNT)  # of the GPU, in bytes; 0 if unknown
     user: str = ""
     command: str = ""
+    run_id: str = ""  # the run of ours that it belongs to
 
 
 @dataclass(frozen=True)
@@ -241,12 +234,10 @@ class Facts:
     has_release: bool = False  # whether the release is here
     kept_by: str = ""  # the run that has the folders which the task keeps, if it is another
     shm_free: Optional[int] = None  # bytes, in /dev/shm
-    tmp: str = ""  # the folder for temporary files: TMPDIR as the setup leaves it, or /tmp
-    tmp_free: Optional[int] = None  # bytes, there
     logind_kill_setting: str = ""  # by which logind kills processes at logout
     preset_env: Dict[str, str] = field(default_factory=dict)  # `MANAGED_ENV` set by setup or host
     limits: Dict[str, int] = field(default_factory=dict)  # soft ones, as "nofile"; -1: unlimited
-    system: System = field(default_factory=System)
+    infiniband: Tuple[str, ...] = ()  # InfiniBand (or RoCE) devices
 
 
 class Outcome(enum.Enum):

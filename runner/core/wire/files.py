@@ -138,10 +138,9 @@ LOG_PATH = re.compile(
 )
 
 SAMPLES_PATH = re.compile(rf"attempt_([0-9]{{1,6}})/{re.escape(SAMPLES_FILE)}")
-"""The samples of an attempt: a file of the run folder that is replaced now and then."""
 
-MAX_SAMPLE_FILE = 1 << 20
-"""Bytes of the samples of an attempt on a host, at most."""
+MAX_SAMPLES = 64 << 20
+"""Bytes of the samples of an attempt on a host; they grow ever more slowly."""
 
 PATHS = {
     RECORD: re.compile("|".join(map(re.escape, RECORD_FILES))),
@@ -178,7 +177,7 @@ class RemoteFile:
         except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"no file in an inventory: {error}") from error
         validate(kind, path)
-        max_size = 2 * MAX_SAMPLE_FILE if kind == SAMPLES else MAX_INT
+        max_size = MAX_SAMPLES if kind == SAMPLES else MAX_INT
         if not 0 <= file.size < max_size or not -MAX_INT < file.mtime_ns < MAX_INT:
             raise ValueError(f"{path!r} has no such size or time")
         file.path.encode("utf-8", "surrogateescape")

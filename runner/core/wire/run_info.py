@@ -8,6 +8,7 @@ from typing import Dict, Optional, Tuple
 
 from runner.core.wire.codec import bounded, encode
 from runner.core.wire.events import COUNT, TIME
+from runner.core.wire.facts import GpuProcess
 from runner.core.wire.paths import ATTEMPT, NODE_NAME, RUN_ID
 from runner.core.wire.states import Reason, State
 
@@ -67,17 +68,6 @@ CELSIUS = bounded(-300, 1e4)
 
 
 @dataclass(frozen=True)
-class GpuUser:
-    """A process that computes on a GPU."""
-
-    pid: int
-    user: str = ""
-    command: str = ""
-    memory: int = field(default=0, metadata=COUNT)  # of the GPU, in bytes; 0 if unknown
-    run_id: str = ""  # the run of ours that it belongs to
-
-
-@dataclass(frozen=True)
 class GpuSample:
     index: int = field(metadata=COUNT)
     name: str = ""
@@ -87,7 +77,7 @@ class GpuSample:
     power_w: Optional[float] = field(default=None, metadata=WATTS)
     temperature_c: Optional[float] = field(default=None, metadata=CELSIUS)
     throttled: Tuple[str, ...] = ()  # why its clocks are lower: "power", "thermal", "hardware"
-    users: Tuple[GpuUser, ...] = ()
+    users: Tuple[GpuProcess, ...] = ()
     error: str = ""  # why the driver does not say
     memory_busy: Optional[int] = field(default=None, metadata=PERCENT)  # of time with an access
 

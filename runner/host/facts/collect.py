@@ -82,8 +82,7 @@ def _collect(request: FactsRequest, children: Dict[str, BoundedChild]) -> FactsR
         if environ.get(name) == value and re.fullmatch(RANK_VARIABLE, name):
             del environ[name]
     facts = replace(facts, preset_env={k: environ[k] for k in MANAGED_ENV if k in environ})
-    facts = replace(facts, tmp=environ.get("TMPDIR") or "/tmp")
-    survey = BoundedChild(lambda: _survey(request, facts.home, facts.tmp), request.tool_timeout_s)
+    survey = BoundedChild(lambda: _survey(request, facts.home), request.tool_timeout_s)
     children["folders"] = survey
     fields: Dict[str, Any] = {}
     reserved = ports.NO_PORTS
@@ -157,7 +156,7 @@ def _launch_facts(
     asked: Dict[str, Callable[[], object]] = {
         "cores": lambda: machine.usable_cores(len(os.sched_getaffinity(0))),
         "limits": machine.soft_limits,
-        "system": machine.read_system,
+        "infiniband": lambda: tuple(procfs.list_names("/sys/class/infiniband")),
         "interfaces": interfaces.read_interfaces,
         "routes": lambda: tuple(interfaces.read_routes()),
     }
@@ -220,9 +219,9 @@ def unwritable_reason(path: str) -> str:
     return ""
 
 
-def _survey(request: FactsRequest, home: str, tmp: str) -> None:
+def _survey(request: FactsRequest, home: str) -> None:
     """Look at the folders of a run, in a child: any of them may be on a dead network disk."""
-    report_facts(shm_free=_free_bytes("/dev/shm"), tmp_free=_free_bytes(tmp))
+    report_facts(shm_free=_free_bytes("/dev/shm"))
     workdir = absolute(request.workdir, home)
     exposure = find_exposure(workdir)
     report_facts(

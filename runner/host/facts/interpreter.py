@@ -51,11 +51,7 @@ inside["hostname"] = os.uname()[1]
 try:
     disk = os.statvfs("/dev/shm")
     inside["shm_bytes"] = disk.f_blocks * disk.f_frsize
-    import ctypes
-    ctypes.CDLL("libibverbs.so.1")
 except OSError:
-    inside["has_verbs"] = "shm_bytes" not in inside
-except Exception:
     pass
 os.write(1, ("MARK" + json.dumps(inside)).encode())
 """.replace("MARK", '" "'.join(_INSIDE_MARK))

@@ -1,18 +1,20 @@
-"""Machine facts: cores, memory, limits, and logind."""
+"""Machine facts: cores, limits, and logind."""
 
 from __future__ import annotations
 
 import os
 import re
 import resource
-from typing import Dict, List, Optional
+from typing import Dict, Iterator, Optional
 
 from runner.core.wire import boot
-from runner.core.wire.facts import System
-from runner.host.process import cgroup, procfs
+from runner.host.process import procfs
 from runner.host.process.bounded_child import BoundedChild
 
-UNLIMITED = 1 << 60  # cgroup version 1 writes a number of about 2**63 for no limit
+CPU_CGROUPS = {  # by controller, which has no name in version 2: alone, or beside version 1
+    "": ("sys/fs/cgroup", "sys/fs/cgroup/unified"),
+    "cpu": ("sys/fs/cgroup/cpu",),
+}
 LOGIND = (
     "org.freedesktop.login1",
     "/org/freedesktop/login1",
@@ -36,8 +38,26 @@ def usable_cores(affinity: int, root: str = "/") -> int:
 
     A quota binds all cgroups below its own, so every one from ours to the top of the mount counts.
     """
-    quotas = [_cpu_quota(folder) for folder in cgroup.ancestors("cpu", root)]
+    quotas = map(_cpu_quota, _cpu_cgroups(root))
     return max(1, int(min([affinity, *filter(None, quotas)])))
+
+
+def _cpu_cgroups(root: str) -> Iterator[str]:
+    """Yield the folder of every cgroup from the top down to ours; some are not there.
+
+    In a container our path may be the host's; then only the top is ours to see.
+    """
+    for line in procfs.read_text(os.path.join(root, "proc/self/cgroup")).splitlines():
+        controllers, _, path = line.partition(":")[2].partition(":")
+        for controller in controllers.split(","):
+            for mount in CPU_CGROUPS.get(controller, ()):
+                folder = os.path.join(root, mount)
+                yield folder
+                for part in path.split("/")[1:]:
+                    if part == "..":
+                        break
+                    folder = os.path.join(folder, part)
+                    yield folder
 
 
 def _cpu_quota(folder: str) -> Optional[float]:
@@ -52,36 +72,14 @@ def _cpu_quota(folder: str) -> Optional[float]:
     return quota / period if quota > 0 and period > 0 else None
 
 
-def read_system(root: str = "/") -> System:
-    """Return memory and devices; only files of the kernel are read."""
-    text = procfs.read_text(os.path.join(root, "proc/meminfo"))
-    total = re.search(r"^MemTotal:\s+(\d+) kB$", text, re.MULTILINE)
-    return System(
-        memory=int(total[1]) << 10 if total else None,
-        memory_limit=memory_limit(root),
-        infiniband=tuple(procfs.list_names(os.path.join(root, "sys/class/infiniband"))),
-    )
-
-
-def memory_limit(root: str) -> Optional[int]:
-    """Return the bytes that our cgroups leave us, the least of them all; None for no limit."""
-    limits: List[int] = []
-    for folder in cgroup.ancestors("memory", root):
-        for name in ("memory.max", "memory.limit_in_bytes"):
-            word = procfs.read_text(os.path.join(folder, name)).strip()
-            limits += [int(word)] if word.isdigit() and int(word) < UNLIMITED else []
-    return min(limits, default=None)
-
-
 def ask_logind(root: str = "/") -> Optional[BoundedChild]:
     """Start to ask logind what it kills at logout; None where that spares us.
 
     Only processes in the scope of a session are killed, not those of a service or container. Its
     files would not do: the switch is on or off by default as the distribution has built it.
     """
-    cgroups = cgroup.own_cgroups(root)
-    path = "/".join((cgroups.get(cgroup.UNIFIED, ""), cgroups.get("name=systemd", "")))
-    if not re.search(r"(^|/)session-[^/]*\.scope(/|$)", path):
+    cgroups = procfs.read_text(os.path.join(root, "proc/self/cgroup"))
+    if not re.search(r"/session-[^/]*\.scope(/|$)", cgroups, re.MULTILINE):
         return None
     command = ["busctl", "get-property", *LOGIND, *LOGIND_PROPERTIES]
     return BoundedChild(lambda: os.execvp(command[0], command), LOGIND_S)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from dataclasses import replace
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from runner.core.wire.codec import decode, encode
 from runner.core.wire.facts import Driver, Gpu, GpuHealth, GpuProcess
+from runner.core.wire.paths import is_run_id
 from runner.host.gpu import nvml
 from runner.host.process import bounded_child, procfs
 
@@ -69,17 +71,23 @@ def _query(with_health: bool) -> None:
         source = f"NVML: {error}"
     bounded_child.report_facts(source=source)
     for gpu in gpus:  # looking up a user in a directory service may never return
-        _report(replace(gpu, processes=tuple(map(_with_names, gpu.processes))))
+        _report(replace(gpu, processes=tuple(map(named, gpu.processes))))
 
 
 def _report(gpu: Gpu) -> None:
     bounded_child.report_facts(**{f"gpu {gpu.index}": encode(gpu)})
 
 
-def _with_names(process: GpuProcess) -> GpuProcess:
-    user = procfs.process_owner(process.pid)
-    command = procfs.process_command(process.pid)
-    return replace(process, user=user, command=command)
+def named(process: GpuProcess, user_name: Callable[[int], str] = procfs.user_name) -> GpuProcess:
+    """Return a process with whose it is, as far as that can be seen."""
+    folder = f"/proc/{process.pid}"
+    match = re.search(r"(?:^|\0)RUNNER_RUN_ID=([^\0]*)", procfs.read_text(f"{folder}/environ"))
+    run_id = match[1] if match and is_run_id(match[1]) else ""
+    try:
+        user = user_name(os.stat(folder).st_uid)
+    except OSError:
+        user = ""
+    return replace(process, user=user, command=procfs.process_command(process.pid), run_id=run_id)
 
 
 def read_gpu(library: nvml.Nvml, index: int, *, with_health: bool) -> Gpu:

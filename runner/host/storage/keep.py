@@ -9,15 +9,14 @@ import contextlib
 import fcntl
 import json
 import os
-import time
 from typing import Iterator, Tuple
 
 from runner.core.wire.order import Order
 from runner.core.wire.paths import KEEP, RunPaths, kept_folder
 from runner.host.process.procfs import list_names
-from runner.host.storage import run_owner
 from runner.host.storage.permissions import make_folders, private_folder, remove_tree
-from runner.host.storage.run_folder import has_ended, mtime, read_order
+from runner.host.storage.run_folder import mtime
+from runner.host.storage.run_list import read_run
 
 OWNER = ".run"
 
@@ -29,19 +28,13 @@ def other_user(workdir: str, place: str, run_id: str) -> str:
             owner = str(json.load(file)["run_id"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
-    nodes = list_names(os.path.join(workdir, "runs", owner))
-    folders = [RunPaths(workdir, owner, node) for node in nodes]
-    return owner if owner != run_id and any(map(_lives, folders)) else ""
-
-
-def _lives(folder: RunPaths) -> bool:
-    """Return whether a run is on, or between two attempts, here or on a host of the same disk."""
-    if run_owner.is_alive(folder) or time.time() < mtime(folder.relaunch_marker):
-        return True
-    order = read_order(folder)
-    is_elsewhere = order is not None and run_owner.other_host(folder)
-    is_beating = run_owner.heartbeat_age(folder) < run_owner.OWNER_TIMEOUT_S
-    return bool(is_elsewhere and is_beating and order and not has_ended(folder, order))
+    if owner == run_id:
+        return ""
+    for node in list_names(os.path.join(workdir, "runs", owner)):
+        run = read_run(RunPaths(workdir, owner, node))
+        if run is not None and (run.alive or run.relaunch_pending):
+            return owner
+    return ""
 
 
 def link_kept(order: Order) -> None:

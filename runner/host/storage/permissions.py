@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import grp
 import os
 import stat
 from typing import Iterable, NamedTuple, Optional, Set, Tuple
@@ -99,15 +98,8 @@ def _problem(status: os.stat_result, trusted: Set[int], *, may_be_sticky: bool) 
     if status.st_mode & stat.S_IWOTH:
         return "can be written to by everybody"
     if status.st_mode & stat.S_IWGRP:  # or by those that an ACL names, whom this bit limits, too
-        return f"can be written to by the group {_group_name(status.st_gid)}"
+        return "can be written to by its group"
     return ""
-
-
-def _group_name(gid: int) -> str:
-    try:
-        return grp.getgrgid(gid).gr_name
-    except KeyError:
-        return str(gid)
 
 
 def remove_tree(root: str, *, dry_run: bool = False) -> int:

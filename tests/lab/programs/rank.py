@@ -1,7 +1,7 @@
 """A rank without torch: does one thing at a time, in the order of its arguments.
 
 print=TEXT  err=TEXT  lines=N  sleep=SECONDS  exit=CODE  deaf  daemon  touch=PATH
-rank=RANK:WORD  fail=RANK:CODE  once=RANK:TEXT_WITH_UNDERSCORES  raise=RANK:TEXT_WITH_UNDERSCORES  count=N/SECONDS  env=NAME  cat  wait=PATH  and what heeding.py and unruly.py know
+rank=RANK:WORD  fail=RANK:CODE  once=RANK:TEXT_WITH_UNDERSCORES  raise=RANK:TEXT_WITH_UNDERSCORES  count=N/SECONDS  env=NAME  cat  wait=PATH  and what unruly.py knows
 """
 
 import os
@@ -10,8 +10,7 @@ import subprocess
 import sys
 import time
 
-import heeding  # type: ignore[import-not-found]  # beside this file
-import unruly  # type: ignore[import-not-found]
+import unruly  # type: ignore[import-not-found]  # beside this file
 
 RANK = os.environ.get("RANK", "0")
 
@@ -64,7 +63,7 @@ def do(word: str) -> None:
         rank, _, other_word = value.partition(":")
         if rank == RANK:
             do(other_word)
-    elif not (unruly.did(name, value, __file__) or heeding.did(name, value, __file__)):
+    elif not unruly.did(name, value, __file__):
         sys.exit(f"rank.py knows no {word!r}")
 
 

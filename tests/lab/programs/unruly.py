@@ -1,6 +1,7 @@
-"""A rank that is hard to end.
+"""A rank that is hard to end, or does something when it gets TERM.
 
 zombies=N  forks  hops  bare  sheds=SECONDS  headless=PATH
+saves=SECONDS  helper=PATH (a child that notes there that it got TERM)
 """
 
 import ctypes
@@ -11,6 +12,25 @@ import subprocess
 import sys
 import threading
 import time
+
+
+def note(path: str) -> None:
+    with open(f"{path}.new", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(f"{path}.new", path)
+
+
+def save(seconds: float) -> None:
+    print("saving", flush=True)
+    time.sleep(seconds)
+    print("saved", flush=True)
+    sys.exit()
+
+
+def hear(path: str) -> None:
+    print("heard", flush=True)
+    note(path.replace("RANK", os.environ["RANK"]))
+    sys.exit()
 
 
 def did(name: str, value: str, rank: str) -> bool:
@@ -48,6 +68,20 @@ def did(name: str, value: str, rank: str) -> bool:
             ctypes.CDLL(None).syscall(exit_of_a_thread, 0)
         while not os.path.exists(value):
             time.sleep(0.02)
+    else:
+        return heeds(name, value, rank)
+    return True
+
+
+def heeds(name: str, value: str, rank: str) -> bool:
+    if name == "saves":
+        signal.signal(signal.SIGTERM, lambda *_: save(float(value)))
+    elif name == "helper":
+        argv = [sys.executable, rank, f"hears={value}", "err=ready", "sleep=600"]
+        child = subprocess.Popen(argv, stderr=subprocess.PIPE)
+        child.stderr and child.stderr.readline()
+    elif name == "hears":
+        signal.signal(signal.SIGTERM, lambda *_: hear(value))
     else:
         return False
     return True

@@ -30,7 +30,6 @@ from runner.core.wire.paths import EVENTS_FILE
 from runner.core.wire.plan import Plan
 from runner.core.wire.run_info import (
     GpuSample,
-    GpuUser,
     HostRunStatus,
     PastAttempt,
     RunInfo,
@@ -297,7 +296,7 @@ def fetched(request: dict[str, Any]) -> list[Answer]:
 
 
 def sampled(node: str) -> bytes:
-    users = (GpuUser(7, "eve", "python", 1 << 30, RUN_ID),)
+    users = (GpuProcess(7, 1 << 30, "eve", "python", RUN_ID),)
     gpu = GpuSample(0, "A100", 98, 1 << 30, 1 << 36, 300.0, 70.0, ("power",), users)
     load = (8, 50.0, 1 << 30, 1 << 36)
     return Sample(node, 0, 1.7e9, *load, (gpu,)).to_line().encode()

@@ -1,57 +1,29 @@
-"""Samples of a host: the load, the child for GPUs, and the recorder, which no mishap stops."""
+"""Samples of a host, their recorder, which no mishap stops, and answers of the driver of GPUs."""
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
-import resource
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import signal
+import struct
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from runner.core.wire.facts import Gpu, GpuProcess
 from runner.core.wire.order import Order
 from runner.core.wire.paths import RunPaths
 from runner.host import sampling
-from runner.host.gpu import query
+from runner.host.gpu import nvml, query
+from runner.host.process.bounded_child import REPORT_FD, BoundedChild
 from runner.host.process.jobs import run_now
-from runner.host.sampling import GpuAnswer, GpuChild, Sampler, SampleRecorder
+from runner.host.sampling import Sampler, SampleRecorder
 
 GIB = 1 << 30
-
-OPEN_FILES = Path("/proc/self/fd")
-
-
-@contextmanager
-def descriptors_left(count: int) -> Iterator[None]:
-    """Let this process open so many more files."""
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    probes = [os.open(os.devnull, os.O_RDONLY) for _ in range(count)]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(probes) + 1, limits[1]))
-    for probe in probes:
-        os.close(probe)
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-
-
-def test_a_child_says_that_it_cannot_be_started_and_can_be_closed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Nothing of it stays open."""
-    monkeypatch.setattr(query, "has_driver", lambda: True)
-    child = GpuChild()
-    with descriptors_left(1):
-        before = [*OPEN_FILES.iterdir()]
-        answer = child.poll()
-        after = [*OPEN_FILES.iterdir()]
-        child.close()
-
-    assert answer == GpuAnswer(error="no process can ask the driver: Too many open files")
-    assert len(after) == len(before)
 
 
 def test_the_load_is_that_since_the_sample_before(
@@ -80,78 +52,96 @@ def test_the_load_is_that_since_the_sample_before(
 INTERVAL_S = 5.0
 
 
-class Ticking:
-    def __init__(self, folder: RunPaths, submit: Callable[..., None], **changes: Any) -> None:
-        self.now = 1000.0
-        self._file = Path(folder.samples(0))
-        order = Order("r1", "n1", 0, "", "", **{"sample_s": INTERVAL_S, **changes})
-        self._recorder = SampleRecorder(folder, order, submit)
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def pass_intervals(self, count: int) -> None:
-        """Call the recorder as the loop of a supervisor does, at every second."""
-        for _ in range(count * int(INTERVAL_S)):
-            self.now += 1.0
-            self._recorder.tick()
-
-    def lines(self) -> int:
-        return len(self._file.read_bytes().splitlines()) if self._file.exists() else 0
-
-
-Make = Callable[..., Ticking]
-
-
 @pytest.fixture
-def folder(tmp_path: Path) -> RunPaths:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
+    monkeypatch.setattr(query, "has_driver", lambda: False)
     folder = RunPaths(str(tmp_path), "r1", "n1")
     Path(folder.attempt_folder(0)).mkdir(parents=True)
     return folder
 
 
+Pass = Callable[..., None]
+
+
 @pytest.fixture
-def make(folder: RunPaths, monkeypatch: pytest.MonkeyPatch) -> Make:
-    def made(submit: Callable[..., None] = run_now, **changes: Any) -> Ticking:
-        clock.monotonic = clock.time = lambda: 1000.0
-        ticking = Ticking(folder, submit, **changes)
-        clock.monotonic = clock.time = ticking.monotonic
-        return ticking
-
-    clock = SimpleNamespace()
+def pass_intervals(folder: RunPaths, monkeypatch: pytest.MonkeyPatch) -> Pass:
+    """Call a recorder as the loop of a supervisor does, at every second of so many intervals."""
+    now = [1000.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0])
     monkeypatch.setattr(sampling, "time", clock)
-    monkeypatch.setattr(query, "has_driver", lambda: False)
-    return made
+
+    def run(count: int, submit: Callable[..., None] = run_now) -> None:
+        recorder = SampleRecorder(folder, Order("r1", "n1", 0, "", "", sample_s=INTERVAL_S), submit)
+        for _ in range(count * int(INTERVAL_S)):
+            now[0] += 1.0
+            recorder.tick()
+
+    return run
 
 
-def test_while_a_disk_does_not_answer_nothing_piles_up(make: Make) -> None:
+def test_while_a_disk_does_not_answer_nothing_piles_up(pass_intervals: Pass) -> None:
     """One sample waits; the others are left out."""
     jobs: list[Callable[[], str]] = []
-    make(lambda job, *_: jobs.append(job)).pass_intervals(10)
+    pass_intervals(10, lambda job, *_: jobs.append(job))
     assert len(jobs) == 1
 
 
 def test_a_folder_that_cannot_be_written_ends_it(
-    make: Make, folder: RunPaths, capsys: pytest.CaptureFixture[str]
+    pass_intervals: Pass, folder: RunPaths, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is said once, in the log of the supervisor."""
     Path(folder.attempt_folder(0)).rmdir()
-    make().pass_intervals(5)
+    pass_intervals(5)
     assert capsys.readouterr().err == "no more samples: No such file or directory\n"
 
 
-def test_the_interval_doubles_when_the_file_is_full(
-    make: Make, monkeypatch: pytest.MonkeyPatch, folder: RunPaths
+def test_the_file_grows_ever_more_slowly(
+    pass_intervals: Pass, folder: RunPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every second sample goes; the first one stays."""
-    monkeypatch.setattr(sampling, "MAX_SAMPLE_FILE", 2000)
-    ticking = make()
-    ticking.pass_intervals(1)
-    first = Path(folder.samples(0)).read_bytes()
-    ticking.pass_intervals(200)
-    content = Path(folder.samples(0)).read_bytes()
-    assert content.startswith(first)
-    assert len(content) <= 2000
-    before = ticking.lines()
-    ticking.pass_intervals(8)
-    assert ticking.lines() <= before + 1
+    monkeypatch.setattr(sampling, "SAMPLES_STEP", 1000)
+    pass_intervals(200)
+    lines = Path(folder.samples(0)).read_text().splitlines()
+    walls = [json.loads(line)["wall"] for line in lines]
+    apart = [later - earlier for earlier, later in itertools.pairwise(walls[1:])]
+    assert apart == sorted(apart)
+    assert {INTERVAL_S, 2 * INTERVAL_S, 4 * INTERVAL_S} <= {*apart}
+
+
+def answered(report: bytes) -> dict[str, Any]:
+    """What is made of the report of a child that hangs then."""
+
+    def report_and_hang() -> None:
+        os.write(REPORT_FD, report)
+        signal.pause()
+
+    child = BoundedChild(report_and_hang, 60)
+    while not child.raw_report.endswith(report[-1:]):
+        child.advance()
+    child.kill()
+    return query.result(child)
+
+
+def test_the_last_word_about_the_gpus_counts() -> None:
+    """Owners of processes come later than the processes, and may never come."""
+    told = b'{"gpu 0": {"index": 0, "processes": [{"pid": 7}]}, "source": "nvml"}\n'
+    named = told + b'{"gpu 0": {"index": 0, "processes": [{"pid": 7, "user": "ann"}]}}\n'
+    for report, user in ((told + b'{"gpu 0": {', ""), (named, "ann")):
+        found = answered(report)
+        assert found["gpus"] == (Gpu(0, processes=(GpuProcess(7, user=user),)),)
+        assert found["gpu_source"] == "nvml"
+
+
+@pytest.mark.parametrize(
+    ("layout", "rest"),
+    [
+        ("=IIQII", (0xFFFFFFFF, 0xFFFFFFFF)),  # _v2 and _v3
+        ("=IIQIIQ", (0xFFFFFFFF, 0xFFFFFFFF, 0)),  # _v3 of driver 535.54
+    ],
+)
+def test_the_length_of_a_process_record_is_measured(layout: str, rest: tuple[int, ...]) -> None:
+    """However long it is, each pid keeps its memory; all ones is no 16 exabytes."""
+    memory = (1 << 20, 5 << 20, (1 << 64) - 1)
+    records = [struct.pack(layout, pid, 0, size, *rest) for pid, size in enumerate(memory)]
+    buffer = b"".join(records).ljust(4096, bytes((0xAA,)))
+    expected = (GpuProcess(0, 1 << 20), GpuProcess(1, 5 << 20), GpuProcess(2))
+    assert nvml.parse_processes(buffer, 3) == expected

@@ -86,19 +86,6 @@ def test_the_loop_does_nothing_for_a_cancelled_job() -> None:
     until(jobs, lambda: started == ["MainThread"], "the call")
 
 
-def test_an_error_is_the_loops() -> None:
-    """Also one of a call for a job, which may go on."""
-    jobs = Jobs()
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        in_loop(lambda: Path("/none").stat())
-
-    jobs.start(work, on_error=errors.append)
-    until(jobs, lambda: bool(errors), "the error")
-    assert isinstance(errors[0], FileNotFoundError)
-
-
 @pytest.mark.promise(11)
 def test_a_job_whose_disk_hangs_is_told_of_and_left_behind(tmp_path: Path) -> None:
     """Nobody waits longer than told for what cannot be interrupted."""

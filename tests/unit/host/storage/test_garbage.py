@@ -1,11 +1,11 @@
-"""What goes on a host and what stays: runs, and prepared environments."""
+"""What goes on a host and what stays: runs, prepared environments, and what tasks keep."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +18,8 @@ from runner.core.wire.facts import Prepare
 from runner.core.wire.order import Order
 from runner.core.wire.paths import RunPaths
 from runner.core.wire.states import State
-from runner.host.process import procfs
 from runner.host.storage import environment, garbage
+from runner.host.storage.keep import link_kept
 from runner.host.storage.run_folder import EventLog
 
 
@@ -50,28 +50,16 @@ def test_what_is_no_run_is_not_ours_to_remove(workdir: Path) -> None:
     assert (workdir / "runs/exp-1/a/events.jsonl").exists()
 
 
-def test_run_of_which_a_process_is_left_stays(
-    workdir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However many old runs there are, the environment of a process is read once."""
-    names = [f"old-{number}" for number in range(3)]
+def test_run_of_which_a_process_is_left_stays(workdir: Path) -> None:
+    names = ["old-0", "old-1"]
     for name in names:
         run(workdir, name)
-    read_text = procfs.read_text
-    read: list[str] = []
-
-    def record(path: str) -> str:
-        read.append(path)
-        return read_text(path)
-
-    monkeypatch.setattr(procfs, "read_text", record)
     env = {"RUNNER_RUN_ID": names[1], "RUNNER_NODE": "a"}
     with subprocess.Popen(["sleep", "900"], env={**os.environ, **env}) as left:
         gone = garbage.collect_garbage(str(workdir), "a", 0, dry_run=False)
         left.kill()
 
-    assert (gone["runs"], gone["in_use"]) == ([names[0], names[2]], [names[1]])
-    assert read.count(f"/proc/{left.pid}/environ") == 1
+    assert (gone["runs"], gone["in_use"]) == (names[:1], names[1:])
 
 
 PREPARE = Prepare(lines=("make",), python="/bin/sh", digest="d")
@@ -88,36 +76,18 @@ def test_it_is_another_one_where_what_it_depends_on_differs(tmp_path: Path) -> N
     assert len(folders) == 4
 
 
-def test_one_process_makes_it_for_all_that_wait(
+def test_what_another_process_could_not_make_is_not_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What another one could not make is not tried again by each that has waited for it."""
-    waits = threading.Event()
-
-    def pause(_: float) -> None:
-        waits.set()
-        time.sleep(0.01)
-
-    monkeypatch.setattr(environment, "pause", pause)
-    for suffix in ("made", "log"):
-        target = str(tmp_path / "prepared" / suffix)
-        said: list[object] = []
-
-        def wait(target: str = target, said: list[object] = said) -> None:
-            try:
-                with environment.locked(str(tmp_path), target, 60.0):
-                    said.append(environment.is_made(target))
-            except ValueError as error:
-                said.append(str(error))
-
-        waiting = threading.Thread(target=wait)
-        with environment.locked(str(tmp_path), target, 60.0):
-            waits.clear()
-            waiting.start()
-            assert waits.wait(60)
-            Path(f"{target}.{suffix}").touch()
-        waiting.join()
-        assert said == [True] if suffix == "made" else "could not make it" in str(said)
+    """By each that has waited for it."""
+    target = str(tmp_path / "prepared" / "aa")
+    made = environment.locked(str(tmp_path), target, 60.0)
+    with contextlib.ExitStack() as first:
+        first.enter_context(made)
+        monkeypatch.setattr(environment, "pause", lambda _: first.close())
+        second = environment.locked(str(tmp_path), target, 60.0)
+        with pytest.raises(ValueError, match="could not make it"):
+            second.__enter__()
 
 
 def test_what_a_run_names_stays(tmp_path: Path) -> None:
@@ -139,3 +109,19 @@ def test_what_a_run_names_stays(tmp_path: Path) -> None:
     assert environment.find_unused(str(tmp_path), 1000.0) == [str(parent / "aa")]
     environment.remove(str(parent / "aa"))
     assert sorted(path.name for path in parent.iterdir()) == ["bb", "bb.made"]
+
+
+def test_a_kept_folder_is_linked_once_and_where_nothing_was_pushed(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    order = Order("r1", "a", 0, str(tmp_path), str(work), keep=("out/ckpt",), keep_place="p/t")
+    link_kept(order)
+    link_kept(order)  # a later attempt
+    link = work / "out" / "ckpt"
+    assert link.readlink() == tmp_path / "keep" / "p" / "t" / "out" / "ckpt"
+    assert link.is_dir()
+    link.unlink()
+    link.mkdir()
+    (link / "best.pt").touch()
+    with pytest.raises(ValueError, match="out/ckpt is in the code that was pushed"):
+        link_kept(order)

@@ -47,7 +47,7 @@ def test_a_folder_of_ours_is_safe_whether_it_is_there_or_not(top: Path) -> None:
     ("mode", "problem"),
     [
         (0o777, "can be written to by everybody"),
-        (0o2770, "can be written to by the group daemon"),
+        (0o2770, "can be written to by its group"),
         (0o1777, ""),
     ],
 )
@@ -91,22 +91,19 @@ def test_what_belongs_to_a_stranger_is_named(top: Path) -> None:
     assert exposed(top / "w") == f"{theirs} belongs to the user {STRANGER} (above)"
 
 
-def test_the_umask_of_other_threads_stays(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What starts meanwhile, a run perhaps, would have it for good."""
+def test_what_is_made_is_private_whatever_the_umask(
+    top: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folders that lead to it, too; the umask of other threads, a run perhaps, stays."""
+    set_umask = os.umask
+    umask = set_umask(0)
     monkeypatch.delattr(os, "umask")
-    private_folder(str(top / "w/x"), "runs")
-    assert (top / "w/x/runs").stat().st_mode & 0o777 == 0o700
-
-
-def test_what_is_made_is_private_whatever_the_umask(top: Path) -> None:
-    """The folders that lead to it, too; and nothing is put where others could change it."""
-    umask = os.umask(0)
     try:
         private_folder(f"{top}/new/w", "runs")
         (top / "open").mkdir(mode=0o777)
         with pytest.raises(PermissionError, match=r"open can be written to by everybody"):
             private_folder(f"{top}/open/w", "runs")
     finally:
-        os.umask(umask)
+        set_umask(umask)
     for name in ("new", "new/w", "new/w/runs"):
         assert (top / name).stat().st_mode & 0o777 == 0o700

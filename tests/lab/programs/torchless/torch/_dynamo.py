@@ -1,1 +1,0 @@
-"""Stand-in for what an optimizer imports at first."""
