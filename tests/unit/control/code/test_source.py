@@ -32,7 +32,6 @@ def refusal(train: Spec, here: Path, commit: str) -> str:
 @pytest.mark.parametrize(
     ("commit", "cure"),
     [
-        ("abc", "    git checkout abc, and start again\n"),
         ("abc+", "    git checkout abc, restore what was not committed, and start again\n"),
         ("", "    restore the code here as it was, and start again\n"),
     ],
