@@ -40,10 +40,10 @@ exec {PODMAN} --storage-driver vfs "$@"
 """
 
 
-def missing(login: str, *, maps: bool) -> str:
+def missing(login: str) -> str:
     """Return what a user's podman needs and this machine lacks, "" for nothing."""
     needed = list(NEEDED)
-    needed += [] if login == "root" else ["/etc/subuid", "/etc/subgid", *([NEWUIDMAP] * maps)]
+    needed += [] if login == "root" else ["/etc/subuid", "/etc/subgid", NEWUIDMAP]
     absent = [path for path in needed if not Path(path).exists()]
     return f"podman of {login} needs {', '.join(absent)}" if absent else ""
 
@@ -59,27 +59,15 @@ def write_program(folder: Path) -> str:
 
 
 def let_users_map(host: Host, folder: Path) -> None:
-    """Give the ordinary user a range of users, if it can be used, and let them mount a new /proc.
+    """Give the ordinary user a range of users, and let them mount a new /proc.
 
     The kernel allows that only where nothing of the host's is hidden by a mount.
     """
     ranges = f"{folder}/subuids-of-{host.name}"
-    Path(ranges).write_text(f"{LOGIN_USER}:100000:65536\n" * Path(NEWUIDMAP).exists())
+    Path(ranges).write_text(f"{LOGIN_USER}:100000:65536\n")
     mounts = [f"mount --bind {ranges} /etc/{name}" for name in ("subuid", "subgid")]
     hidden = "/proc/sys/kernel/random/boot_id"
     host.sh(f"umount {hidden} && mount --make-rshared / && {' && '.join(mounts)}", user="root")
-
-
-@contextlib.contextmanager
-def users_cannot_map(engine: Podman) -> Iterator[None]:
-    """Take the range of users away for a while; podman keeps a namespace until `migrate`."""
-    files = "/etc/subuid /etc/subgid"
-    ranges = engine.host.sh("cat /etc/subuid")
-    engine.sh("system migrate")
-    engine.host.sh(f"tee {files}", user="root")
-    yield
-    engine.host.sh(f"tee {files}", user="root", stdin=ranges)
-    engine.sh("system migrate")
 
 
 class Podman:
@@ -101,10 +89,6 @@ class Podman:
     def sh(self, words: str, before: str = "true") -> str:
         """Return what it prints, with the output of another command as its input."""
         return self.host.sh(f"{before} | {self._program} {words}", user=self.login, timeout=60)
-
-    def with_env(self, assignment: str) -> Podman:
-        """Return the same with a variable of its environment, with the image."""
-        return Podman(self.host, self.login, f"env {assignment} {self._program}", self._image)
 
     def containers(self) -> list[str]:
         return self.sh("ps --all --format '{{.Names}}'").split()

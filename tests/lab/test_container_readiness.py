@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.engines import DOCKER, IMAGE, Daemon, make_image, missing, mounts, overrides
+from tests.lab.engines import DOCKER, Daemon, make_image, missing, mounts, overrides
 from tests.lab.inspecting import proven_nodes
 from tests.lab.lab import Lab, LabFactory, need
 from tests.lab.launching import Launcher
@@ -129,20 +129,6 @@ def test_an_image_that_cannot_be_used(user: Launcher, name: str) -> None:
     err = refused(user, ALONE, *overrides(*words))
     assert says in said_of(err, "node1"), err
     assert "container." in said_of(err, "node1")
-
-
-def test_images_with_different_torch_are_refused(user: Launcher, engines: Engines) -> None:
-    """As are hosts, and with the advice that helps."""
-    for number, daemon in enumerate(engines.daemons.values()):
-        daemon.host.sh(
-            "mkdir -p image/lib/torch && cd image && touch lib/torch/__init__.py\n"
-            f"echo \"__version__ = '2.{number}'\" >lib/torch/version.py\n"
-            f"printf 'FROM {IMAGE}\\nADD . /opt\\n' | {DOCKER} build -q -t with_torch -f - ."
-        )
-    words = ("container.image=with_torch", "task.env.PYTHONPATH=/opt/lib", "task=env")
-    err = refused(user, "cluster.only=[node1,node2]", *overrides(*words))
-    assert "torch 2.1, most have 2.0: they cannot work together" in said_of(err, "node2")
-    assert "use an image with the same version on every node" in said_of(err, "node2")
 
 
 def test_ctrl_c_ends_a_pull(user: Launcher, engines: Engines) -> None:

@@ -129,6 +129,7 @@ def test_all_of_a_run_comes_home(cluster: Cluster) -> None:
         "attempt_0/flight_0": "torch's flight recorder",
         "attempt_0/samples.jsonl": "{}\n",
         "attempt_0/samples.jsonl.7.new": "half",
+        "attempt_1/rank_0.out": "again\n",
     }
     for name, content in files.items():
         write(cluster.root() / name, content)
@@ -153,8 +154,9 @@ def test_all_of_a_run_comes_home(cluster: Cluster) -> None:
     assert (cluster.home / "outputs/gpu1/x/y/last.pt").read_bytes() == bytes(3 * MB)
     assert (cluster.home / "logs/gpu2/rank_0.out").read_text() == "hello of gpu2\n"
     assert {path.name for path in (cluster.home / "logs/gpu1").iterdir()} == {
-        *("rank_0.out", "program.err", "flight_0")
+        *("rank_0.out", "program.err", "flight_0", "attempt_1")
     }
+    assert (cluster.home / "logs/gpu1/attempt_1/rank_0.out").read_text() == "again\n"
     assert {path.name for path in (cluster.home / "hosts/gpu1").iterdir()} == {
         *("order.json", "plan.json", "events.jsonl", "attempt_0")
     }
@@ -219,24 +221,6 @@ def test_a_cut_connection_costs_nothing_that_came(
     assert told.fetched_bytes == 50 * MB - came
     assert (home / "big").read_bytes() == data
     assert [path.name for path in home.iterdir()] == ["big"]
-
-
-def test_logs_go_on_where_they_end_here(cluster: Cluster) -> None:
-    """Attempt by attempt, as a launch that was watched has them."""
-    log = cluster.root() / "attempt_0" / "rank_0.out"
-    home = cluster.home / "logs" / "gpu1" / "rank_0.out"
-    assert cluster.one().is_complete
-    with log.open("a") as file:
-        file.write("more\n")
-    with (cluster.root() / "events.jsonl").open("a") as file:
-        file.write('{"seq": 2}\n')
-    told = cluster.one()
-    assert (told.new_count, told.fetched_bytes) == (2, len('more\n{"seq": 2}\n'))
-    write(cluster.root() / "attempt_1" / "rank_0.out", "again\n")
-    told = cluster.one()
-    assert (told.new_count, told.fetched_bytes) == (1, len("again\n"))
-    assert home.read_text() == "hello of gpu1\nmore\n"
-    assert (home.parent / "attempt_1" / "rank_0.out").read_text() == "again\n"
 
 
 def test_a_file_that_grows_meanwhile(cluster: Cluster) -> None:

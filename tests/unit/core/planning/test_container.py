@@ -54,6 +54,7 @@ DENIED = "Got permission denied while trying to connect to the Docker daemon soc
         ("pull", "connect: connection refused", ("cannot be pulled: conn", "ssh gpu1 docker")),
         ("start", "exec: executable file not found in $PATH", ("train:1 has no python3", "3.8")),
         ("start", "could not select device driver", ("no GPUs", "cluster.nodes.gpu1.gpus=0")),
+        ("start", "newuidmap: write to uid_map failed", ("no range of users", "--add-subuids")),
         ("start", "bind source path does not exist: /no", ("not exist: /no", "container.mounts")),
     ],
 )
