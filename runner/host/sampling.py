@@ -250,7 +250,9 @@ class Sampler:
     def _count(self) -> Tuple[int, int]:
         """Return the ticks of all cores since the boot: those at work, and all."""
         words = procfs.read_text(os.path.join(self._root, "proc/stat")).partition("\n")[0].split()
-        ticks = [int(word) for word in words[1:9] if word.isdigit()]  # guests are part of user and nice
+        ticks = [
+            int(word) for word in words[1:9] if word.isdigit()
+        ]  # guests are part of user and nice
         idle = sum(ticks[3:5])  # waiting for a disk is no work
         return sum(ticks) - idle, sum(ticks)
 

@@ -190,7 +190,7 @@ def test_an_import_that_fails_is_explained_by_the_projects_files(on_lab: Launche
             "task.script=pkg/train.py",
             PLAIN_ENTRY,
         ): "task.module=PACKAGE.MODULE instead",
-        ("cluster=lab", "task.script=a.py", PLAIN_ENTRY): "line 2 of .gitignore leaves it out",
+        ("cluster=lab", "task.script=a.py", PLAIN_ENTRY): "git or .runnerignore leaves it out",
     }.items():
         done = on_lab(*words, ONE_CORE, "grace_s=1")
         assert (done.code, told in done.err) == (1, True), done

@@ -79,7 +79,7 @@ def test_the_code_of_then_for_ever(lab: Lab, project: Launcher) -> None:
     assert project("clean", "cluster=lab", "--older-than", "0").code == 0
     refused = user(f"rerun={first.folder.name}")
     assert refused.code == 3, refused
-    assert "which is not on node1, node2 (any more), was removed from" in refused.err
+    assert "which is not on node1, node2 (any more), and was removed from" in refused.err
     commit = str(planned(first)["commit"]).rstrip("+")
     assert f"git checkout {commit}, restore what was not committed" in refused.err
 

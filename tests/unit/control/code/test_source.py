@@ -7,24 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from runner.control.code.source import CodeOnHosts, RerunCode, open_code_source, shipped_tasks
-from runner.core.errors import ConfigError, NotReady
+from runner.control.code.source import CodeOnHosts, open_code_source, shipped_tasks
+from runner.core.errors import ConfigError
 from runner.core.launch_request import LaunchRequest, RecordedCode
-from runner.core.spec import Deploy
 from runner.core.wire.plan import CodeRef
 from tests.golden.builders import SHIPPED, spec
-
-
-def test_code_that_is_nowhere_is_refused(tmp_path: Path) -> None:
-    """The hosts are named, and why the code here cannot take its place."""
-    recorded = RecordedCode("first", CodeRef(release="0123"), (tmp_path / "runs",))
-    source = RerunCode(recorded, spec(deploy=Deploy(enabled=True)), tmp_path)
-    with pytest.raises(NotReady) as caught:
-        source.release(["gpu2"])
-    told = str(caught.value)
-    assert told.startswith("rerun: run first ran release 0123, which is not on gpu2 (any more), ")
-    assert "there is no train.py in" in told
-    assert "    restore the code here as it was, and start again\n" in told
 
 
 def test_a_module_that_is_not_shipped_is_refused() -> None:
