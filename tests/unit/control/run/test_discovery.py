@@ -10,7 +10,7 @@ import pytest
 
 from runner.control.run.discovery import HostRecord, newest_record
 from runner.control.run.hosts import merge_statuses
-from runner.core.remote_run import RemoteRun, aggregate_state, current_hosts, elastic_summary
+from runner.core.remote_run import RemoteRun, current_hosts
 from runner.core.wire.codec import decode, encode
 from runner.core.wire.plan import NodePlan
 from runner.core.wire.run_info import HostRunStatus, RunInfo
@@ -57,14 +57,6 @@ def test_of_two_answers_the_newest_attempt_wins() -> None:
     assert newest_record({"x": old, "y": new, "z": joined}) == new
 
 
-def test_a_run_that_lost_a_node_is_lost() -> None:
-    """Its hosts were stopped, as by a user, but for that reason."""
-    stopped: dict[str, Any] = {"alive": False, "state": State.STOPPED}
-    statuses = {"a": status("a", lost_node=True, **stopped), "b": status("b", **stopped)}
-    assert aggregate_state(statuses) == "lost"
-    assert aggregate_state({"b": statuses["b"]}) == "stopped"
-
-
 @pytest.mark.promise(12)
 def test_what_a_host_says_is_no_path_and_no_command() -> None:
     """A recorded host comes to stand in the line that adds a node which the YAML lacks."""
@@ -108,11 +100,3 @@ def test_who_only_stands_by_is_no_node_of_a_run() -> None:
     seen = {name: status(name, info=info) for name in ("n0", "n1", "n2")}
     assert list(current_hosts(seen)) == ["n0", "n1"]
     assert list(current_hosts({"n2": seen["n2"]})) == ["n2"]
-
-
-@pytest.mark.parametrize(("least", "text"), [(0, ""), (2, ", 2 of 2-4 nodes"), (4, "")])
-def test_how_many_nodes_an_elastic_run_has(least: int, text: str) -> None:
-    """Those whose supervisor lives, of as few and as many as there may be."""
-    info = RunInfo("r1", nnodes=4, min_nodes=least)
-    seen = {name: status(name, info=info, alive=name != "c") for name in "abc"}
-    assert elastic_summary(info, seen) == text
