@@ -56,7 +56,7 @@ class Cluster:
         self.work(node).mkdir(parents=True)
         files = {
             "order.json": json.dumps({"cwd": str(self.work(node))}),
-            "plan.json": json.dumps({"outputs": ["results", "**/*.pt"]}),
+            "plan.json": json.dumps({"outputs": ["results", "**/*.pt", "linked/x.pt"]}),
             "events.jsonl": '{"seq": 1}\n',
             "ballast": "x",
             "attempt_0/rank_0.out": f"hello of {node}\n",
@@ -117,8 +117,11 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     cluster.close()
 
 
-def test_all_of_a_run_comes_home(cluster: Cluster) -> None:
-    """Records, logs and what was declared, node by node; a second time nothing is fetched."""
+def test_all_of_a_run_comes_home(cluster: Cluster, tmp_path: Path) -> None:
+    """Records, logs and what was declared, node by node; a second time nothing is fetched.
+
+    No link is followed, wherever it leads: it is named.
+    """
     files: dict[str, str | bytes] = {
         "work/sub/results/deep/a.txt": "a",
         "work/sub/results/.hidden": "h",
@@ -139,9 +142,17 @@ def test_all_of_a_run_comes_home(cluster: Cluster) -> None:
     for name in ("b", *ODD):
         write(cluster.work("gpu2") / "results" / name, os.fsencode(name))
 
+    write(tmp_path / "elsewhere" / "x.pt", "secret")
+    (cluster.work() / "linked").symlink_to(tmp_path / "elsewhere")
+    (cluster.work() / "results" / "passwd").symlink_to("/etc/passwd")
+
     told = cluster.pull("gpu1", "gpu2")
 
     assert all(each.is_complete for each in told.values()), told
+    assert told["gpu1"].notes == [
+        f"{name}: is a symbolic link, which is not followed"
+        for name in ("linked", "results/passwd")
+    ]
     assert cluster.outputs_here() == {
         *("results/deep/a.txt", "results/.hidden", "results/empty", "x/y/last.pt")
     }
@@ -167,29 +178,6 @@ def test_all_of_a_run_comes_home(cluster: Cluster) -> None:
     again = cluster.pull("gpu1", "gpu2")
     assert {(each.new_count, each.fetched_bytes) for each in again.values()} == {(0, 0)}
     assert again["gpu1"].existing_count == told["gpu1"].new_count
-
-
-def test_no_link_is_followed(cluster: Cluster, tmp_path: Path) -> None:
-    """Wherever it leads: it is named."""
-    secret = write(tmp_path / "elsewhere" / "secret.pt", "secret")
-    links = {
-        "results/passwd": "/etc/passwd",
-        "results/broken": "nowhere",
-        "linked": str(secret.parent),
-    }
-    for name, target in links.items():
-        place = cluster.work() / name
-        place.parent.mkdir(exist_ok=True)
-        place.symlink_to(target)
-    wanted = ["results", "**/*.pt", "linked/secret.pt"]
-    write(cluster.root() / "plan.json", json.dumps({"outputs": wanted}))
-
-    told = cluster.one()
-
-    assert told.notes == [
-        f"{name}: is a symbolic link, which is not followed" for name in sorted(links)
-    ]
-    assert cluster.outputs_here() == set()
 
 
 def test_a_cut_connection_costs_nothing_that_came(
