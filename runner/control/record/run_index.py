@@ -32,16 +32,8 @@ IGNORE_FILE = ".gitignore"
 
 
 def record_folder(name: str) -> Path | None:
-    """Return the record of a run by its id, or of this folder's `latest`; None for none.
-
-    Where somebody removed the latest record, the one before it becomes the latest.
-    """
-    found = next(_named(name), None)
-    if found is None and name == LATEST and any((place / LATEST).is_symlink() for place in _here()):
-        found = next(iter(launched_here()), None)
-        if found:
-            set_latest(found)
-    return found
+    """Return the record of a run by its id, or of this folder's `latest`; None for none."""
+    return next(_named(name), None)
 
 
 def record_file(folder: Path) -> Path | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -98,13 +97,3 @@ def test_the_id_of_a_sweep_means_its_runs(project: Path) -> None:
     for word, told in (("0101-z", "0101-z is not on record"), ("~nobody/x", "x.* is no folder")):
         with pytest.raises(ConfigError, match=told):
             run_index.named_records([word])
-
-
-def test_the_latest_run_is_one_that_is_on_record(project: Path) -> None:
-    """Its record was removed: the one before it is the latest, and `runs/latest` leads to it."""
-    first = record(project / "runs" / "first", "first", launched_from=str(project))
-    shutil.rmtree(record(project / "runs" / "second", "second", launched_from=str(project)))
-    assert run_index.record_folder("latest") == first
-    assert (project / "runs" / "latest").resolve() == first
-    shutil.rmtree(first)
-    assert run_index.record_folder("latest") is None
