@@ -15,15 +15,11 @@ from tests.lab.inspecting import agent_of, guardian_and_supervisor, proven_nodes
 from tests.lab.lab import Lab, LabFactory, need
 from tests.lab.lab.files import LOGIN_USER
 from tests.lab.launching import TORCHLESS, Launcher, program
-from tests.lab.podman import SECRET, PodmanOfLogin, User
+from tests.lab.podman import SECRET, Podmans, User
 from tests.lab.test_launch import assert_flood
 
 pytestmark = [pytest.mark.containers, pytest.mark.promise(2)]
 
-ON_DOCKER, OF_ROOT, OF_ALICE = "docker", "podman of root", "podman of alice"
-ALL_ENGINES = pytest.mark.parametrize(
-    "kind", [pytest.param(ON_DOCKER, marks=pytest.mark.smoke), OF_ROOT, OF_ALICE]
-)
 OTHER_SOCKET = f"/home/{LOGIN_USER}/docker.sock"
 
 
@@ -31,7 +27,6 @@ OTHER_SOCKET = f"/home/{LOGIN_USER}/docker.sock"
 def hosts(lab_factory: LabFactory) -> Iterator[Lab]:
     with lab_factory(n=2) as lab:
         yield lab
-    podman.remove_left_cgroups()
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +39,7 @@ def docker(hosts: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dic
 @pytest.fixture
 def on_docker(hosts: Lab, docker: dict[str, Daemon], launcher: Launcher) -> Iterator[User]:
     """Who launches on docker; nothing of theirs is left there in the end."""
-    user = User(launcher, hosts, docker, overrides(), LOGIN_USER)
+    user = User(launcher, hosts, docker, overrides())
     yield user
     for daemon in docker.values():
         daemon.revive()
@@ -58,23 +53,21 @@ def on_docker(hosts: Lab, docker: dict[str, Daemon], launcher: Launcher) -> Iter
 
 
 @pytest.fixture(scope="module")
-def podmans(hosts: Lab, tmp_path_factory: pytest.TempPathFactory) -> PodmanOfLogin:
-    return PodmanOfLogin(hosts, tmp_path_factory.mktemp("podman"))
+def podmans(hosts: Lab, tmp_path_factory: pytest.TempPathFactory) -> Podmans:
+    need(podman.missing())
+    return Podmans(hosts, tmp_path_factory.mktemp("podman"))
 
 
 @pytest.fixture
 def user(request: pytest.FixtureRequest, kind: str, launcher: Launcher) -> Iterator[User]:
-    if kind == ON_DOCKER:
+    if kind == "docker":
         yield request.getfixturevalue("on_docker")
         return
-    login = kind.rpartition(" ")[2]
-    need(podman.missing(login))
-    podmans = request.getfixturevalue("podmans")
-    with podmans.user(launcher, login) as made:
+    with request.getfixturevalue("podmans").user(launcher) as made:
         yield made
 
 
-@ALL_ENGINES
+@pytest.mark.parametrize("kind", [pytest.param("docker", marks=pytest.mark.smoke), "podman"])
 @pytest.mark.promise(7)
 def test_ranks_run_inside_as_the_user_of_the_login(user: User, hosts: Lab) -> None:
     """With its environment, newlines included, on no command line; deaf ones and theirs end."""
@@ -96,18 +89,17 @@ def test_ranks_run_inside_as_the_user_of_the_login(user: User, hosts: Lab) -> No
         out = done.log(node, rank)
         assert f"TOKEN={SECRET}\nRANK={rank}\nWORLD_SIZE=2\n" in out
         assert 'LONG=two\\nlines $ "quoted"\n' in out
-        assert f"/.runner/runs/{done.folder.name}/{node}/home\nUSER={user.login}\n" in out
+        assert f"/.runner/runs/{done.folder.name}/{node}/home\nUSER={LOGIN_USER}\n" in out
         logs = f"~/.runner/runs/*/{node}/attempt_0/rank_*.out"
-        assert {*hosts[node].sh(f"stat -c %U {logs}", user=user.login).split()} == {user.login}
+        assert {*hosts[node].sh(f"stat -c %U {logs}").split()} == {LOGIN_USER}
 
 
 @pytest.mark.parametrize(
     ("kind", "entry", "who"),
     [
-        pytest.param(ON_DOCKER, "plain", "image", marks=pytest.mark.smoke),
-        (ON_DOCKER, "torchrun", "login"),
-        (OF_ROOT, "plain", "login"),
-        (OF_ALICE, "torchrun", "image"),
+        pytest.param("docker", "plain", "image", marks=pytest.mark.smoke),
+        ("docker", "torchrun", "login"),
+        ("podman", "torchrun", "image"),
     ],
 )
 def test_ctrl_c_gives_ranks_their_time(user: User, entry: str, who: str) -> None:
@@ -126,13 +118,11 @@ def test_ctrl_c_gives_ranks_their_time(user: User, entry: str, who: str) -> None
 @pytest.mark.parametrize(
     ("kind", "victim"),
     [
-        pytest.param(ON_DOCKER, "client of the engine", marks=pytest.mark.smoke),
-        (ON_DOCKER, "agent"),
-        (ON_DOCKER, "supervisor"),
-        (ON_DOCKER, "guardian"),
-        (OF_ROOT, "client of the engine"),
-        (OF_ROOT, "conmon"),
-        (OF_ALICE, "supervisor"),
+        pytest.param("docker", "client of the engine", marks=pytest.mark.smoke),
+        ("docker", "agent"),
+        ("docker", "supervisor"),
+        ("docker", "guardian"),
+        ("podman", "supervisor"),
     ],
 )
 def test_whoever_is_killed_nothing_is_left(user: User, hosts: Lab, victim: str) -> None:
@@ -141,7 +131,7 @@ def test_whoever_is_killed_nothing_is_left(user: User, hosts: Lab, victim: str) 
     guardian, supervisor = guardian_and_supervisor(hosts, "node2")
     found = {"guardian": guardian, "supervisor": supervisor, "agent": agent_of(hosts, "node2")}
     if victim not in found:
-        words = " run --rm --init" if victim == "client of the engine" else victim
+        words = " run --rm --init"
         (found[victim],) = (p for p in hosts["node2"].processes() if words in p.cmdline)
     hosts["node2"].kill(found[victim].pid)
     if victim == "agent":
