@@ -168,17 +168,14 @@ def differing_values(runs: Sequence[RunData]) -> dict[str, tuple[str | None, ...
     return differing
 
 
-def set_values(run: RunData, defaults: Mapping[str, str]) -> dict[str, str]:
+def set_values(run: RunData) -> dict[str, str]:
     """Return the keys that were set to something else than their default, with effect."""
+    defaults = flat_config(written_defaults(Spec))
     return {
         key: text
         for key, text in flat_config(run.config).items()
         if text != defaults.get(key, NOTHING) and has_effect(key)
     }
-
-
-def default_values() -> dict[str, str]:
-    return flat_config(written_defaults(Spec))
 
 
 def has_effect(key: str) -> bool:

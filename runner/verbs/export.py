@@ -120,10 +120,8 @@ def _events(run: RunData) -> Iterator[Any]:
 
 def _hparams(run: RunData) -> dict[str, str | float | bool]:
     """Return the keys that were set, but for those of machines; numbers as numbers."""
-    from runner.core.history import default_values
-
     hparams: dict[str, str | float | bool] = {}
-    for key, text in set_values(run, default_values()).items():
+    for key, text in set_values(run).items():
         if not key.startswith("cluster."):
             hparams[key] = text
             with contextlib.suppress(ValueError):

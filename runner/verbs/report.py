@@ -29,7 +29,6 @@ def report(run: tuple[str, ...], out: str) -> int:
     from runner.control.history.run_reader import read_run
     from runner.control.record import run_index
     from runner.control.record.run_store import RunStore
-    from runner.core.history import default_values
     from runner.core.outcome.diagnosis import diagnose_stall
     from runner.core.wire.events import Stalled
     from runner.ui.page.page import render_page
@@ -55,7 +54,7 @@ def report(run: tuple[str, ...], out: str) -> int:
         same = (other for other in others if other.task == runs[0].task)
         began = runs[0].launched_at or 0.0
         before = next((other for other in same if (other.launched_at or 0.0) < began), None)
-    page = render_page(runs, before=before, defaults=default_values())
+    page = render_page(runs, before=before)
     try:
         if path.exists() and not path.is_file():
             raise OSError(None, "it is no file")

@@ -68,9 +68,6 @@ def stop(selection: Selection, run: str, yes: bool, json_: bool) -> int:
     else:
         request = selection.contact_for_run(run)
     run_id = request.spec.run_id
-    if run not in (LATEST, run_id):
-        hint = f"{this_program()} stop --run {run_id}"
-        raise ConfigError([Problem("--run", f"{run} is but the beginning of an id", hint)])
     opened: RunFinder | None = None
     try:
         if in_job := job_run(request, tell):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -15,10 +14,9 @@ from tests.lab.launching import Controller, Launcher, Result
 from tests.lab.waiting import wait_until
 
 PODMAN, INIT, NEWUIDMAP = "/usr/bin/podman", "/usr/bin/docker-init", "/usr/bin/newuidmap"
-NEEDED = (PODMAN, INIT, "/usr/bin/conmon", "/usr/sbin/runc", "/bin/busybox")
+PROGRAMS = (PODMAN, INIT, NEWUIDMAP, "/usr/bin/conmon", "/usr/sbin/runc", "/bin/busybox")
+NEEDED = (*PROGRAMS, "/etc/subuid", "/etc/subgid")
 SECRET = "s3cret\nand more"
-FOLDER = "/run/podman-of-lab"  # of root, in memory
-LEFT_S = 30.0  # a cgroup that is empty for so long is nobody's
 
 CONTAINERS_CONF = f"""\
 [containers]
@@ -34,18 +32,14 @@ runtime = "runc"
 WRAPPER = f"""\
 #!/bin/sh
 export CONTAINERS_CONF="${{0%/*}}/containers.conf"
-[ $(id -u) != 0 ] ||
-    set -- --root {FOLDER}/root --runroot {FOLDER}/runroot --tmpdir {FOLDER}/tmp "$@"
 exec {PODMAN} --storage-driver vfs "$@"
 """
 
 
-def missing(login: str, *, maps: bool) -> str:
+def missing() -> str:
     """Return what a user's podman needs and this machine lacks, "" for nothing."""
-    needed = list(NEEDED)
-    needed += [] if login == "root" else ["/etc/subuid", "/etc/subgid", *([NEWUIDMAP] * maps)]
-    absent = [path for path in needed if not Path(path).exists()]
-    return f"podman of {login} needs {', '.join(absent)}" if absent else ""
+    absent = [path for path in NEEDED if not Path(path).exists()]
+    return f"podman needs {', '.join(absent)}" if absent else ""
 
 
 def write_program(folder: Path) -> str:
@@ -59,38 +53,24 @@ def write_program(folder: Path) -> str:
 
 
 def let_users_map(host: Host, folder: Path) -> None:
-    """Give the ordinary user a range of users, if it can be used, and let them mount a new /proc.
+    """Give the ordinary user a range of users, and let them mount a new /proc.
 
     The kernel allows that only where nothing of the host's is hidden by a mount.
     """
     ranges = f"{folder}/subuids-of-{host.name}"
-    Path(ranges).write_text(f"{LOGIN_USER}:100000:65536\n" * Path(NEWUIDMAP).exists())
+    Path(ranges).write_text(f"{LOGIN_USER}:100000:65536\n")
     mounts = [f"mount --bind {ranges} /etc/{name}" for name in ("subuid", "subgid")]
     hidden = "/proc/sys/kernel/random/boot_id"
     host.sh(f"umount {hidden} && mount --make-rshared / && {' && '.join(mounts)}", user="root")
 
 
-@contextlib.contextmanager
-def users_cannot_map(engine: Podman) -> Iterator[None]:
-    """Take the range of users away for a while; podman keeps a namespace until `migrate`."""
-    files = "/etc/subuid /etc/subgid"
-    ranges = engine.host.sh("cat /etc/subuid")
-    engine.sh("system migrate")
-    engine.host.sh(f"tee {files}", user="root")
-    yield
-    engine.host.sh(f"tee {files}", user="root", stdin=ranges)
-    engine.sh("system migrate")
-
-
 class Podman:
-    """Podman of a user on a host, with the bare image."""
+    """Podman of the ordinary user on a host, with the bare image."""
 
-    def __init__(self, host: Host, login: str, program: str, image: Path) -> None:
+    def __init__(self, host: Host, program: str, image: Path) -> None:
         self.host = host
-        self.login = login
         self._program = program
         self._image = image
-        self.revive()
 
     def revive(self) -> None:
         """Have the image again, if the home that it was in is a new one."""
@@ -100,22 +80,10 @@ class Podman:
 
     def sh(self, words: str, before: str = "true") -> str:
         """Return what it prints, with the output of another command as its input."""
-        return self.host.sh(f"{before} | {self._program} {words}", user=self.login, timeout=60)
-
-    def with_env(self, assignment: str) -> Podman:
-        """Return the same with a variable of its environment, with the image."""
-        return Podman(self.host, self.login, f"env {assignment} {self._program}", self._image)
+        return self.host.sh(f"{before} | {self._program} {words}", timeout=60)
 
     def containers(self) -> list[str]:
         return self.sh("ps --all --format '{{.Names}}'").split()
-
-
-def remove_left_cgroups() -> None:
-    """Remove the empty cgroups that podman leaves of containers whose conmon was killed."""
-    for path in Path("/sys/fs/cgroup").glob("*/libpod_parent/libpod-*"):
-        with contextlib.suppress(OSError):
-            if time.time() - path.stat().st_mtime > LEFT_S:
-                path.rmdir()
 
 
 class User:
@@ -127,13 +95,11 @@ class User:
         lab: Lab,
         engine_of: Mapping[str, Daemon | Podman],
         words: list[str],
-        login: str,
     ) -> None:
         self.launcher = launcher
         self.engine_of = engine_of
         self.words = words
-        self.login = login
-        lab.write_cluster(launcher.conf, ssh={"user": login})
+        lab.write_cluster(launcher.conf)
 
     def run(self, *words: str) -> Result:
         return self.launcher("cluster=lab", "grace_s=2", *self.words, *words)
@@ -162,41 +128,29 @@ class User:
         return {name: engine.containers() for name, engine in self.engine_of.items()}
 
 
-class PodmanOfLogin:
-    """Makes a login's podman of each host ready, once.
-
-    Attributes:
-        program: Its path on all hosts.
-    """
+class Podmans:
+    """The podman of each host."""
 
     def __init__(self, lab: Lab, folder: Path) -> None:
-        self.program = write_program(folder)
         self._lab = lab
-        self._folder = folder
-        self._image = make_image(folder)
-        self._made: dict[str, dict[str, Podman]] = {}
-
-    def of(self, login: str) -> dict[str, Podman]:
-        hosts = self._lab.hosts.values()
-        if login not in self._made:
-            for host in hosts if login != "root" else ():
-                let_users_map(host, self._folder)
-            self._made[login] = {
-                host.name: Podman(host, login, self.program, self._image) for host in hosts
-            }
-        for engine in self._made[login].values():
-            engine.revive()
-        return self._made[login]
+        self._program = write_program(folder)
+        image = make_image(folder)
+        hosts = lab.hosts.values()
+        for host in hosts:
+            let_users_map(host, folder)
+        self._made = {host.name: Podman(host, self._program, image) for host in hosts}
 
     @contextlib.contextmanager
-    def user(self, launcher: Launcher, login: str) -> Iterator[User]:
-        """Who launches by a login; nothing of theirs is left in the end."""
-        words = overrides(engine="podman", program=self.program)
-        user = User(launcher, self._lab, self.of(login), words, login)
+    def user(self, launcher: Launcher) -> Iterator[User]:
+        """Who launches; nothing of theirs is left in the end."""
+        for engine in self._made.values():
+            engine.revive()
+        words = overrides(engine="podman", program=self._program)
+        user = User(launcher, self._lab, self._made, words)
         yield user
         left = user.left()
         assert not any(left.values()), left
-        for engine in self.of(login).values() if login != "root" else ():
+        for engine in self._made.values():
             engine.sh("system migrate")  # ends the process that keeps the user's namespace
         hosts = self._lab.hosts.values()
         wait_until(

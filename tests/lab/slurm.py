@@ -155,32 +155,37 @@ class Slurm:
             (self._etc / "cgroup.conf").write_text(CGROUP_CONFIG)
 
     def start(self) -> None:
-        """Start all daemons, and wait until every node is idle."""
+        self.start_daemons()
+        self._wait_until_idle()
+
+    def start_daemons(self) -> None:
+        """Start those that do not run."""
         for host in self.lab.hosts.values():
             self._start_munge(host)
-        self.start_controller()
-        for name in self.nodes:
-            self.start_node(name)
-        wait_until(self.is_idle, "all nodes to be idle", START_S, detail=self.describe)
+        self._start(self.login, "slurmctld", "-D")
+        for name, host in self.nodes.items():
+            self._start(host, "slurmd", "-D", "-N", name)
+
+    def _wait_until_idle(self) -> None:
+        def is_idle() -> bool:
+            self.sh("scontrol update nodename=ALL state=resume", user="root", check=False)
+            states = self.sh("sinfo -h -N -p main -o %t", check=False).split()
+            return len(states) == len(self.nodes) and {*states} == {"idle"} and not self.jobs()
+
+        wait_until(is_idle, "all nodes to be idle", 60, detail=self._describe)
 
     def _start_munge(self, host: Host) -> None:
         if not self._runs(host, "munged"):
             prepare = f"mount --bind {self._etc} {ETC}; mkdir -p /run/munge {RUN}/state {RUN}/spool"
             host.sh(f"{prepare}; cp {ETC}/munge.key {RUN}/; chmod 755 /run/munge", user="root")
-            places = [f"--key-file={RUN}/munge.key", "--pid-file=/run/munge/pid"]
-            places += ["--log-file=/run/munge/log", "--seed-file=/run/munge/seed"]
-            self._start(host, "munged", "--foreground", "--force", *places)
+        places = [f"--key-file={RUN}/munge.key", "--pid-file=/run/munge/pid"]
+        places += ["--log-file=/run/munge/log", "--seed-file=/run/munge/seed"]
+        self._start(host, "munged", "--foreground", "--force", *places)
 
         def answers() -> bool:
             return "STATUS" in host.sh("munge -n | unmunge", check=False)
 
         wait_until(answers, f"munge on {host.name}", START_S)
-
-    def start_controller(self) -> None:
-        self._start(self.login, "slurmctld", "-D")
-
-    def start_node(self, name: str) -> None:
-        self._start(self.nodes[name], "slurmd", "-D", "-N", name)
 
     def kill(self, host: Host, daemon: str) -> None:
         process = self._processes.pop((host.name, daemon))
@@ -227,31 +232,15 @@ class Slurm:
     def clear(self) -> None:
         """Cancel all jobs, and bring back what was broken."""
         self.lab.repair()
-        for host in self.lab.hosts.values():
-            if not self._runs(host, "munged"):
-                self._start_munge(host)
-        if not self._runs(self.login, "slurmctld"):
-            self.start_controller()
-        for name, host in self.nodes.items():
-            if not self._runs(host, "slurmd"):
-                self.start_node(name)
+        self.start_daemons()
         self.sh("scancel --user=alice; scancel --user=root", user="root", check=False)
-
-        def is_clear() -> bool:
-            self.sh("scontrol update nodename=ALL state=resume", user="root", check=False)
-            return self.is_idle() and not self.jobs()
-
-        wait_until(is_clear, "all nodes to be idle", 60, detail=self.describe)
+        self._wait_until_idle()
 
     def _runs(self, host: Host, daemon: str) -> bool:
         process = self._processes.get((host.name, daemon))
         return process is not None and process.poll() is None
 
-    def is_idle(self) -> bool:
-        states = self.sh("sinfo -h -N -p main -o %t", check=False).split()
-        return len(states) == len(self.nodes) and {*states} == {"idle"}
-
-    def describe(self) -> str:
+    def _describe(self) -> str:
         last = f"tail -n 5 {self._log(self.login, 'slurmctld')}"
         return self.sh(f"sinfo -N -l; squeue -a; {last}", user="root", check=False)
 
@@ -265,10 +254,10 @@ class Slurm:
         return self.login.sh(command, **options)
 
     def _start(self, host: Host, daemon: str, *flags: str) -> None:
+        if self._runs(host, daemon):
+            return
         script = f'exec "$@" >>{self._log(host, daemon)} 2>&1'
         argv = ["/bin/sh", "-c", script, "sh", DAEMONS[daemon], *flags]
-        if ended := self._processes.get((host.name, daemon)):
-            ended.wait(START_S * PATIENCE)
         self._processes[host.name, daemon] = host.popen(argv, user="root")
 
 

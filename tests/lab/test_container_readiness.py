@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.engines import DOCKER, IMAGE, Daemon, make_image, missing, mounts, overrides
+from tests.lab.engines import DOCKER, Daemon, make_image, missing, mounts, overrides
 from tests.lab.inspecting import proven_nodes
 from tests.lab.lab import Lab, LabFactory, need
 from tests.lab.launching import Launcher
@@ -131,53 +131,34 @@ def test_an_image_that_cannot_be_used(user: Launcher, name: str) -> None:
     assert "container." in said_of(err, "node1")
 
 
-def test_images_with_different_torch_are_refused(user: Launcher, engines: Engines) -> None:
-    """As are hosts, and with the advice that helps."""
-    for number, daemon in enumerate(engines.daemons.values()):
-        daemon.host.sh(
-            "mkdir -p image/lib/torch && cd image && touch lib/torch/__init__.py\n"
-            f"echo \"__version__ = '2.{number}'\" >lib/torch/version.py\n"
-            f"printf 'FROM {IMAGE}\\nADD . /opt\\n' | {DOCKER} build -q -t with_torch -f - ."
-        )
-    words = ("container.image=with_torch", "task.env.PYTHONPATH=/opt/lib", "task=env")
-    err = refused(user, "cluster.only=[node1,node2]", *overrides(*words))
-    assert "torch 2.1, most have 2.0: they cannot work together" in said_of(err, "node2")
-    assert "use an image with the same version on every node" in said_of(err, "node2")
-
-
-def test_ctrl_c_ends_a_pull(user: Launcher, engines: Engines) -> None:
-    """Of a registry that says nothing."""
+def test_ctrl_c_ends_a_pull_and_a_probe(user: Launcher, engines: Engines, tmp_path: Path) -> None:
+    """Of a registry that says nothing; of an interpreter that answers nothing."""
     host = engines.lab["node1"]
-    words = overrides(f"container.image={REGISTRY}/slow")
-    controller = user.start("cluster=lab", ALONE, *words, *user.rank_overrides("print=up"))
-
-    def pulls() -> list[str]:
-        return [each.cmdline for each in host.processes() if " pull --quiet" in each.cmdline]
-
-    wait_until(pulls, "the pull to begin")
-    controller.send(signal.SIGINT)
-    done = controller.wait()
-    assert done.code == 130, done
-    assert "nothing was started" in done.err
-    wait_until(lambda: not pulls(), "the pull to end")
-    assert not [each for each in host.processes() if ".runner" in each.cmdline]
-
-
-def test_ctrl_c_leaves_no_container_of_a_probe(
-    user: Launcher, engines: Engines, tmp_path: Path
-) -> None:
-    """Its client is killed, and its interpreter answers nothing."""
+    daemon = engines.daemons["node1"]
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\nsleep 600\n")
     python.chmod(0o755)
     places = f"container.mounts={json.dumps([*mounts(), f'{python}:/opt/python'])}"
-    words = overrides(places, "container.python=/opt/python")
-    controller = user.start("cluster=lab", ALONE, *words, *user.rank_overrides("print=up"))
-    daemon = engines.daemons["node1"]
-    wait_until(lambda: daemon.containers(everyone=False), "the probe to run")
-    controller.send(signal.SIGINT)
-    assert controller.wait().code == 130
-    wait_until(lambda: not daemon.containers(), "its container to be removed")
+
+    def pulls() -> bool:
+        return any(" pull --quiet" in each.cmdline for each in host.processes())
+
+    def probes() -> bool:
+        return bool(daemon.containers(everyone=False))
+
+    for words, works in (
+        ([f"container.image={REGISTRY}/slow"], pulls),
+        ([places, "container.python=/opt/python"], probes),
+    ):
+        ranks = user.rank_overrides("print=up")
+        controller = user.start("cluster=lab", ALONE, *overrides(*words), *ranks)
+        wait_until(works, "the engine to be asked")
+        controller.send(signal.SIGINT)
+        done = controller.wait()
+        assert done.code == 130, done
+        assert "nothing was started" in done.err
+        wait_until(lambda: not (pulls() or daemon.containers()), "its end")
+        wait_until(lambda: not any(".runner" in p.cmdline for p in host.processes()), "our end")
 
 
 @pytest.mark.promise(2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from collections.abc import Iterator
@@ -11,22 +10,16 @@ from pathlib import Path
 import pytest
 
 from tests.lab import engines, podman
-from tests.lab.counting import counted
-from tests.lab.engines import DOCKER, Daemon, mounts, overrides
+from tests.lab.engines import DOCKER, Daemon, overrides
 from tests.lab.inspecting import agent_of, guardian_and_supervisor, proven_nodes
 from tests.lab.lab import Lab, LabFactory, need
 from tests.lab.lab.files import LOGIN_USER
 from tests.lab.launching import TORCHLESS, Launcher, program
-from tests.lab.podman import SECRET, Podman, PodmanOfLogin, User
+from tests.lab.podman import SECRET, Podmans, User
 from tests.lab.test_launch import assert_flood
 
 pytestmark = [pytest.mark.containers, pytest.mark.promise(2)]
 
-ON_DOCKER, OF_ROOT, OF_ALICE = "docker", "podman of root", "podman of alice"
-ALL_ENGINES = pytest.mark.parametrize(
-    "kind", [pytest.param(ON_DOCKER, marks=pytest.mark.smoke), OF_ROOT, OF_ALICE]
-)
-OTHER_STORE = f"/home/{LOGIN_USER}/other-store"
 OTHER_SOCKET = f"/home/{LOGIN_USER}/docker.sock"
 
 
@@ -34,7 +27,6 @@ OTHER_SOCKET = f"/home/{LOGIN_USER}/docker.sock"
 def hosts(lab_factory: LabFactory) -> Iterator[Lab]:
     with lab_factory(n=2) as lab:
         yield lab
-    podman.remove_left_cgroups()
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +39,7 @@ def docker(hosts: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dic
 @pytest.fixture
 def on_docker(hosts: Lab, docker: dict[str, Daemon], launcher: Launcher) -> Iterator[User]:
     """Who launches on docker; nothing of theirs is left there in the end."""
-    user = User(launcher, hosts, docker, overrides(), LOGIN_USER)
+    user = User(launcher, hosts, docker, overrides())
     yield user
     for daemon in docker.values():
         daemon.revive()
@@ -61,23 +53,21 @@ def on_docker(hosts: Lab, docker: dict[str, Daemon], launcher: Launcher) -> Iter
 
 
 @pytest.fixture(scope="module")
-def podmans(hosts: Lab, tmp_path_factory: pytest.TempPathFactory) -> PodmanOfLogin:
-    return PodmanOfLogin(hosts, tmp_path_factory.mktemp("podman"))
+def podmans(hosts: Lab, tmp_path_factory: pytest.TempPathFactory) -> Podmans:
+    need(podman.missing())
+    return Podmans(hosts, tmp_path_factory.mktemp("podman"))
 
 
 @pytest.fixture
 def user(request: pytest.FixtureRequest, kind: str, launcher: Launcher) -> Iterator[User]:
-    if kind == ON_DOCKER:
+    if kind == "docker":
         yield request.getfixturevalue("on_docker")
         return
-    login = kind.rpartition(" ")[2]
-    need(podman.missing(login, maps=True))
-    podmans = request.getfixturevalue("podmans")
-    with podmans.user(launcher, login) as made:
+    with request.getfixturevalue("podmans").user(launcher) as made:
         yield made
 
 
-@ALL_ENGINES
+@pytest.mark.parametrize("kind", [pytest.param("docker", marks=pytest.mark.smoke), "podman"])
 @pytest.mark.promise(7)
 def test_ranks_run_inside_as_the_user_of_the_login(user: User, hosts: Lab) -> None:
     """With its environment, newlines included, on no command line; deaf ones and theirs end."""
@@ -99,18 +89,17 @@ def test_ranks_run_inside_as_the_user_of_the_login(user: User, hosts: Lab) -> No
         out = done.log(node, rank)
         assert f"TOKEN={SECRET}\nRANK={rank}\nWORLD_SIZE=2\n" in out
         assert 'LONG=two\\nlines $ "quoted"\n' in out
-        assert f"/.runner/runs/{done.folder.name}/{node}/home\nUSER={user.login}\n" in out
+        assert f"/.runner/runs/{done.folder.name}/{node}/home\nUSER={LOGIN_USER}\n" in out
         logs = f"~/.runner/runs/*/{node}/attempt_0/rank_*.out"
-        assert {*hosts[node].sh(f"stat -c %U {logs}", user=user.login).split()} == {user.login}
+        assert {*hosts[node].sh(f"stat -c %U {logs}").split()} == {LOGIN_USER}
 
 
 @pytest.mark.parametrize(
     ("kind", "entry", "who"),
     [
-        pytest.param(ON_DOCKER, "plain", "image", marks=pytest.mark.smoke),
-        (ON_DOCKER, "torchrun", "login"),
-        (OF_ROOT, "plain", "login"),
-        (OF_ALICE, "torchrun", "image"),
+        pytest.param("docker", "plain", "image", marks=pytest.mark.smoke),
+        ("docker", "torchrun", "login"),
+        ("podman", "torchrun", "image"),
     ],
 )
 def test_ctrl_c_gives_ranks_their_time(user: User, entry: str, who: str) -> None:
@@ -129,13 +118,11 @@ def test_ctrl_c_gives_ranks_their_time(user: User, entry: str, who: str) -> None
 @pytest.mark.parametrize(
     ("kind", "victim"),
     [
-        pytest.param(ON_DOCKER, "client of the engine", marks=pytest.mark.smoke),
-        (ON_DOCKER, "agent"),
-        (ON_DOCKER, "supervisor"),
-        (ON_DOCKER, "guardian"),
-        (OF_ROOT, "client of the engine"),
-        (OF_ROOT, "conmon"),
-        (OF_ALICE, "supervisor"),
+        pytest.param("docker", "client of the engine", marks=pytest.mark.smoke),
+        ("docker", "agent"),
+        ("docker", "supervisor"),
+        ("docker", "guardian"),
+        ("podman", "supervisor"),
     ],
 )
 def test_whoever_is_killed_nothing_is_left(user: User, hosts: Lab, victim: str) -> None:
@@ -144,7 +131,7 @@ def test_whoever_is_killed_nothing_is_left(user: User, hosts: Lab, victim: str) 
     guardian, supervisor = guardian_and_supervisor(hosts, "node2")
     found = {"guardian": guardian, "supervisor": supervisor, "agent": agent_of(hosts, "node2")}
     if victim not in found:
-        words = " run --rm --init" if victim == "client of the engine" else victim
+        words = " run --rm --init"
         (found[victim],) = (p for p in hosts["node2"].processes() if words in p.cmdline)
     hosts["node2"].kill(found[victim].pid)
     if victim == "agent":
@@ -159,25 +146,19 @@ def test_whoever_is_killed_nothing_is_left(user: User, hosts: Lab, victim: str) 
     assert proven_nodes(done.err) == 2, done
 
 
-@pytest.mark.parametrize("kind", [ON_DOCKER, OF_ALICE])
-def test_nobody_is_left_to_end_it(user: User, hosts: Lab, kind: str) -> None:
+def test_nobody_is_left_to_end_it(on_docker: User, hosts: Lab) -> None:
     """Supervisor and guardian are killed at once: the agent asks the engine of the setup."""
-    if kind == ON_DOCKER:
-        setting = f"DOCKER_HOST=unix://{OTHER_SOCKET}"
-        for host in hosts.hosts.values():
-            host.sh(f"ln -s /var/run/docker.sock {OTHER_SOCKET}")
-    else:
-        setting = f"XDG_DATA_HOME={OTHER_STORE}"
-        podmans = (each for each in user.engine_of.values() if isinstance(each, Podman))
-        user.engine_of = {each.host.name: each.with_env(setting) for each in podmans}
-    controller = user.begin("daemon", more=(f'cluster.setup=["export {setting}"]',))
-    assert user.runs_on(controller.run_id) == ["node1", "node2"]
+    for host in hosts.hosts.values():
+        host.sh(f"ln -s /var/run/docker.sock {OTHER_SOCKET}")
+    setup = f'cluster.setup=["export DOCKER_HOST=unix://{OTHER_SOCKET}"]'
+    controller = on_docker.begin("daemon", more=(setup,))
+    assert on_docker.runs_on(controller.run_id) == ["node1", "node2"]
     pids = " ".join(str(each.pid) for each in guardian_and_supervisor(hosts, "node2"))
     hosts["node2"].sh(f"kill -9 {pids}", user=LOGIN_USER)
     done = controller.wait()
     assert done.code == 1, done
     assert proven_nodes(done.err) == 2, done
-    assert user.runs_on(controller.run_id) == []
+    assert on_docker.runs_on(controller.run_id) == []
 
 
 def test_the_end_of_a_program_is_told_from_that_of_its_engine(
@@ -224,26 +205,6 @@ def test_a_daemon_that_dies_and_comes_back(
     why = launcher("why", *run)
     assert "first failure: node2: lost the client of docker: " in why.out, why
     assert proven_nodes(why.out) == 2, why
-
-
-@pytest.mark.promise(8)
-def test_a_user_of_podman_without_a_range(
-    hosts: Lab, podmans: PodmanOfLogin, launcher: Launcher
-) -> None:
-    """They are told how to get one; root inside is the user outside, who owns all files."""
-    need(podman.missing(LOGIN_USER, maps=False))
-    with podmans.user(launcher, LOGIN_USER) as user:
-        done = user.run_ranks("env=USER", "container.user=image")
-        assert done.code == 0, done
-        assert done.log("node2", 1) == f"USER={LOGIN_USER}\n"
-        logs = f"stat -c %U .runner/runs/{done.folder.name}/node2/attempt_0/rank_1.out"
-        assert hosts["node2"].sh(logs).strip() == LOGIN_USER
-        with podman.users_cannot_map(podmans.of(LOGIN_USER)["node2"]):
-            refused = user.run_ranks("print=up")
-        assert refused.code == 3, refused
-        assert f"{podmans.program}: {LOGIN_USER} has no range of users to map" in refused.err
-        ranges = "--add-subuids 100000-165535 --add-subgids 100000-165535"
-        assert f"usermod {ranges} {LOGIN_USER}" in refused.err
 
 
 @pytest.mark.promise(6)
@@ -320,37 +281,6 @@ def test_what_a_container_ran_out_of(
     assert done.code == 1, done
     for words in ["first failure: rank 1 on node2 ", *says]:
         assert words in done.err, done
-
-
-def test_relaunched_after_a_failure_and_on_a_spare(
-    on_docker: User, docker: dict[str, Daemon], steps: Path
-) -> None:
-    """A rank fails; then the daemon of its host dies: no step is left out or done twice."""
-    places = json.dumps([*mounts(), f"{steps}:{steps}"])
-    controller = on_docker.launcher.start(
-        "cluster=lab",
-        "task.nnodes=1",
-        "relaunch.max=2",
-        "relaunch.backoff_s=0.5",
-        "grace_s=1",
-        *overrides(f"container.mounts={places}"),
-        *program("steps.py", str(steps), "80", "0.1/0.05", "fail=0:5:3"),
-        "task.entry=plain",
-    )
-    controller.until_printed("attempt 1 from")
-    controller.until_printed("] step 12")
-    docker["node2"].kill()
-    done = controller.wait()
-    assert done.code == 0, done
-    rows = counted(steps, rank=0)
-    assert [step for step, _, _ in rows] == list(range(80))
-    assert {attempt for _, attempt, _ in rows} == {0, 1, 2}
-    first, second = done.result["past_attempts"]
-    assert first["reason"]["code"] == 3
-    assert second["unverified"] == ["node2"], done
-    docker["node2"].start()
-    on_docker.launcher.succeed("clean", "cluster=lab", "--older-than", "0s", "--yes")
-    assert on_docker.runs_on(controller.run_id) == []
 
 
 def test_a_printed_command_runs_as_printed(on_docker: User, hosts: Lab) -> None:

@@ -97,7 +97,7 @@ def test_every_command_works(page: str, gpus: Lab, tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", str(project)], check=True)
     env = {**at_home(gpus, tmp_path / "home"), "PYTHONPATH": str(ROOT)}
     lines = commands(page)
-    assert len(lines) >= 3
+    assert lines
     if not any("runner init" in line for line in lines):
         lines.insert(0, next(line for line in commands("README.md") if "runner init" in line))
     if page == "docs/commands.md":

@@ -175,7 +175,7 @@ def test_an_import_that_fails_is_explained_by_the_projects_files(on_lab: Launche
     }
     write(on_lab.folder, files)
     for cluster, script, told in (
-        ("lab", "a.py", "line 2 of .gitignore leaves it out"),
+        ("lab", "a.py", "git or .runnerignore leaves it out"),
         ("lab", "b.py", "task.env.PYTHONPATH=extra"),
         ("local", "b.py", "task.env.PYTHONPATH=extra"),
     ):

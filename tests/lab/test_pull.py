@@ -56,7 +56,7 @@ class Cluster:
         self.work(node).mkdir(parents=True)
         files = {
             "order.json": json.dumps({"cwd": str(self.work(node))}),
-            "plan.json": json.dumps({"outputs": ["results", "**/*.pt"]}),
+            "plan.json": json.dumps({"outputs": ["results", "**/*.pt", "linked/x.pt"]}),
             "events.jsonl": '{"seq": 1}\n',
             "ballast": "x",
             "attempt_0/rank_0.out": f"hello of {node}\n",
@@ -117,8 +117,11 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     cluster.close()
 
 
-def test_all_of_a_run_comes_home(cluster: Cluster) -> None:
-    """Records, logs and what was declared, node by node; a second time nothing is fetched."""
+def test_all_of_a_run_comes_home(cluster: Cluster, tmp_path: Path) -> None:
+    """Records, logs and what was declared, node by node; a second time nothing is fetched.
+
+    No link is followed, wherever it leads: it is named.
+    """
     files: dict[str, str | bytes] = {
         "work/sub/results/deep/a.txt": "a",
         "work/sub/results/.hidden": "h",
@@ -129,6 +132,7 @@ def test_all_of_a_run_comes_home(cluster: Cluster) -> None:
         "attempt_0/flight_0": "torch's flight recorder",
         "attempt_0/samples.jsonl": "{}\n",
         "attempt_0/samples.jsonl.7.new": "half",
+        "attempt_1/rank_0.out": "again\n",
     }
     for name, content in files.items():
         write(cluster.root() / name, content)
@@ -138,9 +142,17 @@ def test_all_of_a_run_comes_home(cluster: Cluster) -> None:
     for name in ("b", *ODD):
         write(cluster.work("gpu2") / "results" / name, os.fsencode(name))
 
+    write(tmp_path / "elsewhere" / "x.pt", "secret")
+    (cluster.work() / "linked").symlink_to(tmp_path / "elsewhere")
+    (cluster.work() / "results" / "passwd").symlink_to("/etc/passwd")
+
     told = cluster.pull("gpu1", "gpu2")
 
     assert all(each.is_complete for each in told.values()), told
+    assert told["gpu1"].notes == [
+        f"{name}: is a symbolic link, which is not followed"
+        for name in ("linked", "results/passwd")
+    ]
     assert cluster.outputs_here() == {
         *("results/deep/a.txt", "results/.hidden", "results/empty", "x/y/last.pt")
     }
@@ -153,8 +165,9 @@ def test_all_of_a_run_comes_home(cluster: Cluster) -> None:
     assert (cluster.home / "outputs/gpu1/x/y/last.pt").read_bytes() == bytes(3 * MB)
     assert (cluster.home / "logs/gpu2/rank_0.out").read_text() == "hello of gpu2\n"
     assert {path.name for path in (cluster.home / "logs/gpu1").iterdir()} == {
-        *("rank_0.out", "program.err", "flight_0")
+        *("rank_0.out", "program.err", "flight_0", "attempt_1")
     }
+    assert (cluster.home / "logs/gpu1/attempt_1/rank_0.out").read_text() == "again\n"
     assert {path.name for path in (cluster.home / "hosts/gpu1").iterdir()} == {
         *("order.json", "plan.json", "events.jsonl", "attempt_0")
     }
@@ -165,29 +178,6 @@ def test_all_of_a_run_comes_home(cluster: Cluster) -> None:
     again = cluster.pull("gpu1", "gpu2")
     assert {(each.new_count, each.fetched_bytes) for each in again.values()} == {(0, 0)}
     assert again["gpu1"].existing_count == told["gpu1"].new_count
-
-
-def test_no_link_is_followed(cluster: Cluster, tmp_path: Path) -> None:
-    """Wherever it leads: it is named."""
-    secret = write(tmp_path / "elsewhere" / "secret.pt", "secret")
-    links = {
-        "results/passwd": "/etc/passwd",
-        "results/broken": "nowhere",
-        "linked": str(secret.parent),
-    }
-    for name, target in links.items():
-        place = cluster.work() / name
-        place.parent.mkdir(exist_ok=True)
-        place.symlink_to(target)
-    wanted = ["results", "**/*.pt", "linked/secret.pt"]
-    write(cluster.root() / "plan.json", json.dumps({"outputs": wanted}))
-
-    told = cluster.one()
-
-    assert told.notes == [
-        f"{name}: is a symbolic link, which is not followed" for name in sorted(links)
-    ]
-    assert cluster.outputs_here() == set()
 
 
 def test_a_cut_connection_costs_nothing_that_came(
@@ -219,24 +209,6 @@ def test_a_cut_connection_costs_nothing_that_came(
     assert told.fetched_bytes == 50 * MB - came
     assert (home / "big").read_bytes() == data
     assert [path.name for path in home.iterdir()] == ["big"]
-
-
-def test_logs_go_on_where_they_end_here(cluster: Cluster) -> None:
-    """Attempt by attempt, as a launch that was watched has them."""
-    log = cluster.root() / "attempt_0" / "rank_0.out"
-    home = cluster.home / "logs" / "gpu1" / "rank_0.out"
-    assert cluster.one().is_complete
-    with log.open("a") as file:
-        file.write("more\n")
-    with (cluster.root() / "events.jsonl").open("a") as file:
-        file.write('{"seq": 2}\n')
-    told = cluster.one()
-    assert (told.new_count, told.fetched_bytes) == (2, len('more\n{"seq": 2}\n'))
-    write(cluster.root() / "attempt_1" / "rank_0.out", "again\n")
-    told = cluster.one()
-    assert (told.new_count, told.fetched_bytes) == (1, len("again\n"))
-    assert home.read_text() == "hello of gpu1\nmore\n"
-    assert (home.parent / "attempt_1" / "rank_0.out").read_text() == "again\n"
 
 
 def test_a_file_that_grows_meanwhile(cluster: Cluster) -> None:

@@ -39,7 +39,10 @@ def project(on_lab: Launcher) -> Launcher:
 
 
 def test_the_code_of_then_for_ever(lab: Lab, project: Launcher) -> None:
-    """Where hosts hold it, it runs; where one does not, it is pushed from beside the record."""
+    """Where hosts hold it, it runs; where one does not, it is pushed from beside the record.
+
+    If it was removed there, too, that is refused by name.
+    """
     below = project.folder / "exp"
     below.mkdir()
     user = project.in_folder(below)
@@ -72,35 +75,13 @@ def test_the_code_of_then_for_ever(lab: Lab, project: Launcher) -> None:
     assert planned(third)["release"] == release
     assert whole(lab["node2"]) == [release]
 
-
-def test_the_first_of_many_runs_can_be_had_again(lab: Lab, project: Launcher) -> None:
-    """After more edits than hosts keep releases; what was removed here is refused by name."""
-    words = ("cluster=lab", "cluster.only=[node1]", PLAIN_ENTRY, "task.script=train.py")
-    runs = []
-    for number in range(5):
-        (project.folder / "train.py").write_text(PROGRAM.format(number))
-        runs.append(project(*words, f"run_id=run-{number}"))
-    assert [done.log("node1", 0).strip() for done in runs] == [*"01234"], runs
-    (project.folder / "train.py").write_text("raise SystemExit('edited in place')")
-    release = planned(runs[0])["release"]
-    assert release not in whole(lab["node1"])
-
-    again = project("rerun=run-0")
-    assert (again.code, again.log("node1", 0).strip()) == (0, "0"), again
-    assert planned(again)["release"] == release
-    # A file is kept once: four other versions of one file, whose project has two more.
-    contents = [p for p in (project.folder / "runs/.objects/pool").rglob("*") if p.is_file()]
-    kept = [path.read_text() for path in contents]
-    assert sorted(text for text in kept if "flush=True" in text) == [
-        PROGRAM.format(number) for number in range(5)
-    ]
-
-    shutil.rmtree(project.folder / "runs/.objects")
-    refused = project("rerun=run-1")
+    shutil.rmtree(below / "runs/.objects")
+    assert project("clean", "cluster=lab", "--older-than", "0").code == 0
+    refused = user(f"rerun={first.folder.name}")
     assert refused.code == 3, refused
-    assert "which is not on node1 (any more), was removed from" in refused.err
-    assert f"git checkout {planned(runs[1])['commit']}".rstrip("+") in refused.err
-    assert len(list((project.folder / "runs").glob("run-*/plan.json"))) == 5, "it left a record"
+    assert "which is not on node1, node2 (any more), and was removed from" in refused.err
+    commit = str(planned(first)["commit"]).rstrip("+")
+    assert f"git checkout {commit}, restore what was not committed" in refused.err
 
 
 def test_a_sweep_is_one_code_for_all_its_runs(lab: Lab, project: Launcher, tmp_path: Path) -> None:

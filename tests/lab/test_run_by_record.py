@@ -199,23 +199,6 @@ def test_a_run_is_found_where_a_node_was_renamed(lab: Lab, on_lab: Launcher) -> 
     assert (row["run_id"], row["state"]) == (run, "stopped")
 
 
-@pytest.mark.all
-@pytest.mark.promise(12)
-def test_a_node_that_the_yaml_has_no_more_is_named(lab: Lab, on_lab: Launcher) -> None:
-    """No machine is contacted because a host says so; the line that is printed adds the node."""
-    run = detached(on_lab, "cluster=lab").folder.name
-    lab.write_cluster(on_lab.conf, names=["node1"])
-    laptop = at_another_machine(on_lab)
-    stop = ("stop", "--run", run, "--cluster", "lab", "--yes")
-    refused = laptop(*stop)
-    assert refused.code == 3, refused
-    added = re.search(r"if it is: (\S+)$", refused.err, re.MULTILINE)
-    assert added, refused
-    ended = laptop(*stop, added[1])
-    assert (ended.code, ended.out.count("0 processes")) == (0, 1), ended
-    assert not lab["node2"].processes("sleep=600")
-
-
 @pytest.mark.slow
 @pytest.mark.promise(4)
 def test_a_lost_run_is_lost_for_all_who_ask_and_proven_once_its_host_is_back(

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.launching import Launcher
 from tests.lab.slurm import EXCLUSIVE, HPC, PYTHON, ROOT, HpcLauncher, Slurm, begun, ended
 from tests.lab.waiting import PATIENCE, wait_until
 
@@ -34,18 +33,6 @@ def test_run_is_as_over_ssh(slurm: Slurm, hpc: HpcLauncher) -> None:
     files = done.folder.glob("hosts/*/attempt_*/samples.jsonl")
     lines = [line for file in files for line in file.read_text().splitlines()]
     assert {json.loads(line)["node"] for line in lines} == {"node1", "node2"}
-
-
-def test_first_failure_ends_all(slurm: Slurm, hpc: HpcLauncher) -> None:
-    """The code of the rank that failed first counts, not what srun and torchrun make of it."""
-    hpc.entry = "torchrun"
-    done = hpc.run_ranks("fail=1:7 sleep=300", HPC)
-    assert done.code == 1, done
-    assert "first failure: rank 1 on node2 exited with 7" in done.err
-    job = slurm.ended_job(done.result["run_id"])
-    assert (job["JobState"], job["ExitCode"]) == ("FAILED", "1:0")
-    again = ended(hpc, "logs", done.result["run_id"])
-    assert again.code == 0, again
 
 
 def test_ranks_of_srun_have_its_numbers(hpc: HpcLauncher) -> None:
@@ -112,7 +99,7 @@ def test_followers_come_and_go(slurm: Slurm, hpc: HpcLauncher, steps: Path) -> N
     slurm.kill(slurm.login, "slurmctld")
     follower = hpc.start("attach", "--run", run_id)
     follower.until_printed("line 4", 2)
-    slurm.start_controller()
+    slurm.start_daemons()
     (steps / "go").touch()
     done = follower.wait()
     assert done.code == 0, done
@@ -261,9 +248,14 @@ def test_spare_of_the_job_takes_over(hpc: HpcLauncher) -> None:
 
 
 def test_jobs_of_a_sweep_follow_each_other(slurm: Slurm, hpc: HpcLauncher) -> None:
-    """The next one is submitted once the run of the last has ended, well or not."""
+    """The next one is submitted once the run of the last has ended, well or not.
+
+    The code of the rank that failed first counts, not what srun and torchrun make of it.
+    """
+    hpc.entry = "torchrun"
     done = hpc.run_ranks("print=hi fail=1:7", HPC, "cluster.nodes=2,1", "-m")
     assert done.code == 1, done
+    assert "first failure: rank 1 on node2 exited with 7" in done.err
     steps = r"(run \d of 2): |(submitted) as job|^run \S+ (failed|succeeded) "
     told = ["".join(step) for step in re.findall(steps, done.err, re.MULTILINE)]
     assert told == ["run 1 of 2", "submitted", "failed", "run 2 of 2", "submitted", "succeeded"]
@@ -282,14 +274,13 @@ def test_what_cannot_be_leaves_no_job(slurm: Slurm, hpc: HpcLauncher) -> None:
     assert planned.out.startswith("#!/bin/bash\n#SBATCH --job-name=")
     assert slurm.sh("ls .runner 2>/dev/null; squeue -h -a") == ""
 
-    def refused(message: str, *words: str, launcher: Launcher = hpc) -> None:
-        done = launcher.run_ranks("print=hi", HPC, *words)
+    def refused(message: str, *words: str) -> None:
+        done = hpc.run_ranks("print=hi", HPC, *words)
         assert done.code == 3, done
         assert message in done.err, done
         assert "Traceback" not in done.err
 
     refused("Invalid partition", "cluster.slurm.partition=nope")
-    refused("Slurm would never start the job", "cluster.nodes=99")
     refused("there is no nobody", "cluster.python=nobody")
     assert not slurm.jobs()
     slurm.login.sh("mkdir /run/own && chown alice /run/own", user="root")

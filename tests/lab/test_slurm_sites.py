@@ -51,18 +51,6 @@ def launcher(by_cgroup: Slurm, tmp_path: Path) -> Iterator[HpcLauncher]:
     by_cgroup.clear()
 
 
-def test_out_of_memory_is_told(launcher: HpcLauncher) -> None:
-    """The first failure is known, and Slurm says what it was."""
-    eats = "x = []\nwhile True:\n    x.append(bytearray(1 << 24))\n"
-    (launcher.folder / "eats.py").write_text(eats)
-    task = ("task.script=eats.py", "task.entry=plain", 'cluster.slurm.extra=["--mem=400M"]')
-    done = launcher(HPC, *task)
-    assert done.code == 1, done
-    first = done.err.split("first failure: ")[1].splitlines()[0]
-    assert "was killed by SIGKILL" in first
-    assert "oom-kill event" in done.err
-
-
 def test_a_detached_run_in_an_allocation_goes_on(by_cgroup: Slurm, launcher: HpcLauncher) -> None:
     """Slurm ends what a step leaves behind: its agent stays."""
     words = " ".join(f"'{word}'" for word in (HPC, *launcher.rank_overrides("sleep=300")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import posixpath
+import shlex
 import stat
 import sys
 import threading
@@ -193,7 +194,8 @@ def _resolve_script(tree: worktree.WorkTree, cwd: Path, spec: Spec) -> str:
             hint = f"there is {', '.join(paths)}"
         raise ConfigError([Problem("task.script", f"there is no {given} in {cwd}", hint)])
     message = f"{given} is here, but it is ignored, so it is not pushed to the hosts"
-    hint = worktree.why_absent(tree.root, name) or "it is in an environment or a cache"
+    hint = f"`git check-ignore -v {shlex.quote(given)}` names the rule, if it is one of git's; "
+    hint += f"{worktree.IGNORE_FILE}, environments and caches are left out, too"
     raise ConfigError([Problem("task.script", message, hint)])
 
 

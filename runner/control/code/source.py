@@ -32,7 +32,6 @@ FINISH_TIMEOUT_S = 60.0
 """How long the end of a launch waits until the code is kept: a disk may be slow, or be gone."""
 
 FINISH_POLL_S = 0.1
-CURRENT_CODE_HINT = "or start it without rerun, with the code there is now"
 
 
 @dataclass(frozen=True)
@@ -106,39 +105,28 @@ def _modules_at_the_top(project: Path) -> set[str]:
 
 
 class RerunCode:
-    """The release of a past run: kept here or on the hosts, or the same as the code here."""
+    """The release of a past run: kept here, or on the hosts."""
 
     notes: Sequence[str] = ()
 
-    def __init__(self, recorded: RecordedCode, spec: Spec, cwd: Path) -> None:
+    def __init__(self, recorded: RecordedCode) -> None:
         self.code = recorded.code
         self._recorded = recorded
-        self._spec = spec
-        self._cwd = cwd
         self._release = find_release(recorded.places, self.code.release)
 
     def release(self, lacking: Sequence[str] = ()) -> Release | None:
-        problems: Sequence[Problem] = ()  # with the code here
-        if self._release is None and lacking:
-            try:
-                here = Snapshot(self._spec, self._cwd).release()
-                self._release = here if here.name == self.code.release else None
-            except (ConfigError, NotReady) as error:
-                problems = error.problems
         if self._release is None and lacking:
             message = (
                 f"run {self._recorded.run_id} ran release {self.code.release}, which is not on "
-                f"{join_some(lacking)} (any more), was removed from "
-                f"{self._recorded.places[0] / STORE} or never kept there, and the code here is "
-                f"not the same"
+                f"{join_some(lacking)} (any more), and was removed from "
+                f"{self._recorded.places[0] / STORE} or never kept there"
             )
             commit = self.code.commit
-            restore = "restore the code here as it was, and start again"
+            hint = "restore the code as it was, and start it without rerun"
             if commit:
                 changed = ", restore what was not committed" if commit.endswith("+") else ""
-                restore = f"git checkout {commit.rstrip('+')}{changed}, and start again"
-            hints = [*map(str, problems), restore, CURRENT_CODE_HINT]
-            raise NotReady([Problem("rerun", message, "\n".join(hints))])
+                hint = f"git checkout {commit.rstrip('+')}{changed}, and start it without rerun"
+            raise NotReady([Problem("rerun", message, hint)])
         return self._release
 
 
@@ -162,7 +150,7 @@ def open_code_source(request: LaunchRequest) -> CodeSource:
     spec = request.spec
     recorded = request.recorded_code
     if recorded and recorded.code.release:
-        return RerunCode(recorded, spec, Path.cwd())
+        return RerunCode(recorded)
     if recorded and recorded.code.tasks_hash != shipped_tasks().hash:
         message = (
             f"run {recorded.run_id} ran {spec.task.target} of another version of the runner: its "
@@ -170,7 +158,8 @@ def open_code_source(request: LaunchRequest) -> CodeSource:
         )
         hint = (
             f"install that version; or put its {spec.task.shipped_file} into your project and add "
-            f"task.module=null task.script={spec.task.shipped_file}\n{CURRENT_CODE_HINT}"
+            f"task.module=null task.script={spec.task.shipped_file}\n"
+            f"or start it without rerun, with the code there is now"
         )
         raise ConfigError([Problem("rerun", message, hint)])
     return (Snapshot if spec.pushes_code else CodeOnHosts)(spec, Path.cwd())

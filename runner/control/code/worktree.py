@@ -30,7 +30,7 @@ NO_CODE = (".hg", ".svn", "__pycache__", ".venv")
 NO_DATA = re.compile(r"\..*|__pycache__|node_modules|.*\.egg-info|build|dist")
 """Folders that no program opens by itself."""
 
-LATEST_RUN = Path("runs", "latest")
+LATEST_RUN = "runs/latest"
 """The link to a record; records have a `.gitignore` each, and so are no code."""
 
 LFS_HEAD = b"version https://git-lfs.github.com/spec/"
@@ -52,7 +52,6 @@ class WorkTree:
     links: dict[str, str] = field(default_factory=dict)  # where they lead on hosts
     leading_out: list[str] = field(default_factory=list)  # links to what is not pushed
     notes: list[str] = field(default_factory=list)  # such as a submodule that is not checked out
-    latest_run: str = ""  # the link to a record, which is no part of it
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -70,15 +69,12 @@ def scan(cwd: Path) -> WorkTree:
         hint = f"{advice} the project's own folder; or cluster.project=PATH names it on the hosts"
         message = f"{root} is not a project folder, so it is not pushed"
         raise ConfigError([Problem("deploy", message, hint)])
-    link = cwd.resolve() / LATEST_RUN
-    if link.is_symlink():
-        tree.latest_run = os.path.relpath(link, root.resolve())
     if top:
         paths = dict.fromkeys(_list_files(tree, ""))
     else:
-        with _empty_repository() as (repository, _):
-            paths = dict.fromkeys(_list_files(tree, "", [*repository, f"--work-tree={root}"]))
-    paths.pop(tree.latest_run, None)
+        with _empty_repository() as empty:
+            options = [f"--git-dir={empty}/.git", f"--work-tree={root}"]
+            paths = dict.fromkeys(_list_files(tree, "", options))
     for path in _left_out(root, [*paths]):
         del paths[path]
     for path in paths:
@@ -93,20 +89,8 @@ def project_name(cwd: Path) -> str:
 
 
 def why_absent(folder: Path, path: str) -> str:
-    """Return which rule ignores a file below a folder, "" for none, or no file."""
-    if not (folder / path).exists():
-        return ""
-    top = _git_top(folder)
-    root = (top or folder).resolve()
-    name = os.path.relpath(folder.resolve() / path, root)
-    if _left_out(root, [name]):
-        return f"{root / IGNORE_FILE} leaves it out"
-    with _empty_repository() as (repository, _):
-        options = [] if top else [*repository, f"--work-tree={root}"]
-        args = ("-v", "--", name)
-        shown = _run_git(root, "check-ignore", *args, options=options, ok_codes=(0, 1, 128))
-    rule = re.match(r"(.+?):(\d+):", shown)  # none in a submodule
-    return f"line {rule[2]} of {rule[1]} leaves it out" if rule else ""
+    """Return why a file below a folder is not pushed, "" if it is not there."""
+    return f"git or {IGNORE_FILE} leaves it out" if (folder / path).exists() else ""
 
 
 def head_commit(tree: WorkTree) -> str:
@@ -117,7 +101,7 @@ def head_commit(tree: WorkTree) -> str:
     try:
         head = _run_git(tree.root, "rev-parse", "--verify", "--quiet", "HEAD").strip()
         changes = filter(None, _run_git(tree.root, *status_args).split("\0"))
-        return head + "+" * any(line[3:] != tree.latest_run for line in changes)
+        return head + "+" * any(not PurePosixPath(line[3:]).match(LATEST_RUN) for line in changes)
     except ConfigError:
         return ""
 
@@ -139,6 +123,8 @@ def _add(tree: WorkTree, path: str) -> None:
         if not stat.S_ISDIR(parents[parent].st_mode):  # a tracked folder is a link now
             return
     if stat.S_ISLNK(status.st_mode):
+        if PurePosixPath(path).match(LATEST_RUN):
+            return
         tree.links[path] = _target(tree.root, path)
     if stat.S_IFMT(status.st_mode) in (stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR):
         tree.entries[path] = status
@@ -201,20 +187,18 @@ def _git_top(cwd: Path) -> Path | None:
 
 
 @contextmanager
-def _empty_repository() -> Iterator[tuple[list[str], Path]]:
-    """Yield the option that has git use an empty repository, and an empty folder."""
+def _empty_repository() -> Iterator[Path]:
+    """Yield an empty folder with an empty repository."""
     with contextlib.ExitStack() as stack:
         try:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="runner-git-"))
-            repository = Path(folder, "git")
-            empty = Path(folder, "empty")
-            for each in (repository / "objects", repository / "refs", empty):
-                each.mkdir(parents=True)
-            (repository / "HEAD").write_text("ref: refs/heads/main\n", encoding="ascii")
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="runner-git-")))
+            for name in ("objects", "refs"):
+                (folder / ".git" / name).mkdir(parents=True)
+            (folder / ".git" / "HEAD").write_text("ref: refs/heads/main\n", encoding="ascii")
         except OSError as error:
             hint = "free some room there, or set TMPDIR"
             raise ConfigError([Problem(tempfile.gettempdir(), reason_of(error), hint)]) from error
-        yield [f"--git-dir={repository}"], empty
+        yield folder
 
 
 def _run_git(
@@ -275,15 +259,14 @@ def _left_out(root: Path, paths: Sequence[str]) -> list[str]:
     """Return the paths that `.runnerignore` leaves out, by git in a folder without other rules."""
     if not (root / IGNORE_FILE).is_file():
         return []
-    with _empty_repository() as (repository, empty):
-        rules = ["-c", f"core.excludesFile={root / IGNORE_FILE}"]
+    with _empty_repository() as empty:
         shown = _run_git(
             empty,
             "check-ignore",
             "-z",
             "--stdin",
             "--no-index",
-            options=[*rules, *repository, f"--work-tree={empty}"],
+            options=["-c", f"core.excludesFile={root / IGNORE_FILE}"],
             stdin="\0".join(paths),
             ok_codes=(0, 1),
         )

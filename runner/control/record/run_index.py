@@ -26,23 +26,14 @@ from runner.core.shell import expand_home, quote, this_program
 from runner.core.wire.codec import parse_json
 from runner.core.wire.paths import is_run_id
 from runner.core.wire.run_info import RunInfo
-from runner.core.wire.text import join_some
 
 RUNS_FOLDER = "runs"  # where the records of a folder are, below it
 IGNORE_FILE = ".gitignore"
 
 
 def record_folder(name: str) -> Path | None:
-    """Return the record of a run by its id, or of this folder's `latest`; None for none.
-
-    Where somebody removed the latest record, the one before it becomes the latest.
-    """
-    found = next(_named(name), None)
-    if found is None and name == LATEST and any((place / LATEST).is_symlink() for place in _here()):
-        found = next(iter(launched_here()), None)
-        if found:
-            set_latest(found)
-    return found
+    """Return the record of a run by its id, or of this folder's `latest`; None for none."""
+    return next(_named(name), None)
 
 
 def record_file(folder: Path) -> Path | None:
@@ -147,8 +138,8 @@ def named_records(words: Sequence[str]) -> list[Path]:
 def records_of_word(word: str) -> list[Path]:
     """Return the records that a word means, [] for an id that none here has; or raise ConfigError.
 
-    A word is a run id or its unique beginning, `latest`, the folder of a record, or the id or the
-    folder of a sweep, which means all its runs.
+    A word is a run id, `latest`, the folder of a record, or the id or the folder of a sweep, which
+    means all its runs.
     """
     if "/" in word or word.startswith((".", "~")):
         return _records_in(Path(expand_home(word)))
@@ -156,18 +147,13 @@ def records_of_word(word: str) -> list[Path]:
     if exact or word == LATEST:
         return [exact] if exact else []
     if not is_run_id(word):
-        hint = "a run id, its beginning, latest, a folder, or a sweep's id is meant"
+        hint = "a run id, latest, a folder, or a sweep's id is meant"
         raise _unknown(f"{word!r} is no run id", hint)
-    on_record = records()
-    found = {name: folder for folder, name in on_record.items() if name.startswith(word)}
-    places = {Path(RUNS_FOLDER).resolve(), *(folder.parent for folder in on_record)}
-    for file in (file for place in places for file in place.glob(f"{word}*/{SWEEP_FILE}")):
-        folder = file.parent.resolve()
-        if folder not in on_record:  # a sweep: it is beside the records of its runs
-            found[folder.name] = folder
-    if len(found) > 1 and word not in found:
-        raise _unknown(f"{word} is no run; so begin {join_some([*found])}", "type more of it")
-    return _records_in(found.get(word) or next(iter(found.values()))) if found else []
+    # A sweep is beside the records of its runs.
+    for place in dict.fromkeys([Path(RUNS_FOLDER), *(folder.parent for folder in records())]):
+        if (place / word / SWEEP_FILE).is_file():
+            return _records_in(place / word)
+    return []
 
 
 def _records_in(folder: Path) -> list[Path]:

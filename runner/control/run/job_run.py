@@ -27,7 +27,7 @@ from runner.control.run.own_job import past_attempts
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady, Problem, StopUnverified
 from runner.core.launch_request import LaunchRequest
 from runner.core.outcome.verdict import fold_events
-from runner.core.planning.slurm_job import ERR_FILE, NEVER_STARTS, OUT_FILE, SIZES_FILE, Job
+from runner.core.planning.slurm_job import ERR_FILE, OUT_FILE, SIZES_FILE, Job
 from runner.core.shell import this_program
 from runner.core.wire.codec import decode
 from runner.core.wire.events import TimedEvent
@@ -170,11 +170,6 @@ class JobRun:
                 if job.has_ended:
                     self._copy()
                     return self._exit_code(job)
-                if job.state == "PENDING" and job.reason in NEVER_STARTS:
-                    cancel(self.job_id)
-                    message = f"Slurm would never start the job: {job.reason}"
-                    hint = f"job {self.job_id} is cancelled; `sinfo` lists what there is"
-                    raise NotReady([Problem("cluster.slurm", message, hint)])
                 if job.state != "COMPLETING":
                     self.say(job.text)
             time.sleep(POLL_S)

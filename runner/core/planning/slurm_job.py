@@ -40,16 +40,6 @@ ENDINGS: dict[str, str] = {
 }
 """The same, by what slurmstepd writes as it ends one."""
 
-NEVER_STARTS = (
-    "BadConstraints",
-    "InvalidAccount",
-    "InvalidQOS",
-    "PartitionConfig",
-    "PartitionNodeLimit",
-    "PartitionTimeLimit",
-)
-"""The reasons, by squeue(1), for which Slurm would keep a job for ever."""
-
 
 @dataclass(frozen=True)
 class Job:

@@ -66,16 +66,8 @@ Chart = dict[str, Any]
 Points = Sequence[tuple[float, float | None]]
 
 
-def render_page(
-    runs: Sequence[RunData],
-    *,
-    before: RunData | None = None,
-    defaults: Mapping[str, str] | None = None,
-) -> str:
-    """Return the page of these runs.
-
-    One run is compared with that `before`. `defaults` are the texts of keys nobody has to set.
-    """
+def render_page(runs: Sequence[RunData], *, before: RunData | None = None) -> str:
+    """Return the page of these runs; one run is compared with that `before`."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -107,7 +99,6 @@ def render_page(
         charts={"metrics": _metric_charts(runs)[:MAX_METRICS], "load": _load_charts(runs)},
         compared=compared,
         differences=differences,
-        defaults=defaults or {},
         log_chars=MAX_LOG_CHARS // max(1, sum(len(run.logs) for run in runs)),
         program=this_program(),
     )

@@ -81,8 +81,7 @@ class Selection:
         """Return how the hosts of a run are reached, with its id; "" for the latest one there.
 
         That is by the YAML of the cluster that is named, else by the run's record on this machine,
-        changed by the words that are given. The beginning of an id will do if one run on record
-        has it.
+        changed by the words that are given.
         """
         _check_run_id(run)
         why = ""
@@ -125,10 +124,7 @@ class Selection:
 
 
 def record_of(run: str) -> Path | None:
-    """Return the record of a run on this machine, "" for the latest one; None if it has none.
-
-    The beginning of an id will do as for `contact_for_run`.
-    """
+    """Return the record of a run on this machine, "" for the latest one; None if it has none."""
     _check_run_id(run)
     found = run_index.records_of_word(run or LATEST)
     if not found and run in ("", LATEST):
@@ -138,10 +134,6 @@ def record_of(run: str) -> Path | None:
     if len(found) > 1:
         names = join_some([folder.name for folder in found])
         raise ConfigError([Problem("--run", f"{run} is a sweep, of {names}", "name one of them")])
-    if found and run not in ("", LATEST, found[0].name):
-        name = run_index.records().get(found[0], run)
-        if name != run:
-            note(f"{run} is {name}")
     return found[0] if found else None
 
 

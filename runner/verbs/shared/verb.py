@@ -152,7 +152,7 @@ runs_option = _option(
     "--run",
     multiple=True,
     metavar="latest",
-    help="a run id or its beginning, latest, a folder, or a sweep's id; repeatable",
+    help="a run id, latest, a folder, or a sweep's id; repeatable",
 )
 key_option = _option("--key", default="", metavar="cluster.python", help="a key and all below it")
 json_option = click.option("--json", "json_", is_flag=True, help="print JSON")

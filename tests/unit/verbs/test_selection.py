@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 
-from runner.cli.main import main
 from runner.control.record.run_index import state_folder
 from runner.control.record.run_store import RunStore
 from runner.control.rpc.wait import NO_ANSWER
@@ -23,7 +22,6 @@ from runner.verbs.shared.selection import Selection
 from runner.verbs.stop import _kill_leftovers
 from tests.golden.builders import plan, request
 
-NO_RUN = "no run is given"
 CONFIG = """
 run_id: first
 cluster: {nodes: {a: {host: 10.0.0.1}}, workdir: /there, ssh: {user: ada}}
@@ -87,23 +85,6 @@ def test_a_cluster_that_is_named_wins(project: Path, capsys: pytest.CaptureFixtu
         assert found.spec.run_id == run_id
         assert found.run_flags("x") == "--run x --cluster mine"
     assert capsys.readouterr().err == ""
-
-
-def test_the_beginning_of_an_id_will_do(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """To look at the only run that has it; whoever ends a run types its id."""
-    assert project.is_dir()
-    assert Selection().contact_for_run("fi").spec.run_id == "first"
-    assert capsys.readouterr().err == "note: fi is first\n"
-    assert main(["stop", "fi"]) == 2
-    told = "error: --run: fi is but the beginning of an id\n    runner stop --run first\n"
-    assert capsys.readouterr().err.endswith(told)
-    assert main(["stop"]) == 2
-    assert capsys.readouterr().err == told.replace("fi is but the beginning of an id", NO_RUN)
-    copied = RunStore(project / "runs" / "firm")
-    copied.create(request(copied.folder, CONFIG), plan(1))
-    copied.unlock()
-    with pytest.raises(ConfigError, match="so begin firm, first"):
-        Selection().contact_for_run("fi")
 
 
 def test_which_hosts_are_asked_is_said_once(

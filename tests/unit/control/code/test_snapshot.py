@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 from runner.control.code.snapshot import Snapshot
 from runner.core.errors import ConfigError, NotReady
 from runner.core.spec import Deploy, Node, Spec, Task
-from runner.core.wire.files import Entry, Manifest
 from tests.golden.builders import spec
 from tests.unit.control.code.test_worktree import make
 
@@ -26,36 +24,6 @@ def project(tmp_path: Path) -> Path:
 def asked(target: str = "train.py") -> Spec:
     task = Task(name="train", kind="script", target=target)
     return spec(Node("a", "10.0.0.1"), task=task, deploy=Deploy(enabled=True))
-
-
-def test_manifest_is_what_is_there(project: Path) -> None:
-    """Every file with its size and permissions, every folder, every link to the letter."""
-    (project / "train.py").chmod(0o750)
-    (project / "sub/eval.py").chmod(0o644)
-    (project / "sub").chmod(0o700)
-
-    manifest = Snapshot(asked(), project).release().manifest
-
-    assert [(each.path, oct(each.mode), each.size) for each in manifest.entries] == [
-        ("link.py", "0o120777", 0),
-        ("sub", "0o40700", 0),
-        ("sub/eval.py", "0o100644", 1000),
-        ("train.py", "0o100750", 8),
-    ]
-    assert manifest.entries[0] == Entry("link.py", 0o120777, 0, "train.py")
-    assert Manifest.decode(manifest.encode()) == manifest
-
-
-def test_same_code_is_the_same_release(project: Path) -> None:
-    """Times do not count, content does."""
-    first = Snapshot(asked(), project)
-    assert first.release().manifest.files  # it is read by now
-    os.utime(project / "train.py", (0, 0))
-    second = Snapshot(asked(), project)
-    assert first.code == second.code
-
-    (project / "train.py").write_text("print(1)")
-    assert Snapshot(asked(), project).code.release != first.code.release
 
 
 @pytest.mark.parametrize(

@@ -7,45 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from runner.control.code.source import CodeOnHosts, RerunCode, open_code_source, shipped_tasks
-from runner.core.errors import ConfigError, NotReady
+from runner.control.code.source import CodeOnHosts, open_code_source, shipped_tasks
+from runner.core.errors import ConfigError
 from runner.core.launch_request import LaunchRequest, RecordedCode
-from runner.core.spec import Deploy, Spec
 from runner.core.wire.plan import CodeRef
 from tests.golden.builders import SHIPPED, spec
-
-
-@pytest.fixture
-def train(tmp_path: Path) -> Spec:
-    (tmp_path / "train.py").write_text("print(1)")
-    return spec(deploy=Deploy(enabled=True))
-
-
-def refusal(train: Spec, here: Path, commit: str) -> str:
-    code = CodeRef(release="0123", commit=commit)
-    made = RerunCode(RecordedCode("first", code, (here / "runs",)), train, here)
-    with pytest.raises(NotReady) as caught:
-        made.release(["gpu2"])
-    return str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("commit", "cure"),
-    [
-        ("abc", "    git checkout abc, and start again\n"),
-        ("abc+", "    git checkout abc, restore what was not committed, and start again\n"),
-        ("", "    restore the code here as it was, and start again\n"),
-    ],
-)
-def test_another_tree_is_not(train: Spec, tmp_path: Path, commit: str, cure: str) -> None:
-    """The hosts are named, and the way back."""
-    told = refusal(train, tmp_path, commit)
-    assert told.startswith("rerun: run first ran release 0123, which is not on gpu2 (any more), ")
-    assert cure in told
-    (tmp_path / "train.py").unlink()
-    told = refusal(train, tmp_path, commit)
-    assert "there is no train.py in" in told
-    assert cure in told
 
 
 def test_a_module_that_is_not_shipped_is_refused() -> None:

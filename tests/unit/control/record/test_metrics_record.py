@@ -13,8 +13,6 @@ import pytest
 from runner.control.record import metrics_record
 from runner.control.record.metrics_record import METRICS_FILE, is_made_of_logs, record_metrics
 
-LOG = b'start\n{"step": 1, "loss": 2}\n{"step": 0.5}\n{"step": 2, "loss": NaN}\n{"step": 3}'
-
 
 def records(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / METRICS_FILE).read_text().splitlines()]
@@ -31,17 +29,6 @@ def steps_of(folder: Path, text: str) -> list[tuple[int, float | None]]:
     write(folder, "rank_0.out", text.encode())
     record_metrics(folder, "")
     return [(each["step"], each["loss"]) for each in records(folder)]
-
-
-def test_lines_have_their_origin(tmp_path: Path) -> None:
-    """A torn or broken line is none."""
-    write(tmp_path, "rank_0.out", LOG)
-    record_metrics(tmp_path, "")
-    first, second = records(tmp_path)
-    origin = {"v": 1, "node": "gpu1", "attempt": 0, "rank": 0, "stream": "out"}
-    figures = {"step": 1, "steps": None, "loss": 2, "rate": None, "unit": ""}
-    assert first == {**origin, **figures, "more": {}}
-    assert second["loss"] == "NaN"
 
 
 def test_of_many_lines_every_nth_and_the_last_of_each_log_are_on_record(

@@ -10,7 +10,7 @@ import pytest
 
 from runner.control.run.discovery import HostRecord, newest_record
 from runner.control.run.hosts import merge_statuses
-from runner.core.remote_run import RemoteRun, aggregate_state, current_hosts
+from runner.core.remote_run import RemoteRun, current_hosts
 from runner.core.wire.codec import decode, encode
 from runner.core.wire.plan import NodePlan
 from runner.core.wire.run_info import HostRunStatus, RunInfo
@@ -55,14 +55,6 @@ def test_of_two_answers_the_newest_attempt_wins() -> None:
     new = HostRecord(replace(builders.plan(1), attempt=1), "", info)
     assert newest_record({"x": old, "y": joined}) == joined
     assert newest_record({"x": old, "y": new, "z": joined}) == new
-
-
-def test_a_run_that_lost_a_node_is_lost() -> None:
-    """Its hosts were stopped, as by a user, but for that reason."""
-    stopped: dict[str, Any] = {"alive": False, "state": State.STOPPED}
-    statuses = {"a": status("a", lost_node=True, **stopped), "b": status("b", **stopped)}
-    assert aggregate_state(statuses) == "lost"
-    assert aggregate_state({"b": statuses["b"]}) == "stopped"
 
 
 @pytest.mark.promise(12)

@@ -75,9 +75,9 @@ def test_of_other_modules_the_files_say_nothing(name: str, target: str, paths: s
 def test_a_file_that_was_not_pushed_is_named_with_the_rule() -> None:
     """Beside the script, and in the folders of PYTHONPATH, which a cure keeps."""
     made = planned("scripts/run.py", {"PYTHONPATH": "lib"})
-    absent = {"lib/secrets/__init__.py": "line 3 of .gitignore leaves it out"}
+    absent = {"lib/secrets/__init__.py": "git leaves it out"}
     assert explained(f"{NOT_FOUND} 'secrets'", made, FLAT, absent) == (
-        "lib/secrets/__init__.py was not pushed: line 3 of .gitignore leaves it out",
+        "lib/secrets/__init__.py was not pushed: git leaves it out",
         "correct that rule, or, if it is git's, `git add -f lib/secrets/__init__.py`",
     )
     assert explained(f"{NOT_FOUND} 'pkg'", made, SRC) == (

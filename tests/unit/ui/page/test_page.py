@@ -46,11 +46,9 @@ def test_the_policy_names_each_script_and_style_by_its_hash() -> None:
 
 
 def test_it_says_why_a_run_failed_and_what_differs_from_the_run_before() -> None:
-    page = render_page(
-        [failed_run()],
-        before=good_run(),
-        defaults={"task.script": "train.py", "task.args.name": "other"},
-    )
+    failed = failed_run()
+    config = {**failed.config, "lost_s": 15, "seed": 15}
+    page = render_page([replace(failed, config=config)], before=good_run())
     assert "<h2>rank 3 on b exited with 1</h2>" in page
     assert "RuntimeError: CUDA error: an illegal memory access" in page
     order = ["why", "<h2>Metrics", "differs from the run before", "<h2>Nodes<", "Load", "Logs"]
@@ -59,7 +57,8 @@ def test_it_says_why_a_run_failed_and_what_differs_from_the_run_before() -> None
     assert re.search(r"task.args.lr</th><td>0.02</td><td>0.1</td>", page)
     set_keys = page[page.index("Keys that were set") : page.index("whole configuration")]
     assert "task.args.name" in set_keys
-    assert "task.script" not in set_keys
+    assert "seed" in set_keys
+    assert "lost_s" not in set_keys
 
 
 def test_a_run_that_hangs_shows_where_it_waits() -> None:
