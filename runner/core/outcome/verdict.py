@@ -166,10 +166,10 @@ def _others(ranks: Mapping[int, RankResult], first: Reason) -> tuple[int, int]:
     is_unknown = cause.code is None or (cause.code, cause.exception) == (1, "")
     if is_unknown or is_secondary_error(cause.exception):
         return len(failed), 0
-    # A rank that was stopped while it ended, too, has written what it had raised.
-    same = [
-        each
-        for each in others
-        if each.exception == cause.exception and (each.exception or each.code == cause.code)
-    ]
-    return len([each for each in failed if each not in same]), len(same)
+
+    def is_same(other: RankResult) -> bool:
+        # A rank that was stopped while it ended, too, has written what it had raised.
+        is_alike = bool(other.exception) or other.code == cause.code
+        return is_alike and other.exception == cause.exception
+
+    return sum(not is_same(each) for each in failed), sum(map(is_same, others))
