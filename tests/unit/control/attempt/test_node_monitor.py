@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from runner.control.attempt.node import NodeState
+from runner.core.wire.codec import Frame
 from runner.core.wire.events import (
     Ended,
     EventBody,
@@ -76,6 +77,21 @@ def test_no_host_sends_logs_that_nobody_reads() -> None:
     sent = {name: "stream" in session.requests for name, session in scene.sessions.items()}
     assert sent == {"a": True, "b": False, "c": True}
     assert not any(session.held[-1] for session in scene.sessions.values())
+
+
+@pytest.mark.promise(4, 12)
+@pytest.mark.parametrize("kind", ["data", "in_progress"])
+def test_a_host_that_has_ended_and_sends_nothing_is_not_waited_for(kind: str) -> None:
+    """Whatever frames without bytes it sends in place of its logs."""
+    scene = Scene()
+    node = scene.nodes["c"]
+    node.move_to(NodeState.ENDED)
+    node.asked_at -= 3601
+    node.last_data -= 16
+    fields = {"id": 1, "file": "rank_2.out", "offset": 0}
+    scene.monitor._dispatch(node.live_session, Frame(kind, fields))
+    scene.tick()
+    assert node.is_finished
 
 
 @pytest.mark.parametrize(
