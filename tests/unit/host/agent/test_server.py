@@ -15,6 +15,7 @@ from typing import IO, Any
 import pytest
 
 from runner.core.wire.codec import INITIAL_CREDIT, MAGIC, Frame, FrameDecoder, encode
+from runner.core.wire.container import Container
 from runner.core.wire.facts import FactsRequest, Prepare
 from runner.core.wire.order import Order
 from runner.core.wire.paths import RunPaths
@@ -148,6 +149,21 @@ def test_supervisor_out_of_reach_is_asked_by_a_signal_to_stop(tmp_path: Path) ->
         stop.join(60)
     assert asked.exists()
     assert run.ended
+
+
+@pytest.mark.promise(12)
+def test_a_run_is_ended_by_the_order_that_its_host_has(agent: Agent, tmp_path: Path) -> None:
+    """The controller may have had another from a second host: no program in that is started."""
+    order = Order("r1", "n1", 0, str(tmp_path), "/")
+    folder = RunPaths(str(tmp_path), "r1", "n1")
+    programs = dict.fromkeys(("shim", "rank_facts", "sitecustomize"), "")
+    run_folder.create_run_folder(folder, order, programs, {})
+    started = tmp_path / "started"
+    engine = ("/bin/sh", "-c", f"touch {started}")
+    agent.ask(2, "follow", order=encode(replace(order, container=Container("docker", engine))))
+    agent.answer("following")
+    wait_until(lambda: run_folder.has_ended(folder, order), "its end")
+    assert not started.exists()
 
 
 def descriptors() -> set[str]:
