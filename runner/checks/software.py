@@ -9,6 +9,7 @@ from runner.checks.base import CheckContext, check, error, most_common, ok, used
 from runner.core.errors import Finding, Level
 from runner.core.planning.container import awaits_image
 from runner.core.planning.readiness import needs_python, without_torch
+from runner.core.shell import line
 
 DEFAULT_SHM_BYTES = 64 << 20  # what docker and podman give
 
@@ -87,7 +88,8 @@ def torch(context: CheckContext) -> Iterator[Finding]:
             yield ok(name, own)
             continue
         wanted = f"torch=={common.partition(',')[0].partition('+')[0]}"
-        hint = f"install the same version on every node: {info.executable} -m pip install {wanted}"
+        install = line([info.executable, "-m", "pip", "install", wanted])
+        hint = f"install the same version on every node: {install}"
         if context.spec.container:
             hint = f"use an image with the same version on every node: one with {wanted}"
         message = f"torch {own}, most have {common}"
@@ -105,7 +107,7 @@ def imports(context: CheckContext) -> Iterator[Finding]:
             message = (
                 f"{facts.python.executable} has no {', '.join(names)}, which the program imports"
             )
-            hint = f"there: {facts.python.executable} -m pip install {' '.join(names)}"
+            hint = f"there: {line([facts.python.executable, '-m', 'pip', 'install', *names])}"
             yield warning(node.name, f"{message}", f"{hint}; or see cluster.environment")
 
 

@@ -151,6 +151,7 @@ class AttemptNode:
     state: NodeState = NodeState.STARTING  # changed by `move_to`
     supervisor_started: bool = False  # it was reached in this attempt
     last_data: float = field(default_factory=time.monotonic)  # when events or logs arrived last
+    asked_at: float = field(default_factory=time.monotonic)  # to start, or to follow the run
     started_ranks: set[int] = field(default_factory=set)  # since the last start by torch
     are_forked: bool = True  # its ranks, from a process that has imported torch
     master: str = ""  # where these ranks meet, as torch set it
@@ -252,5 +253,6 @@ class AttemptNode:
         self.connection.end_backoff()
         self.move_to(NodeState.STARTING)
         self.last_data = time.monotonic()
+        self.asked_at = self.last_data
         self.started_ranks.clear()
         self.tailer.reopen()

@@ -34,7 +34,7 @@ from runner.core.wire.order import Order
 from runner.core.wire.plan import Plan
 from runner.core.wire.states import Reason, ReasonKind, State
 from runner.core.wire.text import counted
-from runner.core.wire.timing import DISK_TIMEOUT_S
+from runner.core.wire.timing import DISK_TIMEOUT_S, WORK_TIMEOUT_S
 
 
 class OrderSender:
@@ -179,7 +179,7 @@ class NodeMonitor(WaitLoop):
                 self._on_pong(node, frame.data["disk_wait_s"])
             case "command_sent":
                 self.stop.on_command_sent(node.name, frame.data["id"])
-            case "in_progress":
+            case "in_progress" if time.monotonic() < node.asked_at + WORK_TIMEOUT_S:
                 node.last_data = time.monotonic()
             case "refused":
                 self._on_refused(node, frame.data["reason"])
@@ -195,7 +195,8 @@ class NodeMonitor(WaitLoop):
             node.tailer.has_error = True
         for event in node.tailer.on_frame(frame):
             self._on_event(node, session, event)
-        node.last_data = time.monotonic()
+        if frame.payload:
+            node.last_data = time.monotonic()
         if node.tailer.is_complete:
             node.finish()
 
@@ -273,6 +274,7 @@ class NodeMonitor(WaitLoop):
     def _follow(self, node: AttemptNode, session: HostSession) -> None:
         """Ask the agent to follow the run; `claim` keeps an order that never arrived from it."""
         is_launch = self.attempt.is_launch
+        node.asked_at = time.monotonic()
         request = {
             "order": encode(node.node_plan.order),
             "claim": is_launch and not node.supervisor_started,

@@ -84,7 +84,7 @@ def read_loads(files: RecordFiles, earliest: float) -> dict[str, dict[str, Serie
     def take(node: str, text: bytes) -> None:
         sample: Any = parse_json(text)
         wall = float(sample["wall"])
-        for figure in LOAD_FIGURES if wall >= earliest else ():
+        for figure in LOAD_FIGURES if earliest <= wall < math.inf else ():
             for source in sample.get("gpus", ()) if figure.is_gpu else (sample,):
                 if source.get(figure.name) is not None:
                     label = f"{node} GPU {int(source['index'])}" if figure.is_gpu else node

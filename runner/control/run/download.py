@@ -187,6 +187,7 @@ class HostDownload:
             self._request(files)
         elif frame.kind == "data":
             self._take(frame)
+            return bool(frame.payload or frame.data["eof"])
         elif self._incoming:
             self.fail("did not send all that was asked for")
         else:

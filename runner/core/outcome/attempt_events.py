@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import signal
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
@@ -33,6 +34,9 @@ from runner.core.wire.plan import Plan
 from runner.core.wire.states import Reason, ReasonKind, State
 
 Body = TypeVar("Body", bound=EventBody)
+
+MAX_MEETINGS = 16
+"""Of the memberships that met at one address, so many of the latest may lack a rank."""
 
 
 @dataclass(frozen=True)
@@ -127,21 +131,20 @@ class Membership:
 class Memberships:
     def __init__(self) -> None:
         self.all: list[Membership] = []
-
-    @property
-    def last(self) -> Membership | None:
-        """The latest one; None before any rank has started."""
-        return max(self.all, key=lambda membership: membership.started_at, default=None)
+        self.last: Membership | None = None  # the latest one; None before any rank has started
+        self._meetings: dict[tuple[str, int], deque[Membership]] = {}  # by master and world size
 
     def add_start(self, node: str, body: RankStarted, at: float) -> Membership | None:
         """Add the start of a rank; return its membership if that completes it."""
         key = (body.master, body.world_size)
-        same = [each for each in self.all if (each.master, each.world_size) == key]
+        same = self._meetings.setdefault(key, deque(maxlen=MAX_MEETINGS))
         membership = next((each for each in reversed(same) if body.rank not in each.ranks), None)
         if membership is None:
             membership = Membership(len(self.all) + 1, body.master, body.world_size, at)
             self.all.append(membership)
-        membership.started_at = min(membership.started_at, at)
+            same.append(membership)
+            if self.last is None or at > self.last.started_at:
+                self.last = membership
         membership.ranks[body.rank] = (node, body.start)
         membership.restarts = max(membership.restarts, body.restarts)
         return membership if 0 < membership.world_size <= len(membership.ranks) else None
@@ -164,7 +167,7 @@ class NodeStop(NamedTuple):
 
 
 Stops = Mapping[tuple[str, int], Sequence[NodeStop]]
-"""The stops of each node in each attempt, the first one first."""
+"""Of each node in each attempt its first own stop and its first other one, in their order."""
 
 
 class AttemptEvents:
@@ -282,8 +285,9 @@ def node_stops(events: Iterable[Event]) -> Stops:
         if isinstance(event.body, Stopping):
             reason = event.body.reason
             is_own = reason.is_own(event.node) and reason.kind is not ReasonKind.TERM
-            stop = NodeStop(event.mono, reason, is_own)
-            stops.setdefault((event.node, event.attempt), []).append(stop)
+            of_node = stops.setdefault((event.node, event.attempt), [])
+            if all(earlier.is_own != is_own for earlier in of_node):
+                of_node.append(NodeStop(event.mono, reason, is_own))
     return stops
 
 

@@ -18,7 +18,7 @@ from typing import (
 )
 
 from runner.core.errors import suggest
-from runner.core.shell import this_program
+from runner.core.shell import quote, this_program
 from runner.core.wire.plan import Plan
 from runner.core.wire.text import signal_name
 
@@ -27,6 +27,9 @@ MAX_LINE_CHARS = 2000
 
 ANYWHERE: Mapping[str, str] = {"bare": "", "image": ""}
 """Facts of which a remedy names those inside and outside of containers."""
+
+AS_IT_IS = ("program", "cluster", "left")
+"""What remedies have as it is. All else may come from a host, and is a word of a command there."""
 
 _PLACEHOLDER = re.compile(r"\{(\w+)(?:([:|])([^}]*))?\}")
 
@@ -89,8 +92,11 @@ def explain(lines: Sequence[str], facts: Mapping[str, str] = ANYWHERE) -> Explan
             found = match.groupdict().items()
             groups = {name.rstrip("0123456789"): value for name, value in found if value}
             values = {**facts, **groups, "program": this_program()}
+            words = {
+                name: value if name in AS_IT_IS else quote(value) for name, value in values.items()
+            }
             meaning = _substitute(known.meaning, values)
-            return Explanation(known.name, meaning, _substitute(known.remedy, values))
+            return Explanation(known.name, meaning, _substitute(known.remedy, words))
     signum = int(exit_text) - 128 if exit_text.isdecimal() else 0
     if not 0 < signum <= signal.SIGRTMAX:
         return None

@@ -12,7 +12,7 @@ from dataclasses import replace
 from runner.core.errors import Problem
 from runner.core.planning.container import container_problems, trial_container
 from runner.core.planning.endpoints import interface_problems
-from runner.core.shell import cluster_flag, this_program
+from runner.core.shell import cluster_flag, quote, this_program
 from runner.core.spec import Node, Spec, Task
 from runner.core.wire.facts import Facts, FactsRequest
 from runner.core.wire.plan import CodeRef
@@ -153,7 +153,8 @@ def without_torch(node: Node, facts: Facts) -> list[Problem]:
 def workdir_problems(node: Node, facts: Facts) -> list[Problem]:
     if not facts.workdir_error:
         return []
-    hint = WORKDIR_HINTS.get(facts.workdir_exposed, "set cluster.workdir").format(facts.workdir)
+    hint = WORKDIR_HINTS.get(facts.workdir_exposed, "set cluster.workdir")
+    hint = hint.format(quote(facts.workdir))
     return [Problem(node.name, f"cluster.workdir: {facts.workdir_error}", hint)]
 
 
@@ -183,7 +184,7 @@ def _code_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
         yield Problem(node.name, message, "choose another run_id, or leave it out")
     if facts.kept_by:
         message = f"task.keep: run {facts.kept_by} writes to the folders of this task"
-        hint = f"wait for its end, or: {this_program()} stop --run {facts.kept_by}"
+        hint = f"wait for its end, or: {this_program()} stop --run {quote(facts.kept_by)}"
         yield Problem(node.name, message, hint)
     if spec.task.shipped_file:
         return

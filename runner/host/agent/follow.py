@@ -10,6 +10,7 @@ import select
 import signal
 import socket
 import time
+from dataclasses import replace
 from typing import Any, List, Optional
 
 from runner.core.wire.codec import Frame, decode
@@ -23,6 +24,7 @@ from runner.host.process import procfs
 from runner.host.process.jobs import POLL_S, Job, checkpoint, in_loop, pause
 from runner.host.ranks import stacks
 from runner.host.storage import run_owner
+from runner.host.storage.permissions import find_exposure
 from runner.host.storage.run_folder import (
     has_ended,
     is_relaunch_pending,
@@ -63,8 +65,13 @@ class Handler(RequestHandler):
             raise ValueError(f"there is no run {order.run_id} in {order.workdir}")
         if not os.path.isdir(folder.attempt_folder(order.attempt)):
             raise ValueError(f"attempt {order.attempt} of it has not begun here")
+        if exposure := find_exposure(order.workdir):
+            raise ValueError(f"cluster.workdir: {exposure}")
         if not read_only:
             run_owner.require_local(folder)
+        if recorded := read_order(folder):  # another host may have told the controller of ours
+            left = order.relaunches_left
+            order = replace(recorded, attempt=order.attempt, relaunches_left=left)
         run = FollowedRun(RunSocket(folder), order, read_only=read_only, by_launch=by_launch)
         run.ended = _is_superseded(folder, order)  # a stop reaches the later attempt as well
         in_loop(lambda: self.follow(run))

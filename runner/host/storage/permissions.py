@@ -7,10 +7,11 @@ import os
 import stat
 from typing import Iterable, NamedTuple, Optional, Set, Tuple
 
+from runner.core.wire.paths import KEEP
 from runner.host.process.jobs import checkpoint
 from runner.host.process.procfs import list_names, user_name
 
-STORES = ("runs", "releases", "pool", "tasks", "code", "prepared")
+STORES = ("runs", "releases", "pool", "tasks", "code", "prepared", KEEP)
 
 
 class Exposure(NamedTuple):

@@ -75,7 +75,8 @@ class RunSocket:
     def _try_connect(self) -> Tuple[Optional[socket.socket], bool]:
         """Return a connection, if this user accepts one, and whether this user has the name.
 
-        The backlog of a supervisor that is stopped may be full.
+        The backlog of a supervisor that is stopped may be full; so may that of a stranger, about
+        whom the kernel says nothing then.
         """
         client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         client.setblocking(False)
@@ -89,7 +90,7 @@ class RunSocket:
         except OSError:
             pass
         client.close()
-        return None, is_full
+        return None, is_full and bool(live_owner_pids(self.folder))
 
 
 def peer_uid(connection: socket.socket) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -77,3 +78,21 @@ def test_what_nothing_is_known_of_is_not_judged(
     for name, check in all_checks().items():
         levels = [found.level for found in check(looked_at) if found.level is not Level.OK]
         assert levels == [Level.ERROR] * errors.get(name, 0), name
+
+
+@pytest.mark.promise(12)
+def test_commands_to_paste_have_what_a_host_says_as_one_word() -> None:
+    """Neither the torch that most have, nor a module, nor another run is a command of its own."""
+    evil = "x;$(date)"
+    python = Interpreter("/usr/bin/python3", "3.11.2", torch=evil, missing=(evil,))
+    liar = replace(facts("a", "eth0 10.0.0.1/24"), python=python, kept_by=evil, workdir=evil)
+    liar = replace(liar, workdir_error="it is not yours", workdir_exposed="inside")
+    told = {"a": liar, "b": facts("b", "eth0 10.0.0.2/24")}
+    hints = [
+        finding.hint
+        for findings in evaluate_checks(CheckContext(SPEC, told)).values()
+        for finding in findings
+        if evil in finding.hint
+    ]
+    assert len(hints) == 4
+    assert not [hint for hint in hints if evil in re.sub("'[^']*'", "", hint)]

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from runner.control.attempt.node import NodeState
+from runner.core.wire.codec import Frame
 from runner.core.wire.events import (
     Ended,
     EventBody,
@@ -64,6 +65,21 @@ def test_a_node_that_the_run_succeeded_without_is_stopped(elastic: Scene) -> Non
     assert not event(elastic, "b", ProgramExited(0), 50.0)
     assert elastic.said[-1] == "c came too late: the run had succeeded without it"
     assert event(elastic, "c", ProgramExited(1), 51.0)
+
+
+@pytest.mark.promise(4, 12)
+@pytest.mark.parametrize("kind", ["data", "in_progress"])
+def test_a_host_that_has_ended_and_sends_nothing_is_not_waited_for(kind: str) -> None:
+    """Whatever frames without bytes it sends in place of its logs."""
+    scene = Scene()
+    node = scene.nodes["c"]
+    node.move_to(NodeState.ENDED)
+    node.asked_at -= 3601
+    node.last_data -= 16
+    fields = {"id": 1, "file": "rank_2.out", "offset": 0}
+    scene.monitor._dispatch(node.live_session, Frame(kind, fields))
+    scene.tick()
+    assert node.is_finished
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,8 @@ def test_a_whole_record_is_read_without_problems(store: RunStore) -> None:
     samples = [Sample("a", 1, BEGAN + n, cpu=10.0 * n, gpus=(gpu,)) for n in range(3)]
     path = store.folder / SAMPLES
     path.parent.mkdir(parents=True)
-    path.write_text("".join(sample.to_line() for sample in samples))
+    beyond = '{"wall": Infinity, "cpu": 7}\n'  # of a host that lies: no page could show it
+    path.write_text("".join(sample.to_line() for sample in samples) + beyond)
     data = read_run(store.folder)
     assert data.problems == ()
     assert (data.run_id, data.cluster, data.task) == (RUN_ID, "lab", "train")

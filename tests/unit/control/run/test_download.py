@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import threading
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from runner.control.rpc import wait
 from runner.control.run.download import pull
+from runner.control.run.hosts import enqueue_signal
 from runner.core.results import PullResult
 from runner.core.wire.files import FILE_KINDS, RemoteFile
-from tests.unit.control.lying_host import HONEST_ANSWERS, LIAR, Answer, Pool
+from tests.unit.control.lying_host import CLOCKS, HONEST_ANSWERS, LIAR, Answer, Pool
 
 pytestmark = [pytest.mark.promise(12)]
 
@@ -121,3 +125,30 @@ def test_more_than_was_asked_for_is_not_taken(pulled: Pulled, tmp_path: Path) ->
     assert str(told.problems).count("was received incomplete") == 2
     assert (told.fetched_bytes, told.new_count) == (0, 1)
     assert everything(tmp_path / "outputs/b") == {"c"}
+
+
+@pytest.mark.promise(4)
+def test_pieces_without_bytes_are_no_progress(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A host that sends them for ever is not waited for."""
+    monkeypatch.setattr(wait, "ANSWER_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(wait.WaitLoop, "ping_interval_s", 0.05)
+    fetch_ids: list[int] = []
+
+    def piece(request: dict[str, Any]) -> list[Answer]:
+        if "files" in request:
+            fetch_ids.append(request["id"])
+        data = {"file": "attempt_0/rank_0.out", "offset": 0}
+        pieces = [Answer("data", {"id": number, **data}) for number in fetch_ids]
+        return [Answer("pong", CLOCKS), *pieces]
+
+    monkeypatch.setitem(HONEST_ANSWERS, "fetch", piece)
+    monkeypatch.setitem(HONEST_ANSWERS, "ping", piece)
+    pool = Pool(None, tmp_path)
+    pool.connect()
+    ended = threading.Timer(10, enqueue_signal, (pool.inbox, signal.SIGINT))
+    ended.start()
+    told = pull(pool, "run-1", tmp_path, ["log"])[LIAR]
+    ended.cancel()
+    assert "did not send all in time" in str(told.problems)

@@ -95,3 +95,21 @@ def test_ordinary_words_are_no_known_failure(line: str) -> None:
     """A false cause is worse than none: these are other errors, or warnings."""
     assert explain([line]) is None
     assert explain([], {"exit": "SIGTERM"}) is None
+
+
+@pytest.mark.promise(12)
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("zsh: command not found: $(date)", "'$(date)'"),
+        ("bash: /a/$(date): /bin/x: bad interpreter: No such file", "'/a/$(date)'"),
+        ("/a/`date`: Permission denied", "'/a/`date`'"),
+    ],
+)
+def test_a_remedy_to_paste_runs_nothing_that_a_host_wrote(line: str, word: str) -> None:
+    """What a log names is one word there."""
+    explained = explain(["x", line])
+    assert explained is not None
+    assert word in explained.remedy
+    for bare in ("$(date)", "`date`"):
+        assert bare not in explained.remedy.replace(word, "")

@@ -5,6 +5,7 @@ Nodes a, b and c have one rank each; times are seconds on the controller's clock
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -144,3 +145,17 @@ def test_a_death_that_the_run_outlived_is_no_failure(delay_s: float) -> None:
     rest = ended(14, "ab", 2, code=1)
     said = folded(ALL, closed, WITHOUT_C, wish, rest)
     assert (said.exit_code, said.first_failure) == (130, None)
+
+
+@pytest.mark.promise(4, 13)
+def test_a_host_that_reports_without_an_end_holds_up_no_verdict() -> None:
+    """Each event costs the same, however many came before."""
+    own_stop = Stopping(Reason(ReasonKind.HOST, "b", detail="its disk is full"))
+    flood: list[TimedEvent] = []
+    for number in range(8000):
+        start = RankStarted(number, 8, number, 3, 10_000, f"m:{number}")
+        end = RankExited(number, 1, start=number, exception="ValueError: x")
+        flood += seen(number, "b", own_stop, start, end)
+    began = time.process_time()
+    folded(flood)
+    assert time.process_time() - began < 10

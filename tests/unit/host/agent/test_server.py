@@ -15,9 +15,13 @@ from typing import IO, Any
 import pytest
 
 from runner.core.wire.codec import INITIAL_CREDIT, MAGIC, Frame, FrameDecoder, encode
+from runner.core.wire.container import Container
 from runner.core.wire.facts import FactsRequest, Prepare
+from runner.core.wire.order import Order
+from runner.core.wire.paths import RunPaths
 from runner.host.agent.exec import CommandRun
 from runner.host.agent.stream import Credit
+from runner.host.storage import run_folder
 from tests.lab.waiting import PATIENCE, wait_until
 
 AGENT = """
@@ -105,6 +109,21 @@ def test_a_command_that_has_not_begun_is_interrupted_too(agent: Agent, tmp_path:
         agent.answer("in_progress")
         agent.ask(3, "kill")
         assert agent.answer("refused").data == {"id": 2, "reason": "interrupted"}
+
+
+@pytest.mark.promise(12)
+def test_a_run_is_ended_by_the_order_that_its_host_has(agent: Agent, tmp_path: Path) -> None:
+    """The controller may have had another from a second host: no program in that is started."""
+    order = Order("r1", "n1", 0, str(tmp_path), "/")
+    folder = RunPaths(str(tmp_path), "r1", "n1")
+    programs = dict.fromkeys(("shim", "rank_facts", "sitecustomize"), "")
+    run_folder.create_run_folder(folder, order, programs, {})
+    started = tmp_path / "started"
+    engine = ("/bin/sh", "-c", f"touch {started}")
+    agent.ask(2, "follow", order=encode(replace(order, container=Container("docker", engine))))
+    agent.answer("following")
+    wait_until(lambda: run_folder.has_ended(folder, order), "its end")
+    assert not started.exists()
 
 
 def test_a_program_that_cannot_be_started_is_refused() -> None:

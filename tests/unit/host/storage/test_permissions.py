@@ -87,8 +87,10 @@ def test_what_belongs_to_a_stranger_is_named(top: Path) -> None:
     assert exposed(top / "link/w") == f"{theirs} belongs to the user {STRANGER} (above)"
     assert exposed(top / "w") == f"{top}/w/runs belongs to the user {STRANGER} (inside)"
     (top / "w/runs").rmdir()
-    (top / "w/pool").symlink_to(theirs / "w")
-    assert exposed(top / "w") == f"{theirs} belongs to the user {STRANGER} (above)"
+    for store in ("pool", "keep"):
+        (top / "w" / store).symlink_to(theirs / "w")
+        assert exposed(top / "w") == f"{theirs} belongs to the user {STRANGER} (above)"
+        (top / "w" / store).unlink()
 
 
 def test_what_is_made_is_private_whatever_the_umask(

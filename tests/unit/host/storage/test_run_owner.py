@@ -168,8 +168,14 @@ def test_lookers_do_not_see_each_other(run: RunPaths) -> None:
     assert not any(seen)
 
 
-def test_a_full_backlog_is_no_sign_of_death(run: RunPaths) -> None:
-    """A supervisor that waits for its disk accepts nobody for a while."""
+@pytest.mark.promise(2, 12)
+def test_a_full_backlog_is_no_sign_of_death(host: Host) -> None:
+    """A supervisor that waits for its disk accepts nobody for a while.
+
+    The kernel does not say whose it is: without that supervisor, a stranger keeps no run alive.
+    """
+    host.begin()
+    run = host.folder
     taken = RunSocket(run).take()
     assert taken is not None
     with taken, contextlib.ExitStack() as waiting:
@@ -179,6 +185,10 @@ def test_a_full_backlog_is_no_sign_of_death(run: RunPaths) -> None:
         assert RunSocket(run).take() is None
         assert RunSocket(run).is_held
         assert run_owner.take_over(run) is None
+        host.kept_by(start_ticks={})
+        assert not host.seems_alive()
+        host.prove()
+    assert len(host.ends()) == 1
 
 
 def test_a_stranger_who_took_the_name_keeps_no_run_from_being_ended(
