@@ -34,8 +34,8 @@ def only_on_node1(file: str) -> Setup:
     return lambda lab: lab["node1"].changed(make, f"rm -rf {FOLDER}")
 
 
-def mounted(path: str, options: str, more: str = "true") -> Setup:
-    mount = f"mount -t tmpfs -o {options} tmpfs {path}; {more}"
+def mounted(path: str, options: str) -> Setup:
+    mount = f"mount -t tmpfs -o {options} tmpfs {path}"
     return lambda lab: lab["node2"].changed(mount, f"umount {path}")
 
 
