@@ -110,11 +110,11 @@ def test_the_file_grows_ever_more_slowly(
 def answered(report: bytes) -> dict[str, Any]:
     """What is made of the report of a child that hangs then."""
 
-    def report_and_hang() -> None:
+    def hang() -> None:
         os.write(REPORT_FD, report)
         signal.pause()
 
-    child = BoundedChild(report_and_hang, 60)
+    child = BoundedChild(hang, 60)
     while not child.raw_report.endswith(report[-1:]):
         child.advance()
     child.kill()
