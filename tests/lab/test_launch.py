@@ -14,9 +14,6 @@ from tests.lab.inspecting import proven_nodes
 from tests.lab.lab import Lab, LabFactory
 from tests.lab.launching import PLAIN_ENTRY, ROOT, Launcher, Result
 
-ONE_CORE = "cluster.env.OMP_NUM_THREADS=1"
-"""The lab's hosts share this machine's cores, and each believes that it has all of them."""
-
 
 @pytest.mark.over_openssh
 def test_env_shows_ranks_in_yaml_order_with_mixed_nproc(lab: Lab, on_lab: Launcher) -> None:
@@ -132,7 +129,8 @@ def test_odd_hosts(lab_factory: LabFactory, launcher: Launcher, kind: str) -> No
     with lab_factory(2, is_loopback=True, login_shell=shell, rc_banner=True) as lab:
         lab.write_cluster(launcher.conf, transport=kind)
         words = ("task=collectives", "task.args.mode=smoke", "task.args.seconds=1")
-        launcher.succeed("cluster=lab", *words, ONE_CORE, seconds=120)
+        one_core = "cluster.env.OMP_NUM_THREADS=1"  # each believes that it has all of them
+        launcher.succeed("cluster=lab", *words, one_core, seconds=120)
 
 
 @pytest.mark.all
