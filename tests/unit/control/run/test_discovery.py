@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+import zlib
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from runner.control.run.discovery import HostRecord, newest_record
+from runner.control.run.discovery import HostRecord, newest_record, parse_record
 from runner.control.run.hosts import merge_statuses
 from runner.core.remote_run import RemoteRun, aggregate_state, current_hosts, elastic_summary
 from runner.core.wire.codec import decode, encode
@@ -116,3 +117,11 @@ def test_how_many_nodes_an_elastic_run_has(least: int, text: str) -> None:
     info = RunInfo("r1", nnodes=4, min_nodes=least)
     seen = {name: status(name, info=info, alive=name != "c") for name in "abc"}
     assert elastic_summary(info, seen) == text
+
+
+@pytest.mark.promise(12)
+def test_a_record_that_would_take_all_memory_is_refused() -> None:
+    """A megabyte that came may be hundreds of them, and many times that as lists."""
+    lists = f'{{"plan": "[{"[]," * (20 << 20)}[]]"}}'
+    with pytest.raises(ValueError, match="larger than announced"):
+        parse_record(zlib.compress(lists.encode(), 1), "run-1", "")
