@@ -17,7 +17,8 @@ from runner.core.wire.facts import Facts
 from runner.core.wire.plan import NodePlan, Plan
 from runner.core.wire.run_info import RunInfo
 
-MAX_RECORD = 256 << 20  # bytes
+MAX_RECORD = 32 << 20
+"""Bytes of a record: a plan has some 4 kB for a node, and lists take 25 times that once parsed."""
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+import zlib
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from runner.control.run.discovery import HostRecord, newest_record
+from runner.control.run.discovery import HostRecord, newest_record, parse_record
 from runner.control.run.hosts import merge_statuses
 from runner.core.remote_run import RemoteRun, current_hosts
 from runner.core.wire.codec import decode, encode
@@ -100,3 +101,11 @@ def test_who_only_stands_by_is_no_node_of_a_run() -> None:
     seen = {name: status(name, info=info) for name in ("n0", "n1", "n2")}
     assert list(current_hosts(seen)) == ["n0", "n1"]
     assert list(current_hosts({"n2": seen["n2"]})) == ["n2"]
+
+
+@pytest.mark.promise(12)
+def test_a_record_that_would_take_all_memory_is_refused() -> None:
+    """A megabyte that came may be hundreds of them, and many times that as lists."""
+    lists = f'{{"plan": "[{"[]," * (20 << 20)}[]]"}}'
+    with pytest.raises(ValueError, match="larger than announced"):
+        parse_record(zlib.compress(lists.encode(), 1), "run-1", "")
