@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -46,7 +45,11 @@ def test_of_a_log_without_an_end_the_last_stacks_are_read(tmp_path: Path) -> Non
     """A host may send as much of it as the disk here takes; memory is less."""
     store = RunStore(tmp_path)
     shown: list[StackReport] = []
-    show: Callable[..., str] = lambda report, _: str(shown.append(report))  # noqa: E731
+
+    def show(report: StackReport, _: object) -> str:
+        shown.append(report)
+        return ""
+
     reporter = AttemptReporter(plan(1), MagicMock(), store, show)
     reporter.record(Event("run", "a", 0, 0, 0.0, 0.0, Stalled(2.0, dump_time="12:00")))
     log = store.logs / "a" / "stacks.out"

@@ -198,6 +198,21 @@ def test_what_follows_from_another_failure_is_a_line(folder: TracebackFolder) ->
     assert due(folder, SETTLED_S) == [FOLDED + b"\nbye", folded]
 
 
+def test_equal_tracebacks_of_many_ranks_are_one(folder: TracebackFolder) -> None:
+    """Whatever prefix torch writes; another one is whole."""
+    other = OWN.replace(b"no lr", b"no batch")
+    for stream in (ONE, TWO):
+        prefix = b"[rank%d]: " % stream[0].rank
+        folder.feed(stream, prefix + OWN.replace(b"\n", b"\n" + prefix) + b"\nbye", 0.0)
+    folder.feed((Source("gpu3", 2), 2), other, 1.0)
+    first, second, third = due(folder, 2.0)
+    assert b"main()" in first
+    assert second == b"traceback (as rank 0): ValueError: no lr\nbye"
+    assert third == other
+    folder.feed(ONE, OWN, 3.0)
+    assert b"main()" in due(folder, 4.0)[0], "of the same rank"
+
+
 def test_chain_of_tracebacks_is_one(folder: TracebackFolder) -> None:
     """As is all of an exception that torch prefixes; its own log lines are not part of it."""
     between = b"\n\nDuring handling of the above exception, another exception occurred:\n\n"
