@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 from runner.core.wire.facts import FactsRequest
 from runner.host import network_probe
 from runner.host.facts import ports
-from runner.host.process import bounded_child
+from runner.host.process import bounded_child, procfs
 from tests.lab.waiting import wait_until
 
 pytestmark = [pytest.mark.promise(3)]
@@ -54,8 +55,10 @@ def test_two_runs_never_reserve_the_same_port(held: socket.socket) -> None:
 
     again, error = ports.reserve(port, port)
 
-    assert again is None
-    assert error == f"port {port} is in use (ss -tnap shows by what), or kept by another run"
+    assert (again, error) == (
+        None,
+        f"port {port} is reserved by another run, or the near end of a connection",
+    )
 
 
 def test_the_connections_of_an_earlier_run_do_not_keep_its_port(free_port: int) -> None:
@@ -82,6 +85,17 @@ def test_later_attempts_have_ports_as_far_as_the_range_goes(held: socket.socket)
         assert len({port, *reserved.numbers["spare_ports"]}) == 3
     taken = FactsRequest("n1", port_first=port, port_last=port, spare_ports=2)
     assert ports.reserve_ports(taken)[0].sockets == []
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::"])
+def test_who_listens_on_the_port_is_named(free_port: int, address: str) -> None:
+    """At whatever address; with its pid and command."""
+    with bind(free_port, address, shared=True) as other:
+        other.listen()
+        reserved, error = ports.reserve(free_port, free_port)
+    assert reserved is None
+    shown = f"{procfs.process_command(os.getpid())} (pid {os.getpid()})"
+    assert error == f"port {free_port} is taken by {shown}"
 
 
 def test_children_do_not_hold_the_port(held: socket.socket) -> None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from runner.core.wire.facts import FactsRequest
+from runner.host.process import procfs
 
 _GUARD_ADDRESS = "127.82.85.78"
+_TCP_LISTEN = "0A"
 _NO_SUCH_FAMILY = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT)
 
 
@@ -142,11 +144,24 @@ def bind(family: int, address: str, port: int, *, shared: bool) -> socket.socket
 def _explain(candidates: Sequence[int], errors: Dict[int, OSError]) -> str:
     if candidates[0] == 0:
         return str(errors[0])
-    first = candidates[0]
-    if errors[first].errno != errno.EADDRINUSE:
-        reason = f"port {first} is refused ({errors[first].strerror})"
-    else:
-        reason = f"port {first} is in use (ss -tnap shows by what), or kept by another run"
+    reasons = [f"port {port} is {_refusal_reason(errors[port], port)}" for port in candidates[:3]]
     if len(candidates) == 1:
-        return reason
-    return f"no port from {first} to {candidates[-1]} is free: {reason}"
+        return reasons[0]
+    return f"no port from {candidates[0]} to {candidates[-1]} is free: {'; '.join(reasons)}"
+
+
+def _refusal_reason(error: OSError, port: int) -> str:
+    if error.errno != errno.EADDRINUSE:
+        return f"refused ({error.strerror})"
+    sockets: Set[str] = set()
+    for table in ("tcp", "tcp6"):
+        lines = procfs.read_text(f"/proc/net/{table}").splitlines()
+        for _, local, _, state, *_, inode in (line.split()[:10] for line in lines[1:]):
+            if state == _TCP_LISTEN and int(local.rpartition(":")[2], 16) == port:
+                sockets.add(f"socket:[{inode}]")
+    if not sockets:
+        return "reserved by another run, or the near end of a connection"
+    pids = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
+    owners = [pid for pid in pids if any(to in sockets for _, to in procfs.fd_links(pid))]
+    names = [f"{procfs.process_command(pid)} (pid {pid})" for pid in owners[:3]]
+    return f"taken by {' and '.join(names) or 'a process that is hidden from us'}"
