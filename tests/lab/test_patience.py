@@ -35,7 +35,7 @@ def test_ctrl_c_ends_a_setup(lab: Lab, on_lab: Launcher) -> None:
     words = on_lab.rank_overrides("print=hi")
     controller = on_lab.start("cluster=lab", 'cluster.setup=["sleep 888"]', *words)
     for node in ("node1", "node2"):
-        wait_until(lambda n=node: lab[n].processes("sleep 888"), "the setup")  # type: ignore[misc]
+        wait_until(lambda n=node: lab[n].processes("sleep\x00888"), "the setup")  # type: ignore[misc]
     controller.send()
     done = controller.wait()
     assert done.code == 130, done
