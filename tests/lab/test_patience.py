@@ -33,9 +33,9 @@ def test_a_run_id_is_used_once(on_lab: Launcher) -> None:
 def test_ctrl_c_ends_a_setup(lab: Lab, on_lab: Launcher) -> None:
     """Nothing was started, and nothing goes on."""
     words = on_lab.rank_overrides("print=hi")
-    controller = on_lab.start("cluster=lab", 'cluster.setup=["HERE=setup-888 sleep 888"]', *words)
+    controller = on_lab.start("cluster=lab", 'cluster.setup=["sleep 888"]', *words)
     for node in ("node1", "node2"):
-        wait_until(lambda n=node: lab[n].processes("setup-888"), "the setup")  # type: ignore[misc]
+        wait_until(lambda n=node: lab[n].processes("sleep\x00888"), "the setup")  # type: ignore[misc]
     controller.send()
     done = controller.wait()
     assert done.code == 130, done
