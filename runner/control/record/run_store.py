@@ -35,7 +35,7 @@ from runner.core.shell import this_program
 from runner.core.spec import are_local
 from runner.core.wire.codec import decode, encode
 from runner.core.wire.events import Event, parse
-from runner.core.wire.paths import EVENTS_FILE, STACKS_LOG, local_log_name
+from runner.core.wire.paths import EVENTS_FILE
 from runner.core.wire.plan import Plan
 from runner.core.wire.states import LOST
 
@@ -305,13 +305,6 @@ class RunStore:
         rows = text.rstrip().replace("\r: ", "\\r: ").split("\n")[-lines:]
         # Of a progress bar, its last state.
         return [row.rstrip("\r").rpartition("\r")[2] for row in rows]
-
-    def stacks(self, attempt: int, node: str) -> str:
-        path = self.logs / node / local_log_name(attempt, STACKS_LOG, "out")
-        try:
-            return path.read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return ""
 
     def _append(self, path: Path, data: bytes) -> bool:
         """Append, or note why not (a full disk here must not end a run); return whether it did."""

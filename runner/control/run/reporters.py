@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from runner.control.record.run_store import RunStore
 from runner.control.run.hosts import Console
 from runner.core.errors import Problem
+from runner.core.outcome.diagnosis import DUMP_LINES
 from runner.core.outcome.stacks import Stack, StackReport, group_stacks, parse_dumps
 from runner.core.wire.events import Ended, Event, ProgressResumed, Stalled
 from runner.core.wire.paths import (
@@ -93,8 +94,10 @@ class AttemptReporter:
         for node, stall in self._stalled.items():
             if not stall.dump_time:
                 continue
-            log = self._store.stacks(self._plan.attempt, node)
-            dumps = [dump for dump in parse_dumps(log) if dump.time == stall.dump_time]
+            name = local_log_name(self._plan.attempt, STACKS_LOG, "out")
+            lines = self._store.tail(node, name, DUMP_LINES)  # not all that a host may have sent
+            dumps = parse_dumps("\n".join(lines) + "\n")
+            dumps = [dump for dump in dumps if dump.time == stall.dump_time]
             if not dumps:
                 return
             stacks_by_node[node] = dumps[-1].stacks
