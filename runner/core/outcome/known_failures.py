@@ -97,7 +97,7 @@ def explain(lines: Sequence[str], facts: Mapping[str, str] = ANYWHERE) -> Explan
             }
             meaning = _substitute(known.meaning, values)
             return Explanation(known.name, meaning, _substitute(known.remedy, words))
-    signum = int(exit_text) - 128 if exit_text.isdecimal() else 0
+    signum = int(exit_text) - 128 if re.fullmatch("[0-9]{1,3}", exit_text) else 0
     if not 0 < signum <= signal.SIGRTMAX:
         return None
     name = signal_name(signum)

@@ -44,15 +44,17 @@ from runner.control.run.hosts import enqueue_signal
 from runner.core.errors import NotReady, RunnerError
 from runner.core.launch_request import LaunchRequest
 from runner.core.outcome.diagnosis import diagnose
+from runner.core.outcome.known_failures import explain
 from runner.core.outcome.stacks import group_stacks
 from runner.core.outcome.verdict import fold_events
 from runner.core.planning.build_plan import build_plan
 from runner.core.replies import REPLIES
 from runner.core.spec import Progress
 from runner.core.wire.codec import Frame, FrameError, encode
-from runner.core.wire.facts import FactsRequest
+from runner.core.wire.facts import Driver, FactsRequest, Interpreter
 from runner.core.wire.plan import Plan
 from runner.core.wire.run_info import RunInfo
+from runner.ui.layout import fold_names
 from runner.ui.problems import render_findings, render_problems
 from runner.ui.reports import report, run_table, tables
 from runner.ui.reports.report import render_dry_run
@@ -376,3 +378,15 @@ def test_a_host_that_keeps_its_runs_to_itself_holds_up_no_launch(
         liar._coming.put(Frame("refused", {"id": request_id, "reason": "slow"}).pack())
     refused = iter(lambda: pool.inbox.get(timeout=10)[1], None)
     assert next(frame for frame in refused if frame.kind == "refused").data["id"] == 99
+
+
+@pytest.mark.parametrize("digits", ["9" * 5000, "\N{SUPERSCRIPT TWO}"])
+def test_digits_that_are_no_number_are_no_fault(digits: str) -> None:
+    """Of an exit, a driver, a Python, or nodes that a host names; Python refuses so many."""
+    python = Interpreter("/usr/bin/python3", f"3.{digits}", torch="2.13.0", torch_cuda=digits)
+    liar = replace(FACTS[LIAR], python=python, driver=Driver("550.54.15", digits))
+    facts = {**FACTS, LIAR: liar}
+    shown(render_dry_run(build_plan(SPEC, facts)))
+    shown(render_findings(evaluate_checks(CheckContext(SPEC, facts)), "lab", "train", 100))
+    assert explain([], {"exit": digits}) is None
+    assert digits in fold_names([f"gpu{digits}", "gpu1"])
