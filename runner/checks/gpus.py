@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from runner.checks.base import CheckContext, check, most_common, node_check, ok, used_gpus, warning
@@ -93,7 +94,7 @@ def _too_old(spec: Spec, node: Node, facts: Facts) -> Finding | None:
 
 def _major(version: str) -> int:
     head = version.partition(".")[0]
-    return int(head) if head.isdigit() else 0
+    return int(head) if re.fullmatch("[0-9]{1,4}", head) else 0
 
 
 @node_check(90, at_launch=True)

@@ -160,7 +160,7 @@ def fold_names(names: Iterable[str]) -> str:
 
 @functools.lru_cache(maxsize=512)
 def _fold_unique_names(names: tuple[str, ...]) -> str:
-    if len(names) <= 1 or not all(re.fullmatch(r"[\w.-]+", name) for name in names):
+    if len(names) <= 1 or not all(re.fullmatch(r"[\w.-]{1,255}", name) for name in names):
         return ", ".join(names)
     from ClusterShell.NodeSet import NodeSet  # noqa: PLC0415 (most verbs need no names folded)
 

@@ -97,7 +97,7 @@ def explain(lines: Sequence[str], facts: Mapping[str, str] = ANYWHERE) -> Explan
             }
             meaning = _substitute(known.meaning, values)
             return Explanation(known.name, meaning, _substitute(known.remedy, words))
-    signum = int(exit_text) - 128 if exit_text.isdecimal() else 0
+    signum = int(exit_text) - 128 if re.fullmatch("[0-9]{1,3}", exit_text) else 0
     if not 0 < signum <= signal.SIGRTMAX:
         return None
     name = signal_name(signum)
@@ -143,7 +143,7 @@ class ProjectFiles(NamedTuple):
 def explain_import(error: str, plan: Plan, files: ProjectFiles) -> tuple[str, str] | None:
     """Return what a failed import means and what to do about it, None if no file tells."""
     node = plan.nodes[0]
-    words = node.command[: len(node.command) - node.arg_count]
+    words = node.command[: len(node.command) - node.arg_count] or ("",)  # as a host has them
     target = words[-1]
     is_module = "-m" in words[-3:-1]
     python_path = [path for path in node.env.get("PYTHONPATH", "").split(":") if path]
@@ -159,7 +159,7 @@ def explain_import(error: str, plan: Plan, files: ProjectFiles) -> tuple[str, st
     homes = modules.get(name, set())
     if homes and searched.isdisjoint(homes):
         home = min(homes, key=len)
-        return f"{name} is in {home}/, where Python does not look", f"{path_key}{home}"
+        return f"{name} is in {home}/, where Python does not look", quote(f"{path_key}{home}")
     for home in sorted({*searched, "src"}):
         path = posixpath.normpath(posixpath.join(home, name.replace(".", "/")))
         for absent in (f"{path}.py", f"{path}/__init__.py"):

@@ -227,7 +227,7 @@ class NodeLaunch:
 
 def _module_start(python: Interpreter) -> tuple[str, ...]:
     """Return the words that start torchrun; `python -m` alone prefers the user's modules."""
-    match = re.match(r"(\d+)\.(\d+)", python.version)
+    match = re.match(r"(\d{1,4})\.(\d{1,4})", python.version)
     if match is None:  # no host was asked
         return ("-m", TORCHRUN_MODULE)
     if (int(match[1]), int(match[2])) >= (3, 11):

@@ -31,7 +31,7 @@ _UNSAFE = re.compile(
     rb"|[\x05\x07\x08\x0b\x0c\x0e\x0f\x7f]"  # bells, character sets, cursor movements
 )
 _FIRST_BYTES = b"\x1b\xc2\x05\x07\x08\x0b\x0c\x0e\x0f\x7f"
-_BAR_RATES = re.compile(r"\s*\[[^][]*\]\s*$")  # what a progress bar of tqdm ends with
+_BAR_RATES = re.compile(r"(?<!\s)\s*\[[^][]*\]\s*$")  # what a progress bar of tqdm ends with
 
 
 class Source(NamedTuple):

@@ -51,6 +51,8 @@ NASTY: list[Any] = [
     *("x/../../../../.bashrc.d/x_7", "\0", ESCAPE, "\ud800", "\n" * 50, "y" * 5000, [], {}),
     *[ESCAPE] * 8,
     *([None], {"": None}, {"node": "ghost"}, [[["deep"]]], "ghost", "events", "rank_0", b"".hex()),
+    "9" * 5000,
+    "\N{SUPERSCRIPT TWO}",
 ]
 NASTY_WORDS = [b"9" * 5000, b"-1", b"1.2.3", b".", b"", b"x", ESCAPE.encode(), b"\xff", b"\n"]
 MAX_PINGS = 2

@@ -41,15 +41,16 @@ from runner.control.run.attempts import Attempts
 from runner.control.run.discovery import RunFinder
 from runner.control.run.download import pull
 from runner.control.run.hosts import enqueue_signal
-from runner.core.errors import NotReady, RunnerError
+from runner.core.errors import NotReady, RunnerError, fold_names
 from runner.core.launch_request import LaunchRequest
 from runner.core.outcome.diagnosis import diagnose
+from runner.core.outcome.known_failures import explain
 from runner.core.outcome.stacks import group_stacks
 from runner.core.outcome.verdict import fold_events
 from runner.core.planning.build_plan import build_plan
 from runner.core.replies import REPLIES
 from runner.core.wire.codec import FrameError, encode
-from runner.core.wire.facts import FactsRequest
+from runner.core.wire.facts import Driver, FactsRequest, Interpreter
 from runner.core.wire.plan import Plan
 from runner.core.wire.run_info import RunInfo
 from runner.ui.problems import render_findings, render_problems
@@ -326,3 +327,15 @@ def test_no_host_says_which_machine_is_contacted(world: World) -> None:
     told = "c: it is a node of .*, and not of lab here\n +if it is: .cluster.nodes.c.host=10.0.0.3"
     with pytest.raises(NotReady, match=told):
         finder.retarget_to_run(replace(PLAN, nodes=(*PLAN.nodes, other)))
+
+
+@pytest.mark.parametrize("digits", ["9" * 5000, "\N{SUPERSCRIPT TWO}"])
+def test_digits_that_are_no_number_are_no_fault(digits: str) -> None:
+    """Of an exit, a driver, a Python, or nodes that a host names; Python refuses so many."""
+    python = Interpreter("/usr/bin/python3", f"3.{digits}", torch="2.13.0", torch_cuda=digits)
+    liar = replace(FACTS[LIAR], python=python, driver=Driver("550.54.15", digits))
+    facts = {**FACTS, LIAR: liar}
+    shown(render_dry_run(build_plan(SPEC, facts)))
+    shown(render_findings(evaluate_checks(CheckContext(SPEC, facts)), "lab", "train", 100))
+    assert explain([], {"exit": digits}) is None
+    assert digits in fold_names([f"gpu{digits}", "gpu1"])

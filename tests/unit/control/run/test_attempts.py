@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Sequence
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -10,6 +11,7 @@ import pytest
 
 from runner.control.record.run_store import RunStore
 from runner.control.run.reporters import AttemptReporter
+from runner.core.errors import Problem
 from runner.core.outcome.stacks import StackReport
 from runner.core.wire.events import Event, ProgressResumed, Stalled
 from runner.core.wire.paths import DUMP_END, DUMP_HEADER, STACKS_LOG
@@ -46,7 +48,7 @@ def test_of_a_log_without_an_end_the_last_stacks_are_read(tmp_path: Path) -> Non
     store = RunStore(tmp_path)
     shown: list[StackReport] = []
 
-    def show(report: StackReport, _: object) -> str:
+    def show(report: StackReport, _: Sequence[Problem]) -> str:
         shown.append(report)
         return ""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from runner.core.outcome.known_failures import ProjectFiles, explain_import
@@ -84,3 +86,12 @@ def test_a_file_that_was_not_pushed_is_named_with_the_rule() -> None:
         "pkg is in src/, where Python does not look",
         "task.env.PYTHONPATH=lib:src",
     )
+
+
+@pytest.mark.promise(12)
+def test_a_plan_of_a_host_that_lies_is_explained_all_the_same() -> None:
+    """Of a command without words, and with a path that would run a command where it is pasted."""
+    plan = planned("tools/run.py")
+    liar = replace(plan.nodes[0], arg_count=99, env={"PYTHONPATH": "$(date)"})
+    told = explained(f"{NOT_FOUND} 'pkg'", replace(plan, nodes=(liar,)), SRC)
+    assert told == (f"pkg {IN_SRC}", "'task.env.PYTHONPATH=$(date):src'")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from runner.ui.console import lines, traceback_folding
@@ -234,3 +236,12 @@ def test_waiting_is_bounded(folder: TracebackFolder) -> None:
     flood = b"x" * HOLD_BYTES
     assert folder.feed(ONE, flood, 9.0) == HEAD + b"\n" + flood
     assert folder.pop_due() == []
+
+
+@pytest.mark.promise(4, 12)
+def test_a_line_of_blanks_holds_up_nothing() -> None:
+    """However long it is: a rank may write a megabyte of them after a carriage return."""
+    began = time.process_time()
+    assert lines.without_rates(" " * 100_000) == " " * 100_000
+    assert time.process_time() - began < 2
+    assert lines.without_rates("50%|x| 1/2 [00:01<00:02, 3it/s]  ") == "50%|x| 1/2"
